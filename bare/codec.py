@@ -1,0 +1,136 @@
+"""Encoders and decoders as callers see them, and the caches behind `bare.encode`/`decode`. No I/O."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+from bare.compile_decode import compile_decoder, compile_prefix_decoder
+from bare.compile_encode import compile_encoder
+from bare.limits import LIMITS_DEFAULT, Limits
+from bare.model import BareType, cycle_heads
+from bare.precise_decode import decode_precisely
+from bare.precise_encode import encode_precisely
+from bare.resolve import resolve
+
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+
+# Types whose codecs `encode` and `decode` remember; the one used longest ago is forgotten first.
+CACHED_TYPES_MAX = 1024
+
+
+class Encoder(Generic[T]):
+    """An encoder made for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+
+    Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
+
+    `encode(value)` gives the message as bytes, or raises EncodeError. It is a compiled function, not a
+    method, so that a call costs one frame.
+    """
+
+    __slots__ = ("encode", "node")
+
+    encode: Callable[[T], bytes]
+
+    @overload
+    def __init__(self: Encoder[T], type_: type[T], limits: Limits = ...) -> None: ...
+    @overload
+    def __init__(self: Encoder[Any], type_: Any, limits: Limits = ...) -> None: ...
+    def __init__(self, type_: Any, limits: Limits = LIMITS_DEFAULT) -> None:
+        self.node: BareType = resolve(type_)
+        heads = cycle_heads(self.node)
+        careful = functools.partial(encode_precisely, self.node, limits, heads)
+        self.encode = compile_encoder(self.node, limits, heads, careful)
+
+    def encode_into(self, value: T, buffer: bytearray) -> None:
+        """Appends the message to `buffer`, which stays as it was if this raises EncodeError."""
+        buffer += self.encode(value)
+
+
+class Decoder(Generic[T]):
+    """A decoder made for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+
+    Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
+
+    `decode(data)` gives the value of a whole message, or raises DecodeError; TypeError if `data` is no
+    buffer. It is a compiled function, not a method, so that a call costs one frame.
+    """
+
+    __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
+
+    decode: Callable[[Buffer], T]
+
+    @overload
+    def __init__(self: Decoder[T], type_: type[T], limits: Limits = ...) -> None: ...
+    @overload
+    def __init__(self: Decoder[Any], type_: Any, limits: Limits = ...) -> None: ...
+    def __init__(self, type_: Any, limits: Limits = LIMITS_DEFAULT) -> None:
+        self.node: BareType = resolve(type_)
+        self._limits = limits
+        self._heads = cycle_heads(self.node)
+        self._decode_at: Callable[[Buffer, int], tuple[Any, int]] | None = None
+        self.decode = compile_decoder(self.node, limits, self._heads, self._decode_carefully)
+
+    def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
+        """The value that starts at `offset`, and the offset after it. The only way of decoding that lets
+        bytes remain.
+
+        Offsets in a DecodeError count from the start of `data`. The limit on message bytes holds for all of
+        `data`. Raises ValueError for an offset outside of `data`.
+        """
+        if not 0 <= offset <= len(data):
+            raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
+        if self._decode_at is None:
+            self._decode_at = compile_prefix_decoder(
+                self.node, self._limits, self._heads, self._decode_carefully_at
+            )
+        return self._decode_at(data, offset)
+
+    def _decode_carefully(self, data: Buffer) -> Any:
+        if type(data) is not bytes:
+            return self.decode(_as_bytes(data))
+        return decode_precisely(self.node, self._limits, self._heads, data, 0, whole=True)[0]
+
+    def _decode_carefully_at(self, data: Buffer, offset: int) -> tuple[Any, int]:
+        if type(data) is not bytes:
+            return self.decode_prefix(_as_bytes(data), offset)
+        return decode_precisely(self.node, self._limits, self._heads, data, offset, whole=False)
+
+
+def _as_bytes(data: object) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"wants bytes, bytearray or memoryview, not {type(data).__name__}")
+    return bytes(data)
+
+
+@functools.lru_cache(maxsize=CACHED_TYPES_MAX)
+def _encoder(type_: Any) -> Encoder[Any]:
+    return Encoder(type_)
+
+
+@functools.lru_cache(maxsize=CACHED_TYPES_MAX)
+def _decoder(type_: Any) -> Decoder[Any]:
+    return Decoder(type_)
+
+
+def encode(value: Any, type_: Any = None) -> bytes:
+    """The message of a value, with the default limits.
+
+    Without `type_` the value's own class is the type, which does for structs, enums and plain scalars (int is
+    BARE's int); a list or dict needs its annotation. Raises EncodeError, and TypeError for a type that BARE
+    does not have.
+    """
+    chosen: Any = type(value) if type_ is None else type_
+    return _encoder(chosen).encode(value)
+
+
+@overload
+def decode(data: Buffer, type_: type[T]) -> T: ...
+@overload
+def decode(data: Buffer, type_: Any) -> Any: ...
+def decode(data: Buffer, type_: Any) -> Any:
+    """The value of a whole message, with the default limits. Raises DecodeError; TypeError as `Decoder`."""
+    return _decoder(type_).decode(data)

@@ -1,0 +1,319 @@
+"""Turns a type into the source of a decoder made for it alone, with the usual case of every part written out
+in place.
+
+It does not say what is wrong with a message. Whatever is unusual leaves the compiled code as an exception (a
+raise of its own, or the interpreter's for a byte that is not there), and `precise_decode` goes over the
+message again from the start. `precise_decode` is also what these decoders have to agree with: a property test
+compares them on any bytes.
+
+The source for `struct { request_id: uint data: data }`, in short:
+
+    def decode(data):
+        try:
+            size = len(data)
+            v1 = data[0]
+            if v1 < 128: p2 = 1
+            else: v1, p2 = long_uint(data, 0)
+            ...
+            if p6 != size: raise Irregular
+            return PushRequest(v1, data[p5:p6])
+        except Exception:
+            return careful(data)
+"""
+
+from __future__ import annotations
+
+import keyword
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bare.errors import Irregular
+from bare.inline import is_called
+from bare.limits import Limits
+from bare.model import (
+    BareType,
+    BoolType,
+    DataType,
+    EnumType,
+    FixedIntType,
+    FloatType,
+    ListType,
+    MapType,
+    NamedType,
+    OptionalType,
+    Sizes,
+    StrType,
+    StructType,
+    UnionType,
+    VarintType,
+    VoidType,
+)
+from bare.source import Source
+from bare.types import Some, Tagged
+from bare.varint import long_uint
+
+
+class _At(NamedTuple):
+    """A place in the message: a local name (empty for the start) and bytes beyond it."""
+
+    name: str
+    add: int = 0
+
+    def __str__(self) -> str:
+        if not self.name:
+            return str(self.add)
+        return f"{self.name} + {self.add}" if self.add else self.name
+
+    def plus(self, size: int) -> _At:
+        return _At(self.name, self.add + size)
+
+
+def compile_decoder(
+    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """A function from a whole message to its value. `careful` takes over from irregular input."""
+    compiler = _Compiler(limits, heads, careful=careful)
+    source = compiler.source
+    with source.function("def decode(data):"):
+        with source.block("try:"):
+            source.line("size = len(data)")
+            source.line(
+                f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular"
+            )
+            value, at = compiler.root(node, _At(""))
+            source.line(f"if {at} != size: raise Irregular")
+            source.line(f"return {value}")
+        with source.block("except Exception:"):
+            source.line("return careful(data)")
+    return source.made("decode")
+
+
+def compile_prefix_decoder(
+    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any, int], Any]
+) -> Callable[[Any, int], Any]:
+    """A function from a buffer and an offset (not negative) to a value and the offset after it."""
+    compiler = _Compiler(limits, heads, careful=careful)
+    source = compiler.source
+    with source.function("def decode(data, start):"):
+        with source.block("try:"):
+            source.line("size = len(data)")
+            source.line(
+                f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular"
+            )
+            value, at = compiler.root(node, _At("start"))
+            source.line(f"if {at} > size: raise Irregular")
+            source.line(f"return {value}, {at}")
+        with source.block("except Exception:"):
+            source.line("return careful(data, start)")
+    return source.made("decode")
+
+
+class _Compiler:
+    """Writes decoders into `source`.
+
+    Each method takes a type and a place, writes the statements that read it, and returns an expression for
+    the value, which has no side effects and is valid until the end of the iteration, and the place after it.
+    """
+
+    def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
+        self.source = Source(Irregular=Irregular, long_uint=long_uint, Some=Some, Tagged=Tagged, **names)
+        self._limits = limits
+        self._heads = heads
+        self._sizes = Sizes()
+        self._functions: dict[int, str] = {}
+        self._nest = 0
+
+    def root(self, node: BareType, at: _At) -> tuple[str, _At]:
+        if self._heads:
+            self.source.line("depth = 0")
+        return self._call(node, at) if id(node) in self._heads else self._written(node, at)
+
+    def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
+        return self._call(node, at) if is_called(node, self._heads, self._nest) else self._written(node, at)
+
+    def _call(self, node: BareType, at: _At) -> tuple[str, _At]:
+        depth = ", depth" if self._heads else ""
+        if id(node) not in self._functions:
+            name = self._functions[id(node)] = self.source.name("read")
+            outer, self._nest = self._nest, 0
+            with self.source.function(f"def {name}(data, size, start{depth}):"):
+                if id(node) in self._heads:
+                    self.source.line("depth += 1")
+                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
+                value, end = self._written(node, _At("start"))
+                self.source.line(f"return {value}, {end}")
+            self._nest = outer
+        value, after = self.source.name("v"), self.source.name("p")
+        self.source.line(f"{value}, {after} = {self._functions[id(node)]}(data, size, {at}{depth})")
+        return value, _At(after)
+
+    def _written(self, node: BareType, at: _At) -> tuple[str, _At]:
+        match node:
+            case VarintType(signed=signed):
+                value, at = self._uint(at)
+                return (f"({value} >> 1 ^ -({value} & 1))" if signed else value), at
+            case FixedIntType(name="u8"):
+                return self._byte(at), at.plus(1)
+            case FixedIntType() | FloatType():
+                return self._numbers([node], at)[0], at.plus(node.size)
+            case BoolType():
+                return self._flag(at) + " == 1", at.plus(1)
+            case StrType():
+                value, at = self._slice(at)
+                return f"{value}.decode()", at
+            case DataType(length=None):
+                return self._slice(at)
+            case DataType(length=length):
+                end = at.plus(length or 0)
+                self.source.line(f"if {end} > size: raise Irregular")
+                return f"data[{at}:{end}]", end
+            case VoidType():
+                return "None", at
+            case EnumType(by_value=by_value):
+                value, at = self._uint(at)
+                return f"{self.source.constant(by_value)}[{value}]", at
+            case OptionalType():
+                return self._optional(node, at)
+            case ListType():
+                return self._list(node, at)
+            case MapType():
+                return self._map(node, at)
+            case UnionType():
+                return self._union(node, at)
+            case StructType():
+                return self._struct(node, at)
+            case NamedType(target=target):
+                assert target is not None
+                return self._part(target, at)
+
+    def _byte(self, at: _At) -> str:
+        value = self.source.name("v")
+        self.source.line(f"{value} = data[{at}]")
+        return value
+
+    def _uint(self, at: _At) -> tuple[str, _At]:
+        value, after = self._byte(at), self.source.name("p")
+        self.source.line(f"if {value} < 128: {after} = {at.plus(1)}")
+        self.source.line(f"else: {value}, {after} = long_uint(data, {at})")
+        return value, _At(after)
+
+    def _flag(self, at: _At) -> str:
+        value = self._byte(at)
+        self.source.line(f"if {value} > 1: raise Irregular")
+        return value
+
+    def _slice(self, at: _At) -> tuple[str, _At]:
+        length, start = self._uint(at)
+        end = self.source.name("p")
+        self.source.line(f"{end} = {start} + {length}")
+        self.source.line(f"if {end} > size: raise Irregular")
+        return f"data[{start}:{end}]", _At(end)
+
+    def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
+        """Numbers of fixed size side by side, unpacked in one call, which also sees missing bytes."""
+        unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
+        values = [self.source.name("v") for _ in nodes]
+        self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
+        return values
+
+    def _optional(self, node: OptionalType, at: _At) -> tuple[str, _At]:
+        flag, value, after = self._flag(at), self.source.name("v"), self.source.name("p")
+        with self.source.block(f"if {flag}:"):
+            self._nest += 1
+            item, end = self._part(node.item, at.plus(1))
+            self._nest -= 1
+            self.source.line(f"{value} = {f'Some({item})' if node.wrapped else item}")
+            self.source.line(f"{after} = {end}")
+        with self.source.block("else:"):
+            self.source.line(f"{value} = None")
+            self.source.line(f"{after} = {at.plus(1)}")
+        return value, _At(after)
+
+    def _count(self, at: _At, limit: int, least: int) -> tuple[str, _At]:
+        count, at = self._uint(at)
+        self.source.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
+        return count, at
+
+    def _list(self, node: ListType, at: _At) -> tuple[str, _At]:
+        least = self._sizes.least(node.item)
+        if node.length is None:
+            count, at = self._count(at, self._limits.list_items_max, least)
+        else:
+            count = str(node.length)
+            self.source.line(f"if {node.length * least} > size - ({at}): raise Irregular")
+        values = self.source.name("v")
+        if isinstance(node.item, FixedIntType | FloatType):
+            after = self.source.name("p")
+            self.source.line(f"{after} = {at} + {count} * {least}")
+            if node.item.code == "B":
+                self.source.line(f"{values} = list(data[{at}:{after}])")
+            else:
+                unpack = self.source.constant(struct.unpack_from)
+                self.source.line(f'{values} = list({unpack}(f"<{{{count}}}{node.item.code}", data, {at}))')
+            return values, _At(after)
+        place = self.source.name("p")
+        self.source.line(f"{place} = {at}")
+        self.source.line(f"{values} = []")
+        with self.source.block(f"for _ in range({count}):"):
+            self._nest += 1
+            item, end = self._part(node.item, _At(place))
+            self._nest -= 1
+            self.source.line(f"{values}.append({item})")
+            self.source.line(f"{place} = {end}")
+        return values, _At(place)
+
+    def _map(self, node: MapType, at: _At) -> tuple[str, _At]:
+        least = self._sizes.least(node.key) + self._sizes.least(node.value)
+        count, at = self._count(at, self._limits.map_entries_max, least)
+        values, place, key = self.source.name("v"), self.source.name("p"), self.source.name("k")
+        self.source.line(f"{place} = {at}")
+        self.source.line(f"{values} = {{}}")
+        with self.source.block(f"for _ in range({count}):"):
+            self._nest += 1
+            expression, end = self._part(node.key, _At(place))
+            self.source.line(f"{key} = {expression}")
+            item, end = self._part(node.value, end)
+            self._nest -= 1
+            self.source.line(f"{values}[{key}] = {item}")
+            self.source.line(f"{place} = {end}")
+        self.source.line(f"if len({values}) != {count}: raise Irregular")
+        return values, _At(place)
+
+    def _union(self, node: UnionType, at: _At) -> tuple[str, _At]:
+        tag, at = self._uint(at)
+        value, after = self.source.name("v"), self.source.name("p")
+        for index, (known, member) in enumerate(node.members):
+            with self.source.block(f"{'elif' if index else 'if'} {tag} == {known}:"):
+                self._nest += 1
+                item, end = self._part(member, at)
+                self._nest -= 1
+                self.source.line(f"{value} = {f'Tagged({known}, {item})' if node.tagged else item}")
+                self.source.line(f"{after} = {end}")
+        with self.source.block("else:"):
+            self.source.line("raise Irregular")
+        return value, _At(after)
+
+    def _struct(self, node: StructType, at: _At) -> tuple[str, _At]:
+        values: list[str] = []
+        run: list[FixedIntType | FloatType] = []
+        for index, (_, item) in enumerate(node.fields):
+            if isinstance(item, FixedIntType | FloatType):
+                run.append(item)
+                following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
+                if not isinstance(following, FixedIntType | FloatType):
+                    values += (
+                        [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
+                    )
+                    at, run = at.plus(sum(part.size for part in run)), []
+            else:
+                value, at = self._part(item, at)
+                values.append(value)
+        arguments = values[: node.positional]
+        late = list(zip(node.fields, values, strict=True))[node.positional :]
+        named = [f"{name!r}: {value}" for (name, _), value in late]
+        if named and any(keyword.iskeyword(name) for (name, _), _ in late):
+            arguments.append(f"**{{{', '.join(named)}}}")
+        else:
+            arguments += [f"{name}={value}" for (name, _), value in late]
+        return f"{self.source.constant(node.cls)}({', '.join(arguments)})", at

@@ -1,0 +1,290 @@
+"""Turns a type into the source of an encoder made for it alone, with the usual case of every part written out
+in place.
+
+It does not say what is wrong with a value. Whatever is unusual leaves the compiled code as an exception, and
+`precise_encode` goes over the value again from the start; it may find the value to be acceptable after all (a
+`bytearray` as data).
+
+The source for `struct { request_id: uint data: data }`, in short:
+
+    def encode(value):
+        try:
+            if value.__class__ is not PushRequest: raise Irregular
+            v1 = value.request_id
+            if v1.__class__ is not int or v1 < 0: raise Irregular
+            ...
+            out = (ONE[v1] if v1 < 128 else encode_uint(v1)) + ...
+            return out
+        except Exception:
+            return careful(value)
+"""
+
+from __future__ import annotations
+
+import keyword
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from bare.errors import Irregular
+from bare.inline import is_called
+from bare.limits import Limits
+from bare.model import (
+    BareType,
+    BoolType,
+    DataType,
+    EnumType,
+    FixedIntType,
+    FloatType,
+    ListType,
+    MapType,
+    NamedType,
+    OptionalType,
+    StrType,
+    StructType,
+    UnionType,
+    VarintType,
+    VoidType,
+    python_types,
+)
+from bare.source import Source, joined
+from bare.types import Some, Tagged
+from bare.varint import ONE_BYTE, encode_uint
+
+
+def compile_encoder(
+    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]
+) -> Callable[[Any], bytes]:
+    """A function from a value to its message. `careful` takes over from irregular values."""
+    compiler = _Compiler(limits, heads, careful)
+    source = compiler.source
+    with source.function("def encode(value):"):
+        with source.block("try:"):
+            source.line(f"out = {joined(compiler.root(node, 'value'))}")
+            source.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
+            source.line("return out")
+        with source.block("except Exception:"):
+            source.line("return careful(value)")
+    return source.made("encode")
+
+
+def _is_not(value: str, type_name: str) -> str:
+    return f"if {value}.__class__ is not {type_name}: raise Irregular"
+
+
+def _uint(value: str) -> str:
+    return f"(ONE[{value}] if {value} < 128 else encode_uint({value}))"
+
+
+class _Compiler:
+    """Writes encoders into `source`.
+
+    Each method takes a type and the name of a local that holds the value, writes the statements that check
+    it, and returns expressions whose bytes, one after the other, are its encoding.
+    """
+
+    def __init__(self, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]) -> None:
+        self.source = Source(
+            Irregular=Irregular,
+            ONE=ONE_BYTE,
+            encode_uint=encode_uint,
+            Some=Some,
+            Tagged=Tagged,
+            careful=careful,
+        )
+        self._limits = limits
+        self._heads = heads
+        self._functions: dict[int, str] = {}
+        self._nest = 0
+
+    def root(self, node: BareType, value: str) -> list[str]:
+        if self._heads:
+            self.source.line("depth = 0")
+        return self._call(node, value) if id(node) in self._heads else self._written(node, value)
+
+    def _part(self, node: BareType, value: str) -> list[str]:
+        return (
+            self._call(node, value)
+            if is_called(node, self._heads, self._nest)
+            else self._written(node, value)
+        )
+
+    def _call(self, node: BareType, value: str) -> list[str]:
+        depth = ", depth" if self._heads else ""
+        if id(node) not in self._functions:
+            name = self._functions[id(node)] = self.source.name("write")
+            outer, self._nest = self._nest, 0
+            with self.source.function(f"def {name}(value{depth}):"):
+                if id(node) in self._heads:
+                    self.source.line("depth += 1")
+                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
+                self.source.line(f"return {joined(self._written(node, 'value'))}")
+            self._nest = outer
+        return [f"{self._functions[id(node)]}({value}{depth})"]
+
+    def _written(self, node: BareType, value: str) -> list[str]:
+        match node:
+            case VarintType(signed=signed):
+                return self._varint(signed, value)
+            case FixedIntType() | FloatType():
+                return self._numbers([node], [value])
+            case BoolType():
+                self.source.line(f"if {value} is not True and {value} is not False: raise Irregular")
+                return [f"ONE[{value}]"]
+            case StrType():
+                encoded = self.source.name("e")
+                self.source.line(_is_not(value, "str"))
+                self.source.line(f"{encoded} = {value}.encode()")
+                return [self._length(encoded), encoded]
+            case DataType(length=None):
+                self.source.line(_is_not(value, "bytes"))
+                return [self._length(value), value]
+            case DataType(length=length):
+                self.source.line(
+                    f"if {value}.__class__ is not bytes or len({value}) != {length}: raise Irregular"
+                )
+                return [value]
+            case VoidType():
+                self.source.line(f"if {value} is not None: raise Irregular")
+                return []
+            case EnumType(cls=cls, by_value=by_value):
+                self.source.line(_is_not(value, self.source.constant(cls)))
+                encoded_by_value = {number: encode_uint(number) for number in by_value}
+                return [f"{self.source.constant(encoded_by_value)}[{value}._value_]"]
+            case OptionalType():
+                return self._optional(node, value)
+            case ListType():
+                return self._list(node, value)
+            case MapType():
+                return self._map(node, value)
+            case UnionType():
+                return self._union(node, value)
+            case StructType():
+                return self._struct(node, value)
+            case NamedType(target=target):
+                assert target is not None
+                return self._part(target, value)
+
+    def _varint(self, signed: bool, value: str) -> list[str]:
+        if not signed:
+            self.source.line(f"if {value}.__class__ is not int or {value} < 0: raise Irregular")
+            return [_uint(value)]
+        folded = self.source.name("z")
+        self.source.line(_is_not(value, "int"))
+        self.source.line(f"{folded} = {value} << 1 if {value} >= 0 else ~({value} << 1)")
+        return [_uint(folded)]
+
+    def _length(self, value: str) -> str:
+        length = self.source.name("n")
+        self.source.line(f"{length} = len({value})")
+        return _uint(length)
+
+    def _numbers(self, nodes: list[FixedIntType | FloatType], values: list[str]) -> list[str]:
+        """Numbers of fixed size side by side, packed in one call, which also sees values out of range."""
+        for node, value in zip(nodes, values, strict=True):
+            self.source.line(_is_not(value, "float" if isinstance(node, FloatType) else "int"))
+        pack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
+        return [f"{pack}({', '.join(values)})"]
+
+    def _optional(self, node: OptionalType, value: str) -> list[str]:
+        out = self.source.name("o")
+        with self.source.block(f"if {value} is None:"):
+            self.source.line(f"{out} = ONE[0]")
+        with self.source.block("else:"):
+            self._nest += 1
+            inner = value
+            if node.wrapped:
+                inner = self.source.name("v")
+                self.source.line(_is_not(value, "Some"))
+                self.source.line(f"{inner} = {value}.value")
+            self.source.line(f"{out} = {joined(['ONE[1]', *self._part(node.item, inner)])}")
+            self._nest -= 1
+        return [out]
+
+    def _list(self, node: ListType, value: str) -> list[str]:
+        self.source.line(_is_not(value, "list"))
+        count = self.source.name("n")
+        self.source.line(f"{count} = len({value})")
+        if node.length is None:
+            self.source.line(f"if {count} > {self._limits.list_items_max}: raise Irregular")
+            head = [_uint(count)]
+        else:
+            self.source.line(f"if {count} != {node.length}: raise Irregular")
+            head = []
+        if isinstance(node.item, FixedIntType | FloatType):
+            only = self.source.constant({float} if isinstance(node.item, FloatType) else {int})
+            self.source.line(f"if {count} and set(map(type, {value})) != {only}: raise Irregular")
+            if node.item.code == "B":
+                return [*head, f"bytes({value})"]
+            pack = self.source.constant(struct.pack)
+            return [*head, f'{pack}(f"<{{{count}}}{node.item.code}", *{value})']
+        out, item = self.source.name("o"), self.source.name("v")
+        self.source.line(f"{out} = []")
+        with self.source.block(f"for {item} in {value}:"):
+            self._nest += 1
+            self._append(out, self._part(node.item, item))
+            self._nest -= 1
+        return [*head, f'b"".join({out})']
+
+    def _append(self, out: str, parts: list[str]) -> None:
+        self.source.line(
+            f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)"
+        )
+
+    def _map(self, node: MapType, value: str) -> list[str]:
+        self.source.line(_is_not(value, "dict"))
+        count, out = self.source.name("n"), self.source.name("o")
+        key, item = self.source.name("k"), self.source.name("v")
+        self.source.line(f"{count} = len({value})")
+        self.source.line(f"if {count} > {self._limits.map_entries_max}: raise Irregular")
+        self.source.line(f"{out} = []")
+        with self.source.block(f"for {key}, {item} in {value}.items():"):
+            self._nest += 1
+            self._append(out, [*self._part(node.key, key), *self._part(node.value, item)])
+            self._nest -= 1
+        return [_uint(count), f'b"".join({out})']
+
+    def _union(self, node: UnionType, value: str) -> list[str]:
+        kind, out, inner = self.source.name("t"), self.source.name("o"), value
+        if node.tagged:
+            inner = self.source.name("v")
+            self.source.line(_is_not(value, "Tagged"))
+            self.source.line(f"{kind} = {value}.tag")
+            self.source.line(_is_not(kind, "int"))
+            self.source.line(f"{inner} = {value}.value")
+        else:
+            self.source.line(f"{kind} = {value}.__class__")
+        for index, (tag, member) in enumerate(node.members):
+            test = str(tag)
+            if not node.tagged:
+                test = self.source.constant(python_types(member))
+            with self.source.block(
+                f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"
+            ):
+                self._nest += 1
+                parts = [self.source.constant(encode_uint(tag)), *self._part(member, inner)]
+                self.source.line(f"{out} = {joined(parts)}")
+                self._nest -= 1
+        with self.source.block("else:"):
+            self.source.line("raise Irregular")
+        return [out]
+
+    def _struct(self, node: StructType, value: str) -> list[str]:
+        self.source.line(_is_not(value, self.source.constant(node.cls)))
+        parts: list[str] = []
+        run: list[FixedIntType | FloatType] = []
+        values: list[str] = []
+        for index, (name, item) in enumerate(node.fields):
+            field = self.source.name("v")
+            read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"
+            self.source.line(f"{field} = {read}")
+            if isinstance(item, FixedIntType | FloatType):
+                run.append(item)
+                values.append(field)
+                following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
+                if not isinstance(following, FixedIntType | FloatType):
+                    parts += self._numbers(run, values)
+                    run, values = [], []
+            else:
+                parts += self._part(item, field)
+        return parts

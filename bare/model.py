@@ -1,0 +1,308 @@
+"""The type model: what annotations and schemas are both turned into, and what every codec is made from. It
+encodes nothing.
+
+A type is a graph of the nodes below. Only `StructType` and `NamedType` may close a cycle, so both are filled
+after they are made. Nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from bare.types import Some, Tagged
+
+UINT_MAX = 2**64 - 1
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+# Ours: a fixed length beyond what a u32 can count is refused, as bare-ts does.
+LENGTH_MAX = 2**32 - 1
+
+
+@dataclass(eq=False, slots=True)
+class VarintType:
+    """uint, or int when `signed`: at most 64 bits."""
+
+    signed: bool
+
+
+@dataclass(eq=False, slots=True)
+class FixedIntType:
+    """u8 .. u64, i8 .. i64. `code` is the letter of the `struct` module."""
+
+    name: str
+    code: str
+    size: int
+    low: int
+    high: int
+
+
+@dataclass(eq=False, slots=True)
+class FloatType:
+    """f32, f64."""
+
+    name: str
+    code: str
+    size: int
+
+
+@dataclass(eq=False, slots=True)
+class BoolType:
+    """bool."""
+
+
+@dataclass(eq=False, slots=True)
+class StrType:
+    """str."""
+
+
+@dataclass(eq=False, slots=True)
+class DataType:
+    """data, or data[length]."""
+
+    length: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class VoidType:
+    """void: nothing on the wire."""
+
+
+@dataclass(eq=False, slots=True)
+class EnumType:
+    """enum. The members are those of `cls`, by value."""
+
+    cls: type[enum.IntEnum]
+    by_value: dict[int, enum.IntEnum]
+
+
+@dataclass(eq=False, slots=True)
+class OptionalType:
+    """optional<item>. `wrapped`: a present value is a `Some`, because the item itself may be None."""
+
+    item: BareType
+    wrapped: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ListType:
+    """list<item>, or list<item>[length]."""
+
+    item: BareType
+    length: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class MapType:
+    """map<key><value>."""
+
+    key: BareType
+    value: BareType
+
+
+@dataclass(eq=False, slots=True)
+class UnionType:
+    """union: (tag, member) in the order of definition. `tagged`: values are `Tagged`."""
+
+    members: tuple[tuple[int, BareType], ...]
+    tagged: bool
+
+
+@dataclass(eq=False, slots=True)
+class StructType:
+    """struct: (name, type) in wire order. `cls` takes the first `positional` by position, others by name."""
+
+    cls: type[Any]
+    fields: tuple[tuple[str, BareType], ...] = ()
+    positional: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class NamedType:
+    """A schema's name for a type that contains itself, and is no struct."""
+
+    name: str
+    target: BareType | None = field(default=None, repr=False)
+
+
+BareType = (
+    VarintType
+    | FixedIntType
+    | FloatType
+    | BoolType
+    | StrType
+    | DataType
+    | VoidType
+    | EnumType
+    | OptionalType
+    | ListType
+    | MapType
+    | UnionType
+    | StructType
+    | NamedType
+)
+
+
+def _fixed_int(name: str, code: str, size: int) -> FixedIntType:
+    bits = size * 8
+    low, high = (0, 2**bits - 1) if name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return FixedIntType(name, code, size, low, high)
+
+
+# The types without parts, by their names in a schema (section 2 of the draft).
+PRIMITIVES: dict[str, BareType] = {
+    "uint": VarintType(signed=False),
+    "int": VarintType(signed=True),
+    "u8": _fixed_int("u8", "B", 1),
+    "u16": _fixed_int("u16", "H", 2),
+    "u32": _fixed_int("u32", "I", 4),
+    "u64": _fixed_int("u64", "Q", 8),
+    "i8": _fixed_int("i8", "b", 1),
+    "i16": _fixed_int("i16", "h", 2),
+    "i32": _fixed_int("i32", "i", 4),
+    "i64": _fixed_int("i64", "q", 8),
+    "f32": FloatType("f32", "f", 4),
+    "f64": FloatType("f64", "d", 8),
+    "bool": BoolType(),
+    "str": StrType(),
+    "data": DataType(),
+    "void": VoidType(),
+}
+
+
+class Unknown:
+    """Stands in `python_types` for a type that is still being built: it may turn out to be any."""
+
+
+def parts(node: BareType) -> tuple[BareType, ...]:
+    """The types that a type is directly made of."""
+    match node:
+        case OptionalType(item=item) | ListType(item=item):
+            return (item,)
+        case MapType(key=key, value=value):
+            return (key, value)
+        case UnionType(members=members):
+            return tuple(member for _, member in members)
+        case StructType(fields=fields):
+            return tuple(item for _, item in fields)
+        case NamedType(target=target):
+            return () if target is None else (target,)
+        case _:
+            return ()
+
+
+def resolved(node: BareType) -> BareType:
+    """The type behind a name."""
+    while isinstance(node, NamedType):
+        assert node.target is not None, f"{node.name} was never filled"
+        node = node.target
+    return node
+
+
+def python_types(node: BareType) -> frozenset[type]:
+    """The exact Python types that values of a type have; `Unknown` among them if that cannot be known yet."""
+    match node:
+        case VarintType() | FixedIntType():
+            return frozenset((int,))
+        case FloatType():
+            return frozenset((float,))
+        case BoolType():
+            return frozenset((bool,))
+        case StrType():
+            return frozenset((str,))
+        case DataType():
+            return frozenset((bytes, bytearray, memoryview))
+        case VoidType():
+            return frozenset((type(None),))
+        case EnumType(cls=cls) | StructType(cls=cls):
+            return frozenset((cls,))
+        case OptionalType(item=item, wrapped=wrapped):
+            return (frozenset((Some,)) if wrapped else python_types(item)) | {type(None)}
+        case ListType():
+            return frozenset((list,))
+        case MapType():
+            return frozenset((dict,))
+        case UnionType(members=members, tagged=tagged):
+            return (
+                frozenset((Tagged,)) if tagged else frozenset().union(*(python_types(m) for _, m in members))
+            )
+        case NamedType(target=target):
+            return frozenset((Unknown,)) if target is None else python_types(target)
+
+
+def needs_some(item: BareType) -> bool:
+    """Whether an optional must wrap its present values: the item can be None, or is not known yet."""
+    return not python_types(item).isdisjoint((type(None), Unknown))
+
+
+def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
+    """Whether the members of a union cannot be told apart by the Python types of their values."""
+    seen: set[type] = set()
+    for _, member in members:
+        kinds = python_types(member)
+        if Unknown in kinds or not kinds.isdisjoint(seen):
+            return True
+        seen |= kinds
+    return False
+
+
+def cycle_heads(root: BareType) -> frozenset[int]:
+    """The ids of types that a walk from `root` meets again below themselves. Every cycle has one."""
+    heads: set[int] = set()
+    on_path: set[int] = set()
+    done: set[int] = set()
+    # An explicit stack, so that no schema is too deep for the walk: None marks the end of the node below it.
+    stack: list[tuple[BareType, Iterator[BareType]]] = [(root, iter(parts(root)))]
+    on_path.add(id(root))
+    while stack:
+        node, rest = stack[-1]
+        below = next(rest, None)
+        if below is None:
+            stack.pop()
+            on_path.discard(id(node))
+            done.add(id(node))
+        elif id(below) in on_path:
+            heads.add(id(below))
+        elif id(below) not in done:
+            on_path.add(id(below))
+            stack.append((below, iter(parts(below))))
+    return frozenset(heads)
+
+
+class Sizes:
+    """The least number of bytes of a value of a type, remembered per type."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def least(self, node: BareType) -> int:
+        """Bytes; a lower bound of at least 1 for every type except void."""
+        key = id(node)
+        if key not in self._known:
+            # Where a type contains itself, the part that recurs counts as nothing, which keeps this a lower
+            # bound.
+            self._known[key] = 0
+            self._known[key] = (
+                self._computed(node) if isinstance(node, VoidType) else max(1, self._computed(node))
+            )
+        return self._known[key]
+
+    def _computed(self, node: BareType) -> int:
+        match node:
+            case FixedIntType(size=size) | FloatType(size=size):
+                return size
+            case VoidType():
+                return 0
+            case DataType(length=int(length)):
+                return length
+            case ListType(item=item, length=int(length)):
+                return length * self.least(item)
+            case UnionType(members=members):
+                return 1 + min(self.least(member) for _, member in members)
+            case StructType(fields=fields):
+                return sum(self.least(item) for _, item in fields)
+            case NamedType(target=target) if target is not None:
+                return self.least(target)
+            case _:
+                return 1

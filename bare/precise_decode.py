@@ -1,0 +1,238 @@
+"""The careful decoder: goes over a message step by step and says exactly what is wrong with it, and where.
+
+Compiled decoders hand over to it whatever they find irregular, so it is slow, plain and the reference for
+what is accepted.
+
+Offsets name the first byte of the irregular thing: a number where it starts, a string at its first bad byte,
+missing bytes where they should start, a repeated key where the second one starts.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from bare.errors import DecodeError
+from bare.limits import Limits
+from bare.model import (
+    UINT_MAX,
+    BareType,
+    BoolType,
+    DataType,
+    EnumType,
+    FixedIntType,
+    FloatType,
+    ListType,
+    MapType,
+    NamedType,
+    OptionalType,
+    Sizes,
+    StrType,
+    StructType,
+    UnionType,
+    VarintType,
+    VoidType,
+)
+from bare.types import Some, Tagged
+from bare.varint import VARINT_BYTES_MAX
+
+
+def decode_precisely(
+    node: BareType, limits: Limits, heads: frozenset[int], data: bytes, at: int, whole: bool
+) -> tuple[Any, int]:
+    """The value at `at` and the offset after it, the end if `whole`. Raises DecodeError only."""
+    reader = _Reader(limits, heads, data, at)
+    try:
+        if len(data) > limits.message_bytes_max:
+            raise reader.error(
+                f"message of {len(data)} bytes is over the limit of {limits.message_bytes_max}", at
+            )
+        value = reader.value(node)
+    except RecursionError as error:
+        raise DecodeError("value is nested deeper than the stack allows", reader.at, reader.path()) from error
+    if whole and reader.at != len(data):
+        raise DecodeError(f"{len(data) - reader.at} bytes after the end of the message", reader.at)
+    return value, reader.at
+
+
+class _Reader:
+    """One message being read. Invariant: 0 <= `at` <= len(data); `_steps` leads to the value being read."""
+
+    def __init__(self, limits: Limits, heads: frozenset[int], data: bytes, at: int) -> None:
+        self.at = at
+        self._limits = limits
+        self._heads = heads
+        self._sizes = Sizes()
+        self._data = data
+        self._steps: list[str] = []
+        self._depth = 0
+
+    def path(self) -> str:
+        """From the root to the value being read, as `$.messages[3].data`."""
+        return "$" + "".join(self._steps)
+
+    def error(self, what: str, offset: int) -> DecodeError:
+        return DecodeError(what, offset, self.path())
+
+    def value(self, node: BareType) -> Any:
+        if id(node) not in self._heads:
+            return self._plain_value(node)
+        self._depth += 1
+        if self._depth > self._limits.depth_max:
+            raise self.error(f"value is nested deeper than the limit of {self._limits.depth_max}", self.at)
+        value = self._plain_value(node)
+        self._depth -= 1
+        return value
+
+    def _plain_value(self, node: BareType) -> Any:
+        match node:
+            case VarintType(signed=signed):
+                number = self._uint("int" if signed else "uint")
+                return (number >> 1) ^ -(number & 1) if signed else number
+            case FixedIntType(name=name, code=code, size=size) | FloatType(name=name, code=code, size=size):
+                return struct.unpack("<" + code, self._bytes(size, name))[0]
+            case BoolType():
+                return self._flag("bool")
+            case StrType():
+                return self._str()
+            case DataType(length=length):
+                return self._bytes(self._uint("length") if length is None else length, "data")
+            case VoidType():
+                return None
+            case EnumType():
+                return self._enum(node)
+            case OptionalType(item=item, wrapped=wrapped):
+                if not self._flag("optional"):
+                    return None
+                return Some(self.value(item)) if wrapped else self.value(item)
+            case ListType():
+                return self._list(node)
+            case MapType():
+                return self._map(node)
+            case UnionType():
+                return self._union(node)
+            case StructType():
+                return self._struct(node)
+            case NamedType(target=target):
+                assert target is not None
+                return self.value(target)
+
+    def _step(self, node: BareType, step: str) -> Any:
+        """The value of a part; `step` is in the path while it is read."""
+        self._steps.append(step)
+        value = self.value(node)
+        self._steps.pop()
+        return value
+
+    def _bytes(self, size: int, what: str) -> bytes:
+        have = len(self._data) - self.at
+        if size > have:
+            raise DecodeError(f"{what} needs {size} bytes and has {have}", self.at, self.path(), size, have)
+        start, self.at = self.at, self.at + size
+        return self._data[start : self.at]
+
+    def _uint(self, what: str) -> int:
+        start, value = self.at, 0
+        for index in range(VARINT_BYTES_MAX):
+            if self.at == len(self._data):
+                raise DecodeError(
+                    f"{what} ends in the middle" if index else f"{what} is missing",
+                    start,
+                    self.path(),
+                    index + 1,
+                    index,
+                )
+            byte = self._data[self.at]
+            self.at += 1
+            value |= (byte & 127) << index * 7
+            if byte < 128:
+                if index and not byte:
+                    raise self.error(f"{what} is not in its shortest form", start)
+                if value > UINT_MAX:
+                    raise self.error(f"{what} has more than 64 bits", start)
+                return value
+        raise self.error(f"{what} has more than 64 bits", start)
+
+    def _flag(self, what: str) -> bool:
+        byte = self._bytes(1, what)[0]
+        if byte > 1:
+            raise self.error(f"{what} must start with 00 or 01, not {byte:02x}", self.at - 1)
+        return byte == 1
+
+    def _str(self) -> str:
+        size = self._uint("length")
+        start = self.at
+        raw = self._bytes(size, "str")
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"str is not UTF-8: {error.reason}", start + error.start) from error
+
+    def _enum(self, node: EnumType) -> Any:
+        start = self.at
+        number = self._uint(f"enum {node.cls.__name__}")
+        if number not in node.by_value:
+            raise self.error(f"{number} is not a value of enum {node.cls.__name__}", start)
+        return node.by_value[number]
+
+    def _count(self, what: str, limit: int, least: int) -> int:
+        """A number of items of at least `least` bytes each; the rest of the message must have room."""
+        start = self.at
+        count = self._uint(f"{what} count")
+        if count > limit:
+            raise self.error(f"{what} of {count} is over the limit of {limit}", start)
+        self._room(what, count, least)
+        return count
+
+    def _room(self, what: str, count: int, least: int) -> None:
+        need, have = count * least, len(self._data) - self.at
+        if need > have:
+            raise DecodeError(
+                f"{what} of {count} needs at least {need} bytes and has {have}",
+                self.at,
+                self.path(),
+                need,
+                have,
+            )
+
+    def _list(self, node: ListType) -> list[Any]:
+        least = self._sizes.least(node.item)
+        if node.length is None:
+            count = self._count("list", self._limits.list_items_max, least)
+        else:
+            count = node.length
+            self._room("list", count, least)
+        return [self._step(node.item, f"[{index}]") for index in range(count)]
+
+    def _map(self, node: MapType) -> dict[Any, Any]:
+        least = self._sizes.least(node.key) + self._sizes.least(node.value)
+        count = self._count("map", self._limits.map_entries_max, least)
+        found: dict[Any, Any] = {}
+        for index in range(count):
+            start = self.at
+            key = self._step(node.key, f".keys[{index}]")
+            if key in found:
+                self._steps.append(f".keys[{index}]")
+                raise self.error("map key is repeated", start)
+            found[key] = self._step(node.value, f".values[{index}]")
+        return found
+
+    def _union(self, node: UnionType) -> Any:
+        start = self.at
+        tag = self._uint("union tag")
+        for known, member in node.members:
+            if known == tag:
+                value = self.value(member)
+                return Tagged(tag, value) if node.tagged else value
+        raise self.error(f"{tag} is not a tag of the union", start)
+
+    def _struct(self, node: StructType) -> Any:
+        start = self.at
+        values = [self._step(item, "." + name) for name, item in node.fields]
+        named = {name: value for (name, _), value in zip(node.fields, values, strict=True)}
+        for name, _ in node.fields[: node.positional]:
+            del named[name]
+        try:
+            return node.cls(*values[: node.positional], **named)
+        except Exception as error:  # The class checks its own values, with whatever error it likes.
+            raise self.error(f"{node.cls.__name__} refuses its fields: {error}", start) from error

@@ -1,0 +1,212 @@
+"""From Python annotations to the type model. It knows nothing of schema texts.
+
+A type that BARE cannot express is our caller's mistake, not a peer's: it raises TypeError, which names the
+class and field.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from typing import Any
+
+import msgspec
+
+from bare.model import (
+    LENGTH_MAX,
+    PRIMITIVES,
+    UINT_MAX,
+    BareType,
+    BoolType,
+    DataType,
+    EnumType,
+    FixedIntType,
+    ListType,
+    MapType,
+    NamedType,
+    OptionalType,
+    StrType,
+    StructType,
+    UnionType,
+    VarintType,
+    VoidType,
+    needs_some,
+    needs_tags,
+    parts,
+)
+from bare.types import Fixed, Scalar, Some, Tagged, Union
+
+# What plain Python types stand for: int is BARE's own int, float is f64.
+PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type(None): "void"}
+
+
+def resolve(annotation: Any) -> BareType:
+    """The model of an annotation. A model passes through unchanged. Raises TypeError."""
+    if isinstance(annotation, BareType):
+        return annotation
+    resolver = _Resolver()
+    node = resolver.node(annotation)
+    for struct in resolver.structs.values():
+        if not _has_value(struct, resolver.structs):
+            raise TypeError(
+                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
+            )
+    return node
+
+
+def enum_type(cls: type[enum.IntEnum]) -> EnumType:
+    """The model of an enum (section 2 of the draft: unsigned values, at least one). Raises TypeError."""
+    by_value = {member.value: member for member in cls}
+    if not by_value:
+        raise TypeError(f"enum {cls.__name__} has no members")
+    for value, member in by_value.items():
+        if not 0 <= value <= UINT_MAX:
+            raise TypeError(f"{cls.__name__}.{member.name} = {value} is not an unsigned 64-bit number")
+    return EnumType(cls, by_value)
+
+
+def check_map_key(key: BareType) -> None:
+    """Keys are enums or primitives but f32, f64 and void (section 2 of the draft). Raises TypeError."""
+    if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
+        raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
+
+
+class _Resolver:
+    """One walk over annotations. `structs` holds every struct class met, also while it is being walked."""
+
+    def __init__(self) -> None:
+        self.structs: dict[type[Any], StructType] = {}
+        self._enums: dict[type[enum.IntEnum], EnumType] = {}
+
+    def node(self, annotation: Any) -> BareType:
+        origin = typing.get_origin(annotation)
+        if origin is typing.Annotated:
+            return self._annotated(annotation)
+        if origin in (typing.Union, types.UnionType):
+            return self._optional(annotation)
+        if origin is list:
+            return ListType(self._item(typing.get_args(annotation)[0]))
+        if origin is dict:
+            key, value = (self._item(part) for part in typing.get_args(annotation))
+            check_map_key(key)
+            return MapType(key, value)
+        if annotation is None or (isinstance(annotation, type) and annotation in PLAIN):
+            return PRIMITIVES[PLAIN[type(None) if annotation is None else annotation]]
+        if isinstance(annotation, type) and issubclass(annotation, enum.IntEnum):
+            return self._enums.setdefault(annotation, enum_type(annotation))
+        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+            if annotation in (Tagged, Some):
+                raise TypeError(f"{annotation.__name__} needs its types: see the table in bare/types.py")
+            return self._struct(annotation)
+        raise TypeError(f"{annotation!r} has no BARE type: see the table in bare/types.py")
+
+    def _item(self, annotation: Any) -> BareType:
+        """A part of another type, where void is not allowed (section 2 of the draft)."""
+        node = self.node(annotation)
+        if isinstance(node, VoidType):
+            raise TypeError("None (void) may only be a member of a union, or a whole message")
+        return node
+
+    def _annotated(self, annotation: Any) -> BareType:
+        base, *metadata = typing.get_args(annotation)
+        ours = [item for item in metadata if isinstance(item, Scalar | Fixed | Union)]
+        if len(ours) > 1:
+            raise TypeError(f"{annotation!r} has more than one annotation of bare")
+        match ours:
+            case []:
+                return self.node(base)
+            case [Scalar(name=name)]:
+                return PRIMITIVES[name]
+            case [Fixed(length=length)]:
+                return self._fixed(base, length)
+            case [Union() as union]:
+                return self._union(base, union)
+        raise AssertionError(ours)
+
+    def _fixed(self, base: Any, length: int) -> BareType:
+        if type(length) is not int or not 1 <= length <= LENGTH_MAX:
+            raise TypeError(f"a fixed length must be from 1 to {LENGTH_MAX}, not {length!r}")
+        match self.node(base):
+            case DataType(length=None):
+                return DataType(length)
+            case ListType(item=item, length=None):
+                return ListType(item, length)
+        raise TypeError(f"Fixed belongs to bytes or list[T], not to {base!r}")
+
+    def _union(self, base: Any, union: Union) -> BareType:
+        members = []
+        for tag, member in union.members:
+            if type(tag) is not int or not 0 <= tag <= UINT_MAX:
+                raise TypeError(f"union tag {tag!r} is not an unsigned 64-bit number")
+            members.append((tag, self.node(member)))
+        if not members:
+            raise TypeError("a union must have at least one member")
+        ordered = tuple(members)
+        if base is Tagged:
+            return UnionType(ordered, tagged=True)
+        if needs_tags(ordered):
+            raise TypeError(
+                f"members of {union!r} have the same Python type: annotate bare.Tagged instead of {base!r}"
+            )
+        return UnionType(ordered, tagged=False)
+
+    def _optional(self, annotation: Any) -> BareType:
+        rest = [part for part in typing.get_args(annotation) if part is not type(None)]
+        if len(rest) != 1 or len(rest) == len(typing.get_args(annotation)):
+            raise TypeError(f"{annotation!r} needs its tags: Annotated[..., bare.Union({{0: ..., 1: ...}})]")
+        if typing.get_origin(rest[0]) is Some:
+            return OptionalType(self._item(typing.get_args(rest[0])[0]), wrapped=True)
+        item = self._item(rest[0])
+        if needs_some(item):
+            raise TypeError(
+                f"{annotation!r}: the item can be None itself, so present values need bare.Some[...]"
+            )
+        return OptionalType(item)
+
+    def _struct(self, cls: type[msgspec.Struct]) -> BareType:
+        if cls in self.structs:
+            return self.structs[cls]
+        struct = self.structs[cls] = StructType(cls)
+        if not cls.__struct_fields__:
+            raise TypeError(f"{cls.__name__} has no fields: a struct must have at least one")
+        try:
+            hints = typing.get_type_hints(cls, include_extras=True)
+        except NameError as error:
+            raise TypeError(f"{cls.__name__}: {error}; annotations must name things of its module") from error
+        fields = []
+        for name in cls.__struct_fields__:
+            try:
+                fields.append((name, self._item(hints[name])))
+            except TypeError as error:
+                raise TypeError(f"{cls.__name__}.{name}: {error}") from error
+        struct.fields = tuple(fields)
+        struct.positional = len(cls.__match_args__)
+        return struct
+
+
+def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
+    """Whether any finite value of a type exists. `structs` are all structs that it can reach."""
+    finite: set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for struct in structs.values():
+            if id(struct) not in finite and all(_is_finite(part, finite) for part in parts(struct)):
+                finite.add(id(struct))
+                grown = True
+    return _is_finite(node, finite)
+
+
+def _is_finite(node: BareType, finite: set[int]) -> bool:
+    match node:
+        case StructType():
+            return id(node) in finite
+        case UnionType():
+            return any(_is_finite(part, finite) for part in parts(node))
+        case ListType(length=int()):
+            return _is_finite(node.item, finite)
+        case NamedType(target=target):
+            return target is not None and _is_finite(target, finite)
+        case _:
+            return True
