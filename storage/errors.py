@@ -1,0 +1,174 @@
+"""What can go wrong in storage, and the one edge where errors of the driver and of the system become ours.
+
+Every text says what happened and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+
+class StorageError(Exception):
+    """Base of every error of this package.
+
+    retriable: the same operation may succeed later without anybody repairing anything but the disk's free
+    space.
+    fatal: nothing more may be written through this connection; the node must be stopped.
+    """
+
+    retriable = False
+    fatal = False
+
+
+class StorageBusy(StorageError):
+    """Another process held the database for longer than the busy timeout."""
+
+    retriable = True
+
+
+class DiskFull(StorageError):
+    """No room: the disk, a quota, a file size limit. Nothing of the operation was stored."""
+
+    retriable = True
+
+
+class DiskFailed(StorageError):
+    """The disk refused to read, write or sync. After a failed sync, what was written before is in doubt too."""
+
+    fatal = True
+
+
+class StorageReadOnly(StorageError):
+    """The data directory or the database cannot be written."""
+
+
+class DatabaseInUse(StorageError):
+    """Another node has the data directory. pid: its process, or None where it could not be learnt."""
+
+    def __init__(self, pid: int | None, path: Path) -> None:
+        owner = "another process" if pid is None else f"process {pid}"
+        super().__init__(
+            f"the data directory {path} is in use by {owner}; stop it, or choose another data directory"
+        )
+        self.pid = pid
+        self.path = path
+
+
+class DatabaseTooNew(StorageError):
+    """The database was written by a later version. found, supported: schema versions."""
+
+    def __init__(self, found: int, supported: int) -> None:
+        super().__init__(
+            f"the database has schema version {found}, this program knows versions up to {supported}; "
+            "install the newer program that wrote it, or choose another data directory"
+        )
+        self.found = found
+        self.supported = supported
+
+
+class DatabaseCorrupt(StorageError):
+    """What is stored is not what was written, or is no database of ours."""
+
+
+class IndexConflict(StorageError):
+    """An append that does not continue its stream. expected: the next index; found: the one given."""
+
+    def __init__(self, stream_id: int, expected: int, found: int) -> None:
+        super().__init__(
+            f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again"
+        )
+        self.stream_id = stream_id
+        self.expected = expected
+        self.found = found
+
+
+class StreamNotFound(StorageError):
+    """No stream has this id; it was never made, or was deleted."""
+
+    def __init__(self, stream_id: int) -> None:
+        super().__init__(f"there is no stream {stream_id}; it may have been deleted: create it again by name")
+        self.stream_id = stream_id
+
+
+class StorageClosed(StorageError):
+    """We closed the storage, or it stopped after a fatal error; nothing was stored."""
+
+
+class OperationFailed(StorageError):
+    """An operation raised what no disk or file can cause: a mistake in its code; see `__cause__`."""
+
+
+_FULL = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+}
+"""SQLite says FULL for ENOSPC alone; quotas (EDQUOT) and file size limits (EFBIG) come as failed writes."""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def storage_error(error: BaseException) -> StorageError:
+    """The error of ours that an error of the driver, of the system or of an operation's code stands for."""
+    if isinstance(error, StorageError):
+        return error
+    if isinstance(error, OSError):
+        return _system_error(error)
+    if not isinstance(error, sqlite3.Error):
+        return OperationFailed(f"the operation failed: {type(error).__name__}: {error}; report this mistake")
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return OperationFailed(f"the driver refused the operation: {error}; report this mistake")
+    return _sqlite_error(code, error)
+
+
+def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
+    primary = code & 0xFF
+    reason = f"{error} ({error.sqlite_errorname})"
+    if code in _FULL:
+        return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
+    if primary in _DAMAGED:
+        corrupt = DatabaseCorrupt(corrupt_text(reason))
+        corrupt.fatal = True
+        return corrupt
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageBusy(
+            f"the database is held by another program: {reason}; end that program, then repeat"
+        )
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return StorageReadOnly(
+            f"the database cannot be written: {reason}; make the data directory writable for this user"
+        )
+    if primary == sqlite3.SQLITE_IOERR:
+        return DiskFailed(
+            f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`"
+        )
+    return OperationFailed(f"the database refused the operation: {reason}; report this mistake")
+
+
+def _system_error(error: OSError) -> StorageError:
+    reason = (
+        f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
+    )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageReadOnly(
+            f"the data directory cannot be written: {reason}; make it writable for this user"
+        )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return StorageReadOnly(
+            f"the data directory is not a directory: {reason}; choose another data directory"
+        )
+    return DiskFailed(f"the data directory cannot be used: {reason}; check the disk and the path")
+
+
+def corrupt_text(reason: str) -> str:
+    """What is wrong with a database, and what to do."""
+    return (
+        f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
+        "`stream-node verify`, then restore a backup or start with another data directory"
+    )
