@@ -1,0 +1,1 @@
+"""Actors that exchange routed messages, and the TCP transport that carries them between nodes."""

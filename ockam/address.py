@@ -1,0 +1,74 @@
+"""Addresses and routes: where a message goes and where its answer goes.
+
+An address is a type and an opaque value; a route is a tuple of addresses, the next hop first. Values are never
+interpreted here (a reply must carry a peer's address back untouched, UTF-8 or not); it does not look anything up.
+
+Text form, for people and for the command line: `stream_service`, `1#127.0.0.1:4000`, and routes joined by `=>`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from ockam.errors import InvalidAddress
+
+LOCAL = 0
+"""Address type of a worker on the node that reads the route (facts/ockam.md §1)."""
+TCP = 1
+"""Address type of a TCP peer; the value is `host:port` as text."""
+ADDRESS_TYPE_MAX = 255
+
+
+class Address(NamedTuple):
+    """One hop: `type` 0..255 and `value`, opaque bytes."""
+
+    type: int
+    value: bytes
+
+    def __str__(self) -> str:
+        text = self.value.decode("utf-8", "backslashreplace")
+        return text if self.type == LOCAL else f"{self.type}#{text}"
+
+
+Route: TypeAlias = tuple[Address, ...]
+
+
+def local(name: str | bytes) -> Address:
+    """The address of a worker on this node."""
+    return Address(LOCAL, name.encode() if isinstance(name, str) else name)
+
+
+def tcp(destination: str) -> Address:
+    """The address of a TCP peer, from `host:port`. Raises InvalidAddress where the text is not that."""
+    split_host_port(destination)
+    return Address(TCP, destination.encode())
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """`host:port` as its two parts; an IPv6 host stands in brackets. Raises InvalidAddress."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidAddress(f"{text!r} is not HOST:PORT (for example 127.0.0.1:4000)")
+    return host, int(port)
+
+
+def parse_address(text: str) -> Address:
+    """An address from its text form. Raises InvalidAddress."""
+    head, mark, rest = text.strip().partition("#")
+    if mark and head.isdigit():
+        if int(head) > ADDRESS_TYPE_MAX:
+            raise InvalidAddress(f"address type {head} is above {ADDRESS_TYPE_MAX}")
+        return tcp(rest) if int(head) == TCP else Address(int(head), rest.encode())
+    if not text.strip():
+        raise InvalidAddress("an address is empty: write a worker's name or TYPE#VALUE")
+    return local(text.strip())
+
+
+def parse_route(text: str) -> Route:
+    """A route from its text form, for example `1#127.0.0.1:4000 => stream_service`. Raises InvalidAddress."""
+    return tuple(parse_address(part) for part in text.split("=>"))
+
+
+def format_route(route: Route) -> str:
+    return " => ".join(map(str, route))

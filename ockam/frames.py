@@ -1,0 +1,155 @@
+"""Bytes of one connection in, routed messages out; and back. It does not read sockets.
+
+Frames are taken in runs: everything complete in one read comes out in one call. Routes repeat on a connection, so the
+bytes of a frame's header are looked up before they are decoded: first the header of the frame before, then the other
+headers seen. Both headers are self-delimiting (see `Wire.decode_routes`), so the shortcut cannot change what is read;
+`tests/ockam/test_frames.py` shows it equal to the plain path on any bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ockam.address import Route
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.message import Message, Origin
+from ockam.wire import Wire
+
+KNOWN_HEADERS_MAX = 4096
+"""How many headers a connection remembers; then it forgets all and begins anew."""
+KNOWN_SIZES_MAX = 8
+"""How many sizes of headers it remembers, since each is one more look-up; real peers use two or three."""
+
+
+class Header(NamedTuple):
+    """A header seen on this connection: its bytes, and the routes that they mean."""
+
+    raw: bytes
+    onward_route: Route
+    return_route: Route
+
+
+class FrameReader:
+    """Splits a byte stream into frames and decodes them.
+
+    prefix: addresses that a message's return route gets in front on the way in (the connection itself), by the hop
+    rules of facts/ockam.md §1.
+    Invariant: `_parts` together are less than the frame they begin, which needs `_need` bytes.
+    """
+
+    def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:
+        self._wire = wire
+        self._origin = origin
+        self._prefix = prefix
+        self._parts: list[bytes] = []
+        self._waiting_bytes = 0
+        self._need = wire.length_bytes
+        self._known: dict[bytes, Header] = {}
+        self._known_sizes: list[int] = []
+        self._last = Header(b"\xff" * 8, (), ())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of a frame has come without its end; 0 between frames."""
+        return self._waiting_bytes
+
+    def feed(self, chunk: bytes) -> list[Message]:
+        """The messages that are complete now; heartbeats and zero-length frames are passed over.
+
+        Raises RemoteProtocolError; the messages before the bad frame, which were good, are in its `messages`.
+        """
+        self._parts.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes < self._need:
+            return []
+        data = b"".join(self._parts) if len(self._parts) > 1 else chunk
+        found: list[Message] = []
+        try:
+            at = self._take_frames(data, found)
+        except RemoteProtocolError as error:
+            error.messages = tuple(found)
+            raise
+        self._parts = [data[at:]] if at < len(data) else []
+        self._waiting_bytes = len(data) - at
+        return found
+
+    def _take_frames(self, data: bytes, found: list[Message]) -> int:
+        """Append the messages of all whole frames to `found`; return where the first frame that is not whole begins."""
+        wire, origin, append, have = self._wire, self._origin, found.append, len(data)
+        width, size_max, decode_payload = wire.length_bytes, wire.receive_bytes_max, wire.decode_payload
+        raw, onward_route, return_route = self._last
+        at = 0
+        while have - at >= width:
+            start = at + width
+            size = int.from_bytes(data[at:start], "big")
+            if size > size_max:
+                raise RemoteProtocolError("oversized", f"a frame of {size} bytes; this framing allows {size_max}")
+            end = start + size
+            if end > have:
+                self._need = width + size
+                return at
+            at = end
+            if not data.startswith(raw, start, end):
+                if not size:
+                    continue
+                raw, onward_route, return_route = self._last = self._header(data, start, end)
+            payload = decode_payload(data, start, start + len(raw), end)
+            if onward_route:
+                append(Message(onward_route, return_route, payload, origin))
+        self._need = width
+        return at
+
+    def _header(self, data: bytes, start: int, end: int) -> Header:
+        """The header of the body `data[start:end]`, from memory where it was seen before."""
+        for size in self._known_sizes:
+            known = self._known.get(data[start : start + size])
+            if known is not None and start + size <= end:
+                return known
+        onward_route, return_route, at = self._wire.decode_routes(data, start, end)
+        header = Header(data[start:at], onward_route, self._prefix + return_route)
+        if len(self._known) >= KNOWN_HEADERS_MAX or len(self._known_sizes) >= KNOWN_SIZES_MAX:
+            self._known.clear()
+            self._known_sizes.clear()
+        self._known[header.raw] = header
+        if len(header.raw) not in self._known_sizes:
+            self._known_sizes.append(len(header.raw))
+        return header
+
+
+class FrameWriter:
+    """Encodes messages as frames of one wire, remembering the headers of the routes it has sent along."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known: dict[tuple[Route, Route], bytes] = {}
+
+    def frames(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> list[bytes]:
+        """Each message as a frame, its length in front, without the first hop of its onward route (which is us).
+
+        A message that this framing cannot carry is left out and told to `too_large`.
+        """
+        wire = self._wire
+        width, size_max, encode_payload = wire.length_bytes, wire.send_bytes_max, wire.encode_payload
+        onward_route = return_route = None
+        raw, frames = b"", []
+        for message in messages:
+            if message.onward_route is not onward_route or message.return_route is not return_route:
+                onward_route, return_route = message.onward_route, message.return_route
+                raw = self._header(onward_route[1:], return_route)
+            body = raw + encode_payload(message.payload)
+            size = len(body)
+            if size > size_max:
+                too_large(FrameTooLarge(size, size_max))
+                continue
+            frames.append(size.to_bytes(width, "big") + body)
+        return frames
+
+    def _header(self, onward_route: Route, return_route: Route) -> bytes:
+        raw = self._known.get((onward_route, return_route))
+        if raw is None:
+            if len(self._known) >= KNOWN_HEADERS_MAX:
+                self._known.clear()
+            raw = self._wire.encode_routes(onward_route, return_route)
+            self._known[onward_route, return_route] = raw
+        return raw

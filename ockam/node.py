@@ -1,0 +1,339 @@
+"""The node: which worker lives at which address, how messages reach it, and what happens when it fails.
+
+Everything here is a plain call inside one trio task at a time: routing a message puts it into a mailbox, and `batch`
+runs the workers whose mailboxes are not empty. It reads no sockets and knows no payloads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ParamSpec
+
+import msgspec
+import structlog
+import trio
+
+from ockam.address import LOCAL, Address
+from ockam.errors import AddressInUse
+from ockam.mailbox import Life, Mailbox
+from ockam.message import Message, reply_to
+from ockam.worker import HandlingFailed, Worker, WorkerFactory
+
+RESTART_DELAY_S_MIN = 0.1
+RESTART_DELAY_S_MAX = 10.0
+STABLE_AFTER_S = 60.0
+"""A worker that has run this long since its last crash starts again with the shortest delay."""
+RUNS_PER_BATCH_MAX = 10_000
+"""After this many runs the event loop gets its turn, so that two workers that call each other cannot stop the node."""
+
+logger = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+Forward = Callable[[Message], bool]
+"""Takes a message whose next hop is not on this node; False where it will not."""
+
+
+class NodeStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start. dropped: by reason, messages that nobody took."""
+
+    workers: int
+    routed: int
+    dropped: dict[str, int]
+    crashes: int
+
+
+class Node:
+    """Registers, routes and supervises workers.
+
+    Invariant: a cell is in `_ready` exactly once if and only if it runs, is not paused and has messages.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._cells: dict[Address, Cell] = {}
+        self._ready: deque[Cell] = deque()
+        self._forwards: dict[int, Forward] = {}
+        self._depth = 0
+        self._routed = 0
+        self._crashes = 0
+        self._dropped: Counter[str] = Counter()
+
+    def register(self, addresses: Sequence[Address], factory: WorkerFactory) -> Address:
+        """Start a worker under one or more addresses; the first is its own. Raises AddressInUse."""
+        for address in addresses:
+            if address in self._cells:
+                raise AddressInUse(f"the address {address} is taken")
+        cell = Cell(self, tuple(addresses), factory)
+        self._cells.update(dict.fromkeys(addresses, cell))
+        cell.start()
+        return addresses[0]
+
+    def unregister(self, address: Address) -> None:
+        """Stop the worker at this address and free all its addresses; safe to repeat."""
+        cell = self._cells.get(address)
+        if cell is not None:
+            for each in cell.addresses:
+                del self._cells[each]
+            cell.stop()
+
+    def is_registered(self, address: Address) -> bool:
+        return address in self._cells
+
+    def find_worker(self, address: Address) -> Worker | None:
+        """The worker that lives there now; a restart replaces it."""
+        cell = self._cells.get(address)
+        return cell.worker if cell is not None else None
+
+    def register_forward(self, address_type: int, forward: Forward) -> None:
+        """Hand messages whose next hop has that type (TCP, say) to a transport."""
+        self._forwards[address_type] = forward
+
+    def send(self, message: Message) -> bool:
+        """Put a message into the mailbox of its next hop, and run the worker unless a batch is open."""
+        taken = self.deliver(message) is not None
+        if self._ready and not self._depth:
+            self._run_ready()
+        return taken
+
+    def send_run(self, messages: Iterable[Message]) -> None:
+        """Send many in one batch."""
+        with self.batch():
+            for message in messages:
+                self.deliver(message)
+
+    def deliver(self, message: Message) -> Mailbox | None:
+        """Like `send`, but the worker runs when the open batch ends; the mailbox, so that the caller can wait on it."""
+        route = message.onward_route
+        if not route:
+            return None
+        cell = self._cells.get(route[0])
+        if cell is None:
+            self._deliver_elsewhere(message)
+            return None
+        if cell.life is Life.RESTARTING and cell.mailbox.full:
+            self._dropped["restarting"] += 1
+            return None
+        self._routed += 1
+        mailbox = cell.mailbox
+        mailbox.put(message)
+        if not cell.queued and not cell.paused:
+            cell.queued = True
+            self._ready.append(cell)
+        return mailbox
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Gather what is sent inside, then run every worker that has something: one run, one commit, one send each."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._ready and not self._depth:
+                self._run_ready()
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Call once after the delay, in a batch."""
+        self._nursery.start_soon(self._call_later, delay_s, function)
+
+    def count_drop(self, reason: str) -> None:
+        self._dropped[reason] += 1
+
+    def queue(self, cell: Cell) -> None:
+        """Note that this cell's worker has something to do; it runs when the open batch ends."""
+        self._ready.append(cell)
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(len(self._cells), self._routed, dict(self._dropped), self._crashes)
+
+    async def _call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        await trio.sleep(delay_s)
+        with self.batch():
+            function()
+
+    def _deliver_elsewhere(self, message: Message) -> None:
+        """The next hop is not a worker of ours: a transport takes it, or it is dropped in silence like the peers do."""
+        hop = message.onward_route[0]
+        forward = self._forwards.get(hop.type)
+        if forward is None or not forward(message):
+            self._dropped["unknown_address" if hop.type == LOCAL else "forward_refused"] += 1
+            logger.debug("message_dropped", onward=str(hop), peer=message.origin.peer)
+
+    def _run_ready(self) -> None:
+        self._depth += 1
+        try:
+            for _ in range(RUNS_PER_BATCH_MAX):
+                if not self._ready:
+                    return
+                cell = self._ready.popleft()
+                cell.queued = False
+                if not cell.paused:
+                    self._run(cell)
+            self._nursery.start_soon(self._run_rest)
+        finally:
+            self._depth -= 1
+
+    async def _run_rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._ready and not self._depth:
+            self._run_ready()
+
+    def _run(self, cell: Cell) -> None:
+        run = cell.mailbox.take_run()
+        try:
+            cell.worker.receive(run)
+        except HandlingFailed as failure:
+            cell.mailbox.put_back(run[failure.position + 1 :])
+            self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
+        except Exception as error:
+            self.crash(cell, run, error)
+        else:
+            cell.make_ready()
+
+    def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
+        """The worker failed on these messages: tell their senders and start it anew after a delay."""
+        self._crashes += 1
+        cell.crash(failed, error)
+
+
+class Cell:
+    """One worker's place on the node: its addresses, its mailbox, its life over restarts."""
+
+    __slots__ = (
+        "_crashed_at_s",
+        "_crashes",
+        "_factory",
+        "_node",
+        "addresses",
+        "context",
+        "life",
+        "mailbox",
+        "paused",
+        "queued",
+        "worker",
+    )
+
+    def __init__(self, node: Node, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
+        self._node = node
+        self._factory = factory
+        self.addresses = addresses
+        self.mailbox = Mailbox()
+        self.life = Life.STOPPED
+        self.queued = False
+        self.paused = True
+        self._crashes = 0
+        self._crashed_at_s = 0.0
+        self.worker = factory()
+        self.context = CellContext(node, self)
+
+    def start(self) -> None:
+        self.context = CellContext(self._node, self)
+        self.worker.context = self.context
+        self.life = Life.RUNNING
+        self.paused = False
+        self.worker.started()
+        self.make_ready()
+
+    def stop(self) -> None:
+        self._end(Life.STOPPED)
+        self.mailbox.release()
+
+    def make_ready(self) -> None:
+        if not self.queued and not self.paused and len(self.mailbox):
+            self.queued = True
+            self._node.queue(self)
+
+    def crash(self, failed: Sequence[Message], error: BaseException) -> None:
+        """Tell the senders, then start the worker anew after a delay that grows while it keeps failing."""
+        now_s = trio.current_time()
+        if now_s - self._crashed_at_s > STABLE_AFTER_S:
+            self._crashes = 0
+        self._crashed_at_s = now_s
+        delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
+        self._crashes += 1
+        logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
+        self.fail(failed, "the worker failed; it is restarted")
+        self._end(Life.RESTARTING)
+        self._node.call_later(delay_s, self._restart)
+
+    def fail(self, messages: Sequence[Message], reason: str) -> None:
+        """Answer each sender with the worker's own word for failure, where it has one."""
+        for message in messages:
+            self._node.count_drop("failed")
+            try:
+                payload = self.worker.failure_payload(message, reason)
+            except Exception as error:
+                logger.error("failure_reply_failed", address=str(self.addresses[0]), exc_info=error)
+                continue
+            if payload is not None and message.return_route:
+                self._node.send(reply_to(message, message.onward_route[0], payload))
+
+    def _end(self, life: Life) -> None:
+        self.context.end()
+        self.life = life
+        self.paused = True
+        try:
+            self.worker.stopped()
+        except Exception as error:
+            logger.error("worker_stop_failed", address=str(self.addresses[0]), exc_info=error)
+
+    def _restart(self) -> None:
+        if self.life is not Life.RESTARTING:
+            return
+        try:
+            self.worker = self._factory()
+            self.start()
+        except Exception as error:
+            self.crash((), error)
+
+
+class CellContext:
+    """See `ockam.worker.Context`. Belongs to one life of a worker: late calls of an earlier life change nothing."""
+
+    __slots__ = ("_cell", "_ended", "_node")
+
+    def __init__(self, node: Node, cell: Cell) -> None:
+        self._node = node
+        self._cell = cell
+        self._ended = False
+
+    @property
+    def address(self) -> Address:
+        return self._cell.addresses[0]
+
+    def end(self) -> None:
+        self._ended = True
+
+    def send(self, message: Message) -> bool:
+        return self._node.send(message)
+
+    def send_run(self, messages: Iterable[Message]) -> None:
+        self._node.send_run(messages)
+
+    def pause(self) -> None:
+        if not self._ended:
+            self._cell.paused = True
+
+    def resume(self) -> None:
+        if not self._ended:
+            self._cell.paused = False
+            with self._node.batch():
+                self._cell.make_ready()
+
+    def guard(self, function: Callable[P, None]) -> Callable[P, None]:
+        def call(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                if self._ended:
+                    logger.error("late_call_failed", address=str(self.address), exc_info=error)
+                else:
+                    self._node.crash(self._cell, (), error)
+
+        return call
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        guarded = self.guard(function)
+        self._node.call_later(delay_s, lambda: None if self._ended else guarded())

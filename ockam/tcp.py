@@ -1,0 +1,210 @@
+"""TCP between nodes: listening, calling out, and forwarding to destinations that the operator allows.
+
+Every connection is a worker (`connection`). A message whose next hop is a TCP address makes this node call that
+destination, but for a remote peer only where the operator has listed it: this is not an open relay.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+import structlog
+import trio
+
+from ockam.address import TCP, Address, local, split_host_port
+from ockam.connection import Connection, ConnectionLimits, ConnectionStatistics, peer_name
+from ockam.era import HEAD_SILENCE_S
+from ockam.errors import ConnectFailed, InvalidAddress
+from ockam.message import Message
+from ockam.node import Node
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+
+Framing: TypeAlias = Literal["head", "legacy", "auto"]
+"""What we speak when we call: `auto` waits for a head server's first byte and else speaks legacy."""
+
+AUTO_WAIT_S = HEAD_SILENCE_S + 0.1
+CONNECT_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 10_000
+FORWARD_QUEUE_MESSAGES_MAX = 10_000
+"""How many messages wait for a connection that is being made; more are dropped and counted."""
+
+logger = structlog.get_logger(__name__)
+
+
+class TcpStatistics(msgspec.Struct, frozen=True):
+    """closed: how connections ended, by reason, since the start; connections: those open now."""
+
+    accepted: int
+    closed: dict[str, int]
+    connections: tuple[ConnectionStatistics, ...]
+
+
+class TcpTransport:
+    """All TCP connections of one node. Opened inside a nursery that outlives them.
+
+    allow_forward: the `host:port` destinations that remote peers may route to through this node.
+    new_id: 8 random bytes as hex, for the private addresses of connections.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        nursery: trio.Nursery,
+        *,
+        allow_forward: Collection[str] = (),
+        limits: ConnectionLimits | None = None,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._allow_forward = frozenset(allow_forward)
+        self._limits = limits if limits is not None else ConnectionLimits()
+        self._new_id = new_id
+        self._connections_max = connections_max
+        self._connections: set[Connection] = set()
+        self._calls: dict[str, Address] = {}
+        self._dialling: dict[str, list[Message]] = {}
+        self._accepted = 0
+        self._closed: Counter[str] = Counter()
+        self._listening = trio.CancelScope()
+        self._ended = trio.Event()
+        node.register_forward(TCP, self._forward)
+
+    async def listen(self, host: str, port: int) -> list[str]:
+        """Accept connections; the `host:port` really listened on (port 0 picks one). Raises OSError."""
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        self._nursery.start_soon(self._serve, listeners)
+        names = []
+        for listener in listeners:
+            name = listener.socket.getsockname()
+            names.append(f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}")
+        return names
+
+    async def connect(self, destination: str, framing: Framing = "head") -> Address:
+        """Call a node; the address of the new connection, to put in front of a route. Raises ConnectFailed."""
+        stream, wire = await self._call(destination, framing)
+        connection = self._add(stream, wire, destination)
+        self._nursery.start_soon(self._run, connection)
+        return connection.own_address
+
+    def stop_accepting(self) -> None:
+        self._listening.cancel()
+
+    def stop_reading(self) -> None:
+        """Take no more requests from anybody; answers still go out."""
+        for connection in self._connections:
+            connection.stop_reading()
+
+    async def close_when_sent(self, deadline_s: float) -> None:
+        """End every connection once its answers are sent, or at the deadline (trio's clock)."""
+        for connection in self._connections:
+            connection.close_when_sent()
+        with trio.move_on_at(deadline_s):
+            while self._connections:
+                self._ended = trio.Event()
+                await self._ended.wait()
+        for connection in self._connections:
+            connection.close("shutdown")
+
+    def statistics(self) -> TcpStatistics:
+        connections = tuple(connection.statistics() for connection in self._connections)
+        return TcpStatistics(self._accepted, dict(self._closed), connections)
+
+    async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+        with self._listening:
+            await trio.serve_listeners(self._accept, list(listeners), handler_nursery=self._nursery)
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        self._accepted += 1
+        if len(self._connections) >= self._connections_max:
+            self._closed["too_many_connections"] += 1
+            logger.warning("connection_refused", reason="too many connections", most=self._connections_max)
+            await trio.aclose_forcefully(stream)
+            return
+        try:
+            peer = peer_name(stream)
+        except OSError:
+            self._closed["closed_before_header"] += 1
+            await trio.aclose_forcefully(stream)
+            return
+        await self._run(self._add(stream, None, peer))
+
+    def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str) -> Connection:
+        address = local(f"TCP_{self._new_id()}")
+        connection = Connection(self._node, stream, address=address, peer=peer, wire=wire, limits=self._limits)
+        self._node.register([address], lambda: connection)
+        self._connections.add(connection)
+        return connection
+
+    async def _run(self, connection: Connection) -> None:
+        reason = "broken"
+        try:
+            reason = await connection.run()
+        except Exception as error:
+            logger.error("connection_failed", peer=connection.peer, exc_info=error)
+        finally:
+            self._connections.discard(connection)
+            self._node.unregister(connection.own_address)
+            self._closed[reason] += 1
+            self._ended.set()
+            logger.debug("connection_ended", peer=connection.peer, reason=reason)
+
+    async def _call(self, destination: str, framing: Framing) -> tuple[trio.SocketStream, Wire]:
+        host, port = split_host_port(destination)
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                stream = await trio.open_tcp_stream(host, port)
+        except (OSError, trio.TooSlowError) as error:
+            raise ConnectFailed(f"cannot reach {destination}: {str(error) or 'no answer in time'}") from error
+        if framing == "auto":
+            with trio.move_on_after(AUTO_WAIT_S):
+                await trio.lowlevel.wait_readable(stream.socket)
+                return stream, HEAD
+            return stream, LEGACY
+        return stream, HEAD if framing == "head" else LEGACY
+
+    def _forward(self, message: Message) -> bool:
+        """Send a message on to the TCP destination that is its next hop, over one connection for all."""
+        hop = message.onward_route[0]
+        destination = hop.value.decode("utf-8", "replace")
+        if message.origin.kind != "local" and destination not in self._allow_forward:
+            logger.warning("forward_refused", destination=destination, peer=message.origin.peer)
+            return False
+        address = self._calls.get(destination)
+        if address is not None and self._node.is_registered(address):
+            self._node.deliver(_through(address, message))
+            return True
+        waiting = self._dialling.get(destination)
+        if waiting is None:
+            waiting = self._dialling[destination] = []
+            self._nursery.start_soon(self._dial, destination)
+        if len(waiting) >= FORWARD_QUEUE_MESSAGES_MAX:
+            return False
+        waiting.append(message)
+        return True
+
+    async def _dial(self, destination: str) -> None:
+        """Call a destination for the messages that wait for it; they are dropped where it does not answer."""
+        try:
+            address = await self.connect(destination)
+        except (ConnectFailed, InvalidAddress) as error:
+            logger.warning("forward_failed", destination=destination, reason=str(error))
+            for _ in self._dialling.pop(destination):
+                self._node.count_drop("forward_failed")
+            return
+        self._calls[destination] = address
+        with self._node.batch():
+            for message in self._dialling.pop(destination):
+                self._node.deliver(_through(address, message))
+
+
+def _through(connection: Address, message: Message) -> Message:
+    """The same message with its TCP hop replaced by the connection that reaches it."""
+    return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)

@@ -1,0 +1,128 @@
+"""The head framing (since 2024-06): one version byte, then u32 length and a CBOR message (facts/ockam.md §2.2).
+
+    +----+   +------------+----+------------------------+--------------+-------------+-----------------+
+    | 01 |   | u32 big-   | 84 | onward_route: array of | return_route | payload:    | tracing_context |
+    +----+   | endian N   |    | 82 type, byte string   | the same     | byte string | f6, or text     |
+    hello    +------------+----+------------------------+--------------+-------------+-----------------+
+
+The peers demand exactly these shapes, so this is a reader of these shapes and not of CBOR at large: definite lengths
+only (the outer array may be indefinite, as the Elixir node accepts), four elements, byte strings where bytes are due.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ockam.address import ADDRESS_TYPE_MAX, Address, Route
+from ockam.errors import RemoteProtocolError
+from ockam.wire_legacy import ROUTE_HOPS_MAX
+
+UNSIGNED, BYTE_STRING, TEXT_STRING, ARRAY = 0, 2, 3, 4
+"""CBOR major types (RFC 8949 §3.1)."""
+NULL = 0xF6
+MESSAGE_ARRAY = 0x84
+INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
+
+
+class HeadWire:
+    """See `ockam.wire.Wire`. 16 MiB is the limit of the Rust node, both ways."""
+
+    name = "head"
+    hello = b"\x01"
+    length_bytes = 4
+    send_bytes_max = 16 * 1024 * 1024
+    receive_bytes_max = 16 * 1024 * 1024
+    heartbeat = struct.pack(">I", 5) + b"\x84\x80\x80\x40\xf6"
+
+    def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
+        if at >= end or data[at] not in (MESSAGE_ARRAY, INDEFINITE_ARRAY):
+            raise _undecodable("the message is not an array of four")
+        onward_route, at = _read_route(data, at + 1, end)
+        return_route, at = _read_route(data, at, end)
+        return onward_route, return_route, at
+
+    def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
+        if data[start] == INDEFINITE_ARRAY:
+            end -= 1
+            if data[end] != BREAK:
+                raise _undecodable("an indefinite array without its end")
+        size, at = _read_head(data, at, end, BYTE_STRING)
+        stop = at + size
+        if stop >= end:
+            raise _undecodable("the payload is longer than the frame")
+        if stop + 1 != end or data[stop] != NULL:
+            _check_tracing_context(data, stop, end)
+        return data[at:stop]
+
+    def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
+        return b"\x84" + _write_route(onward_route) + _write_route(return_route)
+
+    def encode_payload(self, payload: bytes) -> bytes:
+        return _write_head(BYTE_STRING, len(payload)) + payload + b"\xf6"
+
+
+def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
+    hops, at = _read_head(data, at, end, ARRAY)
+    if hops > ROUTE_HOPS_MAX:
+        raise _undecodable(f"a route of {hops} hops; at most {ROUTE_HOPS_MAX}")
+    route = []
+    for _ in range(hops):
+        parts, at = _read_head(data, at, end, ARRAY)
+        if parts != 2:
+            raise _undecodable(f"an address of {parts} parts; it has two, type and value")
+        kind, at = _read_head(data, at, end, UNSIGNED)
+        size, at = _read_head(data, at, end, BYTE_STRING)
+        if kind > ADDRESS_TYPE_MAX:
+            raise _undecodable(f"an address type above {ADDRESS_TYPE_MAX}")
+        if at + size > end:
+            raise _undecodable("an address is longer than the frame")
+        route.append(Address(kind, data[at : at + size]))
+        at += size
+    return tuple(route), at
+
+
+def _check_tracing_context(data: bytes, at: int, end: int) -> None:
+    """What stands behind the payload is one text string, up to the end of the frame; we have no use for it."""
+    size, at = _read_head(data, at, end, TEXT_STRING)
+    if at + size != end:
+        raise _undecodable("bytes behind the message, or a tracing context that is cut")
+
+
+def _read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
+    """The length or number of the item at `at`, which must be of that major type, and where its content begins."""
+    if at >= end:
+        raise _undecodable("the frame ends inside the message")
+    first = data[at]
+    if first >> 5 != major:
+        raise _undecodable(f"CBOR type {first >> 5} where {major} is due, at byte {at}")
+    small = first & 31
+    if small < 24:
+        return small, at + 1
+    width = {24: 1, 25: 2, 26: 4, 27: 8}.get(small)
+    if width is None or at + 1 + width > end:
+        raise _undecodable(f"a CBOR length that is indefinite or cut, at byte {at}")
+    return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
+
+
+def _write_route(route: Route) -> bytes:
+    parts = [_write_head(ARRAY, len(route))]
+    for address in route:
+        parts += (b"\x82", _write_head(UNSIGNED, address.type), _write_head(BYTE_STRING, len(address.value)))
+        parts.append(address.value)
+    return b"".join(parts)
+
+
+def _write_head(major: int, value: int) -> bytes:
+    if value < 24:
+        return bytes((major << 5 | value,))
+    for small, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if value < 1 << 8 * width:
+            return bytes((major << 5 | small,)) + value.to_bytes(width, "big")
+    raise ValueError(f"{value} does not fit 64 bits")
+
+
+def _undecodable(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError("undecodable", f"not a head message: {what}")
+
+
+HEAD = HeadWire()

@@ -1,0 +1,100 @@
+"""The legacy framing (2021-02 to 2024-06): u16 length and a BARE message (facts/ockam.md §2.1).
+
+    +-----------+------------+----------------------------+---------------+---------------+
+    | u16 big-  | version    | onward_route               | return_route  | payload       |
+    | endian N  | uint 1 (2) | count, {type, value} each  | the same      | uint length + |
+    +-----------+------------+----------------------------+---------------+---------------+
+
+Version 1 is what we send. Version 2 adds a tracing context behind the payload; it is read and dropped.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+import bare
+from ockam.address import ADDRESS_TYPE_MAX, Address, Route
+from ockam.errors import RemoteProtocolError
+
+TRACED_VERSION = 2
+ROUTE_HOPS_MAX = 64
+"""More hops than this is a loop or an attack; the longest real route has about five."""
+
+
+# type RouteAddress struct { type: uint  value: data }
+class RouteAddress(msgspec.Struct, frozen=True):
+    type: bare.UInt
+    value: bytes
+
+
+# type Routes struct { version: uint  onwardRoute: list<RouteAddress>  returnRoute: list<RouteAddress> }
+class Routes(msgspec.Struct, frozen=True):
+    version: bare.UInt
+    onward_route: list[RouteAddress]
+    return_route: list[RouteAddress]
+
+
+# type TracedPayload struct { payload: data  tracingContext: optional<str> }
+class TracedPayload(msgspec.Struct, frozen=True):
+    payload: bytes
+    tracing_context: str | None
+
+
+_routes_decoder = bare.Decoder(Routes)
+_routes_encoder = bare.Encoder(Routes)
+_payload_decoder = bare.Decoder(bytes)
+_payload_encoder = bare.Encoder(bytes)
+_traced_decoder = bare.Decoder(TracedPayload)
+
+
+class LegacyWire:
+    """See `ockam.wire.Wire`. Frames above 65,000 bytes are never sent: the real node crashes on them."""
+
+    name = "legacy"
+    hello = b""
+    length_bytes = 2
+    send_bytes_max = 65_000
+    receive_bytes_max = 65_535
+    heartbeat = struct.pack(">H", 4) + b"\x01\x00\x00\x00"
+
+    def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
+        try:
+            routes, stop = _routes_decoder.decode_prefix(data[at:end])
+        except bare.DecodeError as error:
+            raise RemoteProtocolError("undecodable", f"not a legacy message: {error}") from error
+        if routes.version not in (1, TRACED_VERSION):
+            raise RemoteProtocolError("version", f"message version {routes.version}; known are 1 and 2")
+        return _route(routes.onward_route), _route(routes.return_route), at + stop
+
+    def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
+        try:
+            if data[start] == TRACED_VERSION:
+                return _traced_decoder.decode(data[at:end]).payload
+            if at < end and data[at] < 128 and at + 1 + data[at] == end:
+                return data[at + 1 : end]
+            return _payload_decoder.decode(data[at:end])
+        except bare.DecodeError as error:
+            raise RemoteProtocolError("undecodable", f"not a legacy payload: {error}") from error
+
+    def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
+        return _routes_encoder.encode(Routes(1, _wire_route(onward_route), _wire_route(return_route)))
+
+    def encode_payload(self, payload: bytes) -> bytes:
+        return _payload_encoder.encode(payload)
+
+
+def _route(addresses: list[RouteAddress]) -> Route:
+    if len(addresses) > ROUTE_HOPS_MAX:
+        raise RemoteProtocolError("undecodable", f"a route of {len(addresses)} hops; at most {ROUTE_HOPS_MAX}")
+    if any(address.type > ADDRESS_TYPE_MAX for address in addresses):
+        raise RemoteProtocolError("undecodable", f"an address type above {ADDRESS_TYPE_MAX}")
+    return tuple(Address(address.type, address.value) for address in addresses)
+
+
+def _wire_route(route: Route) -> list[RouteAddress]:
+    return [RouteAddress(address.type, address.value) for address in route]
+
+
+LEGACY = LegacyWire()

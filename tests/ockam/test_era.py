@@ -1,0 +1,57 @@
+"""Goal: tell the two framings apart from a peer's first bytes. Method: captured and constructed openings, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ockam.address import local
+from ockam.era import DECIDING_BYTES, maybe_wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "ockam"
+
+
+def opening(name: str, number: int) -> bytes:
+    frame = json.loads((VECTORS / f"{name}.json").read_text())["frames"][number]
+    return bytes.fromhex(frame["length_prefix"] + frame["frame"])
+
+
+@pytest.mark.parametrize("name", ["legacy_calls", "legacy_client"])
+def test_captured_legacy_openings(name: str) -> None:
+    assert maybe_wire(opening(name, 0)) is LEGACY
+
+
+@pytest.mark.parametrize("name", ["head_calls", "head_client"])
+def test_captured_head_openings(name: str) -> None:
+    assert maybe_wire(HEAD.hello + opening(name, 0)) is HEAD
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 200, 300, 470, 70_000, 130_000, 1_000_000])
+def test_every_size_of_first_frame_is_told_apart(payload_bytes: int) -> None:
+    """Sizes of 256..511 bytes (legacy) and of 64 to 192 KiB (head) have the same first and third byte."""
+    for wire in (HEAD, LEGACY):
+        body = wire.encode_routes((local("stream"),), (local("me"),)) + wire.encode_payload(bytes(payload_bytes))
+        if len(body) > wire.receive_bytes_max:
+            continue
+        first = wire.hello + len(body).to_bytes(wire.length_bytes, "big") + body
+        assert maybe_wire(first[: max(DECIDING_BYTES, 3)]) is wire
+
+
+def test_needs_more_bytes_is_a_value() -> None:
+    assert maybe_wire(b"") is None
+    assert maybe_wire(b"\x01") is None
+    assert maybe_wire(b"\x01\x00") is None
+
+
+def test_once_decided_more_bytes_do_not_change_it() -> None:
+    for first in (HEAD.hello + opening("head_client", 0), opening("legacy_client", 0), bytes.fromhex("01000100018401")):
+        decided = None
+        for size in range(len(first) + 1):
+            found = maybe_wire(first[:size])
+            assert decided is None or found is decided
+            decided = found
+        assert decided is not None

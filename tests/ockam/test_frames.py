@@ -1,0 +1,126 @@
+"""Goal: the run-at-a-time reader, with its remembered headers, reads exactly what the plain path reads.
+
+Method: frames of many routes, cut at any places, compared with decoding each frame by itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ockam.address import Address, Route, local
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.frames import FrameReader, FrameWriter
+from ockam.message import HERE, Message
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+
+US = local("us")
+few_routes = st.sampled_from([(local("stream"),), (local("stream2"), local("x")), (Address(1, b"h:1"),), ()])
+messages = st.lists(st.tuples(few_routes, few_routes, st.binary(max_size=200)), max_size=30)
+
+
+def framed(wire: Wire, onward_route: Route, return_route: Route, payload: bytes) -> bytes:
+    body = wire.encode_routes(onward_route, return_route) + wire.encode_payload(payload)
+    return len(body).to_bytes(wire.length_bytes, "big") + body
+
+
+def plain(messages: list[tuple[Route, Route, bytes]]) -> list[tuple[Route, Route, bytes]]:
+    return [(onward, (US, *back), payload) for onward, back, payload in messages if onward]
+
+
+def read(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Route, Route, bytes]]:
+    found = [message for chunk in chunks for message in reader.feed(chunk)]
+    return [(message.onward_route, message.return_route, message.payload) for message in found]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted(place % (len(data) + 1) for place in places)
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True) if end > start]
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(messages=messages, places=st.lists(st.integers(0, 10_000), max_size=8))
+def test_any_cuts_give_the_same_messages(
+    wire: Wire, messages: list[tuple[Route, Route, bytes]], places: list[int]
+) -> None:
+    data = b"".join(framed(wire, *message) for message in messages)
+    reader = FrameReader(wire, HERE, (US,))
+    assert read(reader, cut(data, places)) == plain(messages)
+    assert reader.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+def test_byte_by_byte_whole_and_with_bytes_behind(wire: Wire) -> None:
+    frame = framed(wire, (local("stream"),), (local("me"),), b"payload")
+    for chunks in ([frame], [bytes((byte,)) for byte in frame], [frame + frame[:3], frame[3:]]):
+        reader = FrameReader(wire, HERE)
+        assert {payload for _, _, payload in read(reader, chunks)} == {b"payload"}
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(data=st.binary(max_size=300), places=st.lists(st.integers(0, 300), max_size=4))
+def test_garbage_gives_the_same_messages_and_error_however_it_is_cut(
+    wire: Wire, data: bytes, places: list[int]
+) -> None:
+    """The shortcut of remembered headers must not change what any bytes mean."""
+    seen = framed(wire, (local("stream"),), (local("me"),), b"x")
+
+    def outcome(chunks: list[bytes]) -> tuple[list[bytes], str]:
+        reader, found = FrameReader(wire, HERE), []
+        try:
+            for chunk in chunks:
+                found += [message.payload for message in reader.feed(chunk)]
+        except RemoteProtocolError as error:
+            return [*found, *(message.payload for message in error.messages)], error.kind
+        return found, ""
+
+    stream = seen + data
+    assert outcome([stream]) == outcome(cut(stream, places)) == outcome([bytes((byte,)) for byte in stream])
+
+
+def test_more_headers_than_it_remembers_still_read_right() -> None:
+    reader = FrameReader(LEGACY, HERE, (US,))
+    sent = [((local(f"stream{number}" + "x" * (number % 20)),), (local("me"),), b"p") for number in range(9_000)]
+    data = b"".join(framed(LEGACY, *message) for message in sent)
+    assert read(reader, [data]) == plain(sent)
+    assert read(reader, [data]) == plain(sent)
+
+
+def test_heartbeats_and_empty_frames_are_passed_over() -> None:
+    for wire in (HEAD, LEGACY):
+        reader = FrameReader(wire, HERE)
+        assert reader.feed(wire.heartbeat + bytes(wire.length_bytes) + wire.heartbeat) == []
+
+
+def test_an_oversized_frame_is_refused_by_its_length_alone() -> None:
+    reader = FrameReader(HEAD, HERE)
+    with pytest.raises(RemoteProtocolError) as caught:
+        reader.feed((HEAD.receive_bytes_max + 1).to_bytes(4, "big"))
+    assert caught.value.kind == "oversized"
+
+
+def test_the_good_messages_before_a_bad_frame_are_told() -> None:
+    good = framed(HEAD, (local("stream"),), (), b"good")
+    with pytest.raises(RemoteProtocolError) as caught:
+        FrameReader(HEAD, HERE).feed(good + b"\x00\x00\x00\x01\x00")
+    assert [message.payload for message in caught.value.messages] == [b"good"]
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(messages=messages)
+def test_what_the_writer_writes_the_reader_reads(wire: Wire, messages: list[tuple[Route, Route, bytes]]) -> None:
+    writer = FrameWriter(wire)
+    outgoing = [Message((US, *onward), back, payload) for onward, back, payload in messages]
+    frames = writer.frames(outgoing, lambda error: pytest.fail(str(error)))
+    assert read(FrameReader(wire, HERE, (US,)), frames) == plain(messages)
+
+
+def test_a_message_too_large_for_the_framing_is_left_out_and_told() -> None:
+    refused: list[FrameTooLarge] = []
+    large, small = Message((US, local("a")), (), bytes(65_000)), Message((US, local("a")), (), b"small")
+    frames = FrameWriter(LEGACY).frames([large, small], refused.append)
+    assert len(frames) == len(refused) == 1
+    assert refused[0].bytes_max == 65_000

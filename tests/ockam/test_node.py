@@ -1,0 +1,225 @@
+"""Goal: routing, bounded mailboxes and supervision of the node. Method: small workers, trio's virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import trio
+import trio.testing
+
+from ockam import mailbox as mailbox_module
+from ockam.address import TCP, Address, local
+from ockam.errors import AddressInUse
+from ockam.message import Message
+from ockam.node import RESTART_DELAY_S_MAX, Node
+from ockam.worker import Worker
+
+A, B, ME = local("a"), local("b"), local("me")
+
+
+class Recorder(Worker):
+    """Keeps what it gets; fails on the payload `fail`."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.routes: list[tuple[Address, ...]] = []
+        self.stops = 0
+
+    def handle(self, message: Message) -> None:
+        if message.payload == b"fail":
+            raise RuntimeError("told to fail")
+        self.payloads.append(message.payload)
+        self.routes.append(message.return_route)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return b"failed: " + message.payload
+
+    def stopped(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    async with trio.open_nursery() as nursery:
+        yield Node(nursery)
+        nursery.cancel_scope.cancel()
+
+
+def message(to: Address, payload: bytes = b"x", back: Address = ME) -> Message:
+    return Message((to,), (back,), payload)
+
+
+async def test_a_message_reaches_the_worker_at_its_first_hop(node: Node) -> None:
+    worker = Recorder()
+    node.register([A], lambda: worker)
+    assert node.send(Message((A, local("extra")), (ME,), b"hello"))
+    assert (worker.payloads, worker.routes) == ([b"hello"], [(ME,)])
+
+
+async def test_aliases_lead_to_one_worker_and_an_address_is_taken_once(node: Node) -> None:
+    worker = Recorder()
+    node.register([A, B], lambda: worker)
+    node.send(message(A, b"1"))
+    node.send(message(B, b"2"))
+    assert worker.payloads == [b"1", b"2"]
+    with pytest.raises(AddressInUse, match="a"):
+        node.register([A], Recorder)
+    node.unregister(B)
+    assert not node.is_registered(A)
+    assert worker.stops == 1
+
+
+async def test_unknown_addresses_are_dropped_and_counted_and_an_empty_route_is_a_heartbeat(node: Node) -> None:
+    assert not node.send(message(local("nobody")))
+    assert not node.send(Message((Address(TCP, b"127.0.0.1:1"),), (), b""))
+    assert not node.send(Message((), (), b""))
+    assert node.statistics().dropped == {"unknown_address": 1, "forward_refused": 1}
+
+
+async def test_a_batch_hands_over_one_run(node: Node) -> None:
+    runs: list[int] = []
+
+    class Counter(Worker):
+        def receive(self, run: Sequence[Message]) -> None:
+            runs.append(len(run))
+
+    node.register([A], Counter)
+    with node.batch():
+        for _ in range(5):
+            node.send(message(A))
+    assert runs == [5]
+
+
+async def test_a_paused_worker_keeps_its_messages(node: Node) -> None:
+    worker = Recorder()
+    node.register([A], lambda: worker)
+    worker.context.pause()
+    node.send(message(A, b"1"))
+    assert worker.payloads == []
+    worker.context.resume()
+    assert worker.payloads == [b"1"]
+
+
+async def test_a_crash_tells_the_sender_restarts_the_worker_and_keeps_the_rest(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The failing message is answered, those behind it reach the new worker, a neighbour notices nothing."""
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(Recorder())
+        return made[-1]
+
+    sender, neighbour = Recorder(), Recorder()
+    node.register([A], make)
+    node.register([ME], lambda: sender)
+    node.register([B], lambda: neighbour)
+    with node.batch():
+        for payload in (b"1", b"fail", b"2"):
+            node.send(message(A, payload))
+            node.send(message(B, b"for the neighbour"))
+    assert sender.payloads == [b"failed: fail"]
+    assert neighbour.payloads == [b"for the neighbour"] * 3
+    await trio.sleep(1)
+    assert [worker.payloads for worker in made] == [[b"1"], [b"2"]]
+    assert made[0].stops == 1
+    assert node.statistics().crashes == 1
+
+
+async def test_restarts_back_off_to_a_bound_and_begin_anew_after_a_quiet_time(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    node.register([A], Recorder)
+    node.register([ME], Recorder)
+
+    async def seconds_until_back() -> float:
+        node.send(message(A, b"fail"))
+        crashed_s = trio.current_time()
+        first = node.find_worker(A)
+        while node.find_worker(A) is first:
+            await trio.sleep(0.01)
+        return trio.current_time() - crashed_s
+
+    delays = [await seconds_until_back() for _ in range(10)]
+    assert delays[0] < delays[1] < delays[3] <= delays[-1] <= RESTART_DELAY_S_MAX + 0.1
+    await trio.sleep(1000)
+    assert await seconds_until_back() < delays[1]
+
+
+async def test_late_calls_of_an_earlier_life_change_nothing(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """An answer from storage to a crashed worker must not unpause the worker that came after it."""
+    made: list[Recorder] = []
+
+    def make() -> Recorder:
+        made.append(Recorder())
+        return made[-1]
+
+    node.register([A], make)
+    old = made[0].context
+    node.send(message(A, b"fail"))
+    await trio.sleep(1)
+    made[1].context.pause()
+    old.resume()
+    node.send(message(A, b"kept"))
+    assert made[1].payloads == []
+    made[1].context.resume()
+    assert made[1].payloads == [b"kept"]
+
+
+async def test_an_exception_in_a_guarded_callback_is_a_crash(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    node.register([A], Recorder)
+    first = node.find_worker(A)
+    assert first is not None
+
+    def fail() -> None:
+        raise RuntimeError("late")
+
+    first.context.guard(fail)()
+    assert node.statistics().crashes == 1
+    await trio.sleep(1)
+    assert node.find_worker(A) is not first
+
+
+async def test_a_mailbox_is_full_by_count_and_by_bytes_and_frees_who_waits(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox_module, "MESSAGES_MAX", 3)
+    monkeypatch.setattr(mailbox_module, "BYTES_MAX", 100)
+    worker = Recorder()
+    node.register([A], lambda: worker)
+    worker.context.pause()
+    box = node.deliver(message(A, bytes(100)))
+    assert box is not None
+    assert box.full
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(box.wait_room)
+        await trio.testing.wait_all_tasks_blocked()
+        worker.context.resume()
+    assert not box.full
+    worker.context.pause()
+    for _ in range(3):
+        node.deliver(message(A))
+    assert box.full
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(box.wait_room)
+        await trio.testing.wait_all_tasks_blocked()
+        node.unregister(A)
+
+
+async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(node: Node) -> None:
+    class Ping(Worker):
+        def handle(self, message: Message) -> None:
+            self.reply(message, message.payload)
+
+    node.register([A], Ping)
+    node.register([B], Ping)
+    node.send(Message((A,), (B,), b"ball"))
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()
+    assert node.statistics().routed > 10_000
+    node.unregister(A)

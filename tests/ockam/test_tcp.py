@@ -1,0 +1,310 @@
+"""Goal: connections over real sockets: framings, time limits, backpressure, forwarding. Method: a node and raw peers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from ockam import connection as connection_module
+from ockam.address import Address, Route, local, tcp
+from ockam.connection import ConnectionLimits
+from ockam.frames import FrameReader, FrameWriter
+from ockam.message import HERE, Message
+from ockam.node import Node
+from ockam.tcp import TcpTransport
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from ockam.worker import Worker
+
+WIRES = [pytest.param(HEAD, id="head"), pytest.param(LEGACY, id="legacy")]
+
+
+class Echo(Worker):
+    def handle(self, message: Message) -> None:
+        self.reply(message, message.payload)
+
+
+class Peer:
+    """A client made of a socket and a wire, so that a test can also send what no client would."""
+
+    def __init__(self, stream: trio.SocketStream, wire: Wire) -> None:
+        self.stream = stream
+        self.wire = wire
+        self.reader = FrameReader(wire, HERE)
+        self.hello = wire.hello
+        self.messages: list[Message] = []
+
+    def frame(self, onward_route: Route, payload: bytes, return_route: Route = (local("me"),)) -> bytes:
+        (frame,) = FrameWriter(self.wire).frames(
+            [Message((local("-"), *onward_route), return_route, payload)], lambda error: pytest.fail(str(error))
+        )
+        return frame
+
+    async def send(self, onward_route: Route, payload: bytes) -> None:
+        await self.stream.send_all(self.frame(onward_route, payload))
+
+    async def receive(self) -> Message:
+        with trio.fail_after(10):
+            while not self.messages:
+                data = bytes(await self.stream.receive_some())
+                assert data, "the node closed the connection"
+                if self.hello:
+                    assert data.startswith(self.hello)
+                    data, self.hello = data[len(self.hello) :], b""
+                self.messages += self.reader.feed(data)
+        return self.messages.pop(0)
+
+    async def wait_closed(self) -> None:
+        with trio.fail_after(10):
+            try:
+                while await self.stream.receive_some():
+                    pass
+            except trio.BrokenResourceError:
+                return
+
+
+class Server:
+    """A node that listens and has an echo worker."""
+
+    def __init__(self, node: Node, transport: TcpTransport, address: str) -> None:
+        self.node = node
+        self.transport = transport
+        self.address = address
+        self._streams: list[trio.SocketStream] = []
+
+    async def connect(self) -> trio.SocketStream:
+        host, _, port = self.address.rpartition(":")
+        self._streams.append(await trio.open_tcp_stream(host, int(port)))
+        return self._streams[-1]
+
+    def close_peers(self) -> None:
+        for stream in self._streams:
+            stream.socket.close()
+
+    async def peer(self, wire: Wire) -> Peer:
+        stream = await self.connect()
+        await stream.send_all(wire.hello)
+        return Peer(stream, wire)
+
+    async def wait_closed_because(self, reason: str) -> None:
+        with trio.fail_after(10):
+            while reason not in self.transport.statistics().closed:
+                await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serve(**options: Any) -> AsyncIterator[Server]:
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery)
+        transport = TcpTransport(node, nursery, **options)
+        (address,) = await transport.listen("127.0.0.1", 0)
+        node.register([local("echo")], Echo)
+        server = Server(node, transport, address)
+        try:
+            yield server
+        finally:
+            server.close_peers()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_both_framings_on_one_port_and_the_hop_rules(wire: Wire) -> None:
+    """reply.onward is the request's return route, byte for byte; reply.return is the one address that answered."""
+    async with serve() as server:
+        peer = await server.peer(wire)
+        back = (Address(0, b"\xff\xfe"), local("b"), Address(1, b"10.0.0.1:4000"))
+        await peer.stream.send_all(peer.frame((local("echo"), local("extra")), b"hello", back))
+        answer = await peer.receive()
+        assert answer.onward_route == back
+        assert answer.return_route == (local("echo"),)
+        assert answer.payload == b"hello"
+
+
+async def test_a_head_client_that_waits_for_our_byte_gets_it() -> None:
+    async with serve(limits=ConnectionLimits(head_silence_s=0.01)) as server:
+        stream = await server.connect()
+        await stream.send_all(b"\x01")
+        with trio.fail_after(10):
+            assert bytes(await stream.receive_some()) == b"\x01"
+        peer = Peer(stream, HEAD)
+        peer.hello = b""
+        await peer.send((local("echo"),), b"hello")
+        assert (await peer.receive()).payload == b"hello"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_heartbeats_empty_frames_and_unknown_addresses_keep_the_connection(wire: Wire) -> None:
+    async with serve() as server:
+        peer = await server.peer(wire)
+        await peer.stream.send_all(wire.heartbeat + bytes(wire.length_bytes))
+        await peer.send((local("nobody"),), b"dropped")
+        await peer.send((local("echo"),), b"answered")
+        assert (await peer.receive()).payload == b"answered"
+        assert server.node.statistics().dropped == {"unknown_address": 1}
+
+
+@pytest.mark.parametrize(
+    ("opening", "reason"),
+    [
+        pytest.param(b"", "header_timeout", id="nothing"),
+        pytest.param(b"\x00\x05garba", "undecodable", id="legacy-garbage"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", "slow_frame", id="http"),
+        pytest.param(b"\x01\x00\x00\x00\x05garba", "undecodable", id="head-garbage"),
+        pytest.param(b"\x01\xff\xff\xff\xff\x84", "oversized", id="head-4-GiB"),
+        pytest.param(b"\x01\x01\x00\x00\x01\x84", "oversized", id="head-above-16-MiB"),
+        pytest.param(b"\x01\x00\x00\x00\x20\x84\x81", "slow_frame", id="half-a-frame"),
+        pytest.param(b"\x01\x00", "slow_frame", id="two-bytes"),
+    ],
+)
+async def test_bad_openings_are_closed_and_counted_and_others_notice_nothing(opening: bytes, reason: str) -> None:
+    limits = ConnectionLimits(header_s=0.2, frame_s=0.2, head_silence_s=0.05)
+    async with serve(limits=limits) as server:
+        good = await server.peer(HEAD)
+        await good.send((local("echo"),), b"1")
+        await good.receive()
+        bad = await server.connect()
+        if opening:
+            await bad.send_all(opening)
+        await server.wait_closed_because(reason)
+        await Peer(bad, HEAD).wait_closed()
+        await good.send((local("echo"),), b"2")
+        assert (await good.receive()).payload == b"2"
+
+
+async def test_a_health_check_that_only_connects_is_counted_and_not_logged_as_an_error() -> None:
+    async with serve() as server:
+        stream = await server.connect()
+        await stream.aclose()
+        await server.wait_closed_because("closed_before_header")
+
+
+async def test_bytes_that_trickle_do_not_extend_the_time_of_a_frame() -> None:
+    async with serve(limits=ConnectionLimits(frame_s=0.3)) as server:
+        peer = await server.peer(HEAD)
+        frame = peer.frame((local("echo"),), bytes(1000))
+        with pytest.raises((trio.BrokenResourceError, AssertionError)):
+            for byte in frame:
+                await peer.stream.send_all(bytes((byte,)))
+                await trio.sleep(0.01)
+        assert server.transport.statistics().closed == {"slow_frame": 1}
+
+
+async def test_a_peer_that_never_reads_is_closed_as_a_slow_consumer_and_reading_from_it_stops_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
+    async with serve(limits=ConnectionLimits(send_s=0.3)) as server:
+        good, bad = await server.peer(HEAD), await server.peer(HEAD)
+        frame = bad.frame((local("echo"),), bytes(100_000))
+        with pytest.raises(trio.BrokenResourceError), trio.fail_after(20):
+            while True:
+                await bad.stream.send_all(frame)
+        await server.wait_closed_because("slow_consumer")
+        await good.send((local("echo"),), b"still here")
+        assert (await good.receive()).payload == b"still here"
+
+
+async def test_too_much_unsent_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 1_000_000)
+
+    class Flood(Worker):
+        def handle(self, message: Message) -> None:
+            for _ in range(100):
+                self.reply(message, bytes(100_000))
+
+    async with serve() as server:
+        server.node.register([local("flood")], Flood)
+        peer = await server.peer(HEAD)
+        await peer.send((local("flood"),), b"")
+        await server.wait_closed_because("slow_consumer")
+
+
+async def test_more_connections_than_allowed_are_refused() -> None:
+    async with serve(connections_max=1) as server:
+        first = await server.peer(HEAD)
+        await first.send((local("echo"),), b"1")
+        await first.receive()
+        second = await server.connect()
+        await Peer(second, HEAD).wait_closed()
+        assert server.transport.statistics().closed == {"too_many_connections": 1}
+
+
+async def test_a_remote_peer_cannot_use_the_node_as_a_relay() -> None:
+    async with serve() as far, serve() as near:
+        peer = await near.peer(HEAD)
+        await peer.send((tcp(far.address), local("echo")), b"relay me")
+        await peer.send((local("echo"),), b"alive")
+        assert (await peer.receive()).payload == b"alive"
+        assert near.node.statistics().dropped == {"forward_refused": 1}
+        assert far.transport.statistics().accepted == 0
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_chain_of_nodes_when_the_operator_allows_it(wire: Wire) -> None:
+    """Three nodes in a row; the answer's return route leads back to the far worker through all of them."""
+    async with serve() as far, serve(allow_forward=[far.address]) as middle:
+        async with serve(allow_forward=[middle.address]) as near:
+            peer = await near.peer(wire)
+            await peer.send((tcp(middle.address), tcp(far.address), local("echo")), b"out and back")
+            answer = await peer.receive()
+            assert answer.payload == b"out and back"
+            assert answer.onward_route == (local("me"),)
+            assert answer.return_route[-1] == local("echo")
+            await peer.send(answer.return_route, b"again, by the route that the answer gave")
+            assert (await peer.receive()).payload == b"again, by the route that the answer gave"
+            assert middle.transport.statistics().accepted == 1
+
+
+async def test_forwarding_to_a_destination_that_does_not_answer_drops_and_counts() -> None:
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    host, port = listener.socket.getsockname()[:2]
+    await listener.aclose()
+    async with serve(allow_forward=[f"{host}:{port}"]) as near:
+        peer = await near.peer(HEAD)
+        await peer.send((tcp(f"{host}:{port}"), local("echo")), b"lost")
+        with trio.fail_after(10):
+            while "forward_failed" not in near.node.statistics().dropped:
+                await trio.sleep(0.005)
+        await peer.send((local("echo"),), b"alive")
+        assert (await peer.receive()).payload == b"alive"
+
+
+@pytest.mark.parametrize("framing", ["head", "legacy", "auto"])
+async def test_we_can_call_in_either_framing(framing: Any) -> None:
+    async with serve() as far, serve() as near:
+        connection = await near.transport.connect(far.address, framing)
+        got: list[bytes] = []
+
+        class Caller(Worker):
+            def handle(self, message: Message) -> None:
+                got.append(message.payload)
+
+        near.node.register([local("caller")], Caller)
+        near.node.send(Message((connection, local("echo")), (local("caller"),), b"hello"))
+        with trio.fail_after(10):
+            while not got:
+                await trio.sleep(0.005)
+        (statistics,) = far.transport.statistics().connections
+        assert statistics.framing == ("legacy" if framing != "head" else "head")
+
+
+async def test_a_legacy_connection_gets_no_frame_above_65000_bytes() -> None:
+    async with serve() as server:
+        peer = await server.peer(LEGACY)
+        await peer.send((local("echo"),), bytes(64_900))
+
+        class Grow(Worker):
+            def handle(self, message: Message) -> None:
+                self.reply(message, bytes(65_000))
+
+        server.node.register([local("grow")], Grow)
+        await peer.send((local("grow"),), b"")
+        await peer.send((local("echo"),), b"still open")
+        assert (await peer.receive()).payload == bytes(64_900)
+        assert (await peer.receive()).payload == b"still open"
+        assert server.node.statistics().dropped == {"frame_too_large": 1}
