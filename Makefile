@@ -1,0 +1,39 @@
+# The door to everything. Each target sets up what it needs in $(VENV), from nothing if need be.
+# Choose an interpreter with PY=/path/to/python3, do without uv with NO_UV=1.
+
+VENV ?= .venv
+PYTHON = "$(VENV)/bin/python"
+SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test soak check bench venv clean setup-run setup-dev
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+
+demo: setup-run ## start nodes, push and pull real data, kill one, prove that nothing was lost
+	@$(PYTHON) -m stream_node demo
+
+test: setup-dev ## run the whole test suite but the soak tests; more options: make test ARGS='-x -k wal'
+	@$(PYTHON) -m pytest -q $(ARGS)
+
+soak: setup-dev ## run the tests that take minutes
+	@$(PYTHON) -m pytest -q -m soak $(ARGS)
+
+check: setup-dev ## formatting, lint, types and locks: what CI runs before the tests
+	@VENV="$(VENV)" ./check
+
+bench: setup-run ## measure a node on this machine
+	@$(PYTHON) -m stream_node bench $(ARGS)
+
+venv: setup-dev ## only set up
+
+clean: ## remove caches and builds; the environment stays
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name .venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup-run:
+	$(SETUP) run
+
+setup-dev:
+	$(SETUP) dev
