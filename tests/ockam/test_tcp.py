@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from ockam import connection as connection_module
-from ockam.address import Address, Route, local, tcp
+from ockam.address import Address, local, tcp
 from ockam.connection import ConnectionLimits
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
+from ockam.message import Message
 from ockam.node import Node
 from ockam.tcp import TcpTransport
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from ockam.worker import Worker
+from tests.support.peer import Peer
 
 WIRES = [pytest.param(HEAD, id="head"), pytest.param(LEGACY, id="legacy")]
 
@@ -27,45 +27,6 @@ WIRES = [pytest.param(HEAD, id="head"), pytest.param(LEGACY, id="legacy")]
 class Echo(Worker):
     def handle(self, message: Message) -> None:
         self.reply(message, message.payload)
-
-
-class Peer:
-    """A client made of a socket and a wire, so that a test can also send what no client would."""
-
-    def __init__(self, stream: trio.SocketStream, wire: Wire) -> None:
-        self.stream = stream
-        self.wire = wire
-        self.reader = FrameReader(wire, HERE)
-        self.hello = wire.hello
-        self.messages: list[Message] = []
-
-    def frame(self, onward_route: Route, payload: bytes, return_route: Route = (local("me"),)) -> bytes:
-        (frame,) = FrameWriter(self.wire).frames(
-            [Message((local("-"), *onward_route), return_route, payload)], lambda error: pytest.fail(str(error))
-        )
-        return frame
-
-    async def send(self, onward_route: Route, payload: bytes) -> None:
-        await self.stream.send_all(self.frame(onward_route, payload))
-
-    async def receive(self) -> Message:
-        with trio.fail_after(10):
-            while not self.messages:
-                data = bytes(await self.stream.receive_some())
-                assert data, "the node closed the connection"
-                if self.hello:
-                    assert data.startswith(self.hello)
-                    data, self.hello = data[len(self.hello) :], b""
-                self.messages += self.reader.feed(data)
-        return self.messages.pop(0)
-
-    async def wait_closed(self) -> None:
-        with trio.fail_after(10):
-            try:
-                while await self.stream.receive_some():
-                    pass
-            except trio.BrokenResourceError:
-                return
 
 
 class Server:

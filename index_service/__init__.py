@@ -1,0 +1,1 @@
+"""Saved positions: one index per consumer, stream and partition, kept as the highest value ever saved."""

@@ -1,0 +1,91 @@
+"""The messages of the index protocols (specs/stream_service.md, "Index" and "Partitioned index").
+
+`stream_index` has two bodies under one name: the plain one, and one with a partition. They are told apart by what is
+left: a body that has exactly one more uint after the plain form is the partitioned form (design.md §2).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol, ProtocolError
+
+
+# type GetIndex { client_id: string  stream_name: string }
+class GetIndex(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+
+
+# type SaveIndex { client_id: string  stream_name: string  index: uint }
+class SaveIndex(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+    index: bare.UInt
+
+
+# type Index { client_id: string  stream_name: string  index: optional<uint> }
+class Index(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+    index: bare.UInt | None
+
+
+# type GetPartitionIndex { client_id: string  stream_name: string  partition: uint }
+class GetPartitionIndex(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+    partition: bare.UInt
+
+
+# type SavePartitionIndex { client_id: string  stream_name: string  partition: uint  index: uint }
+class SavePartitionIndex(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+    partition: bare.UInt
+    index: bare.UInt
+
+
+# type PartitionIndex { client_id: string  stream_name: string  partition: uint  index: optional<uint> }
+class PartitionIndex(msgspec.Struct, frozen=True):
+    client_id: str
+    stream_name: str
+    partition: bare.UInt
+    index: bare.UInt | None
+
+
+# type Request (GetIndex | SaveIndex)
+PlainRequest: TypeAlias = Annotated[GetIndex | SaveIndex, bare.Union({0: GetIndex, 1: SaveIndex})]
+PartitionRequest: TypeAlias = Annotated[
+    GetPartitionIndex | SavePartitionIndex, bare.Union({0: GetPartitionIndex, 1: SavePartitionIndex})
+]
+
+INDEX: Protocol[GetIndex | SaveIndex, Index] = Protocol("stream_index", PlainRequest, Index)
+PARTITIONED_BODY: Protocol[GetPartitionIndex | SavePartitionIndex, PartitionIndex] = Protocol(
+    "stream_index", PartitionRequest, PartitionIndex
+)
+"""The specification's partitioned form, under the plain name."""
+INDEX_PARTITIONED: Protocol[GetPartitionIndex | SavePartitionIndex, PartitionIndex] = Protocol(
+    "stream_index_partitioned", PartitionRequest, PartitionIndex
+)
+"""The same messages under the name that the real services and clients use."""
+
+Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionIndex
+
+
+def decode_request(payload: bytes) -> Request:
+    """The request in a payload of either protocol, in either form. Raises ProtocolError."""
+    if INDEX_PARTITIONED.is_in(payload):
+        return INDEX_PARTITIONED.decode_request(payload)
+    try:
+        return INDEX.decode_request(payload)
+    except ProtocolError as plain_error:
+        if not INDEX.is_in(payload):
+            raise
+        try:
+            return PARTITIONED_BODY.decode_request(payload)
+        except ProtocolError:
+            raise plain_error from None

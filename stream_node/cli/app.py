@@ -1,0 +1,73 @@
+"""The command `stream-node`: its verbs, and how a failure becomes one line on stderr and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cannot reach the node.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import typer
+
+FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
+
+app = typer.Typer(
+    name="stream-node",
+    help="A self-hosted node of durable, ordered streams.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    from stream_node.cli import operate, serve, streams
+
+    for commands in (serve.register, streams.register, operate.register):
+        commands(app)
+    sys.exit(run(app))
+
+
+def run(command: Callable[[], object]) -> int:
+    """Run a command; what it raises that a user can cause is told in one line, and gives the exit code."""
+    try:
+        command()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        typer.echo(f"stream-node: {first_cause(error)}", err=True)
+        return code
+    return 0
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The exit code of an error that a user can cause; None for our own mistakes."""
+    from storage.errors import StorageError
+
+    from ockam.errors import InvalidAddress
+    from stream_node.config import ConfigError
+    from stream_service.client.errors import ClientError, NodeUnreachable
+
+    cause = first_cause(error)
+    if isinstance(cause, NodeUnreachable):
+        return UNREACHABLE
+    if isinstance(cause, ConfigError | InvalidAddress):
+        return WRONG_USAGE
+    return FAILED if isinstance(cause, ClientError | StorageError | OSError) else None
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error inside groups of errors, which the task groups of the clients raise."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

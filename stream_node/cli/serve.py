@@ -1,0 +1,67 @@
+"""`stream-node serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="Settings in TOML.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where the database lives.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Port 0 picks a free one.")] = None,
+    allow_forward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A node that peers may reach through this one; may be repeated."),
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Serve streams until SIGTERM or SIGINT; then confirm what is committed, and stop.
+
+    Prints one JSON line when it listens. Log lines go to stderr.
+
+    Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
+    """
+    import trio
+
+    from stream_node.config import load_config
+    from stream_node.logs import configure_logs
+    from stream_node.server import Server
+
+    flags = {
+        "data_dir": data_dir,
+        "listen": listen,
+        "allow_forward": tuple(allow_forward) if allow_forward else None,
+        "log_level": log_level,
+    }
+    settings = load_config(flags, file=config)
+    configure_logs(settings.log_level)
+    server = Server(settings)
+
+    async def run() -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stop_on_signal, signals)
+                addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)
+                line = {"event": "listening", "addresses": addresses, "pid": os.getpid(), "data_dir": settings.data_dir}
+                typer.echo(json.dumps(line))
+
+    async def stop_on_signal(signals: AsyncIterator[int]) -> None:
+        async for _ in signals:
+            server.stop()
+
+    async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
+        await server.serve(task_status=task_status)
+        scope.cancel()
+
+    trio.run(run)

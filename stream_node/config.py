@@ -1,0 +1,108 @@
+"""The node's settings and where each came from: flags, then `STREAM_NODE_*`, then a TOML file, then defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+
+from ockam.address import split_host_port
+from ockam.errors import InvalidAddress
+
+ENVIRONMENT_PREFIX = "STREAM_NODE_"
+APPLICATION = "stream-node"
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the text names it, where it was set, and what it may be."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of `stream-node serve`. Times in seconds, sizes in bytes.
+
+    data_dir: where the database lives; one node at a time may use it.
+    listen: `host:port` for TCP; port 0 picks a free one.
+    allow_forward: destinations `host:port` that remote peers may route to through this node.
+    service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
+    """
+
+    data_dir: str = platformdirs.user_data_dir(APPLICATION)
+    listen: str = "127.0.0.1:4000"
+    allow_forward: tuple[str, ...] = ()
+    service_addresses: tuple[str, ...] = ("stream_service", "stream", "stream_kafka")
+    index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")
+    header_timeout_s: float = 5.0
+    frame_timeout_s: float = 30.0
+    send_timeout_s: float = 30.0
+    idle_timeout_s: float | None = None
+    connections_max: int = 10_000
+    streams_max: int = 100_000
+    partitions_max: int = 4_096
+    pull_bytes_max: int = 1024 * 1024
+    error_delay_s: float = 1.0
+    drain_timeout_s: float = 10.0
+    log_level: str = "info"
+
+
+def load_config(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> Config:
+    """The settings in force. `flags` with the value None were not given. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for source, given in (
+        (f"in {file}", _from_file(file)),
+        (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
+        ("on the command line", {name: value for name, value in flags.items() if value is not None}),
+    ):
+        for name, value in given.items():
+            values[name] = _converted(name, value, source)
+    config = Config(**values)
+    for name, destinations in (("listen", (config.listen,)), ("allow_forward", config.allow_forward)):
+        for destination in destinations:
+            try:
+                split_host_port(destination)
+            except InvalidAddress as error:
+                raise ConfigError(f"{name}: {error}") from error
+    if config.log_level not in LOG_LEVELS:
+        raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    return config
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Variables that name a setting; lists are separated by commas. `STREAM_NODE_FAILPOINT` and others are not ours."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Config):
+        text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        if text is not None:
+            is_list = isinstance(field.default, tuple)
+            found[field.name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+    return found
+
+
+def _converted(name: str, value: Any, source: str) -> Any:
+    fields = {field.name: field for field in msgspec.structs.fields(Config)}
+    if name not in fields:
+        raise ConfigError(f"unknown setting {name!r} {source}; known are {', '.join(sorted(fields))}")
+    try:
+        return msgspec.convert(value, fields[name].type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} {source}: {error}") from error

@@ -1,0 +1,66 @@
+"""A consumer process of the demo: reads some partitions and appends what it reads to a file, until it is killed.
+
+    python -m stream_node.demo.consumer NODE VIA STREAM PARTITIONS CLIENT_ID FILE
+
+The file has one record a message: partition, index and size as unsigned 64-bit big-endian numbers, then the data.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import trio
+
+from index_service.client import SavedIndexes
+from ockam.address import tcp
+from stream_service.client import Consumer, Stream, connect
+
+RECORD = struct.Struct(">QQQ")
+
+
+def read_records(file: Path) -> list[tuple[int, int, bytes]]:
+    """Partition, index and data of each whole record; a kill can cut the last one."""
+    content = file.read_bytes() if file.exists() else b""
+    records, at = [], 0
+    while len(content) - at >= RECORD.size:
+        partition, index, size = RECORD.unpack_from(content, at)
+        at += RECORD.size
+        if len(content) - at < size:
+            break
+        records.append((partition, index, content[at : at + size]))
+        at += size
+    return records
+
+
+def cut_to_whole_records(file: Path) -> None:
+    """Take a half-written record off the end, so that a resumed consumer can append."""
+    whole = sum(RECORD.size + len(data) for _, _, data in read_records(file))
+    if file.exists():
+        with file.open("r+b") as content:
+            content.truncate(whole)
+
+
+async def consume(node: str, via: str, name: str, partitions: list[int], client_id: str, file: Path) -> None:
+    cut_to_whole_records(file)
+    with file.open("ab") as out:
+        async with connect(node, via=(tcp(via),)) as client, trio.open_nursery() as nursery:
+            stream = await client.create_partitioned(name, max(partitions) + 1)
+            positions = SavedIndexes(client, client_id)
+            for partition in partitions:
+                nursery.start_soon(_consume_one, stream.partitions[partition], positions, out)
+
+
+async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
+    """Write each message, and have it in the file before the position that skips it is saved (after each page)."""
+    consumer = Consumer(stream, positions)
+    async for message in consumer.messages(idle_delay_s=0.05):
+        out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)
+        out.flush()
+
+
+if __name__ == "__main__":
+    node, via, name, partitions, client_id, file = sys.argv[1:]
+    trio.run(consume, node, via, name, [int(part) for part in partitions.split(",")], client_id, Path(file))

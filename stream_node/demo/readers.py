@@ -1,0 +1,73 @@
+"""The demo's consumer processes: started, killed, and what they have read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import trio
+
+from stream_node.demo.consumer import read_records
+
+
+class Readers:
+    """Consumers in child processes, each with its partitions and a file of what it read. A context manager."""
+
+    def __init__(
+        self, directory: Path, door: str, store: str, stream: str, readers: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._directory = directory
+        self._arguments = (door, store, stream)
+        self._readers = readers
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Readers:
+        for name in self._readers:
+            self.start(name)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def start(self, name: str) -> None:
+        partitions = ",".join(map(str, self._readers[name]))
+        with (self._directory / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "stream_node.demo.consumer",
+                    *self._arguments,
+                    partitions,
+                    name,
+                    self._file(name),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, name: str) -> None:
+        """End it as a crash would."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def records(self, name: str) -> list[tuple[int, int, bytes]]:
+        """Partition, index and data of all that this consumer has read, over all its lives."""
+        return read_records(self._file(name))
+
+    async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
+        """Wait until each partition has been read to its last index. Raises RuntimeError if a consumer ended."""
+        for name, partitions in self._readers.items():
+            wanted = {(partition, last_indexes[partition]) for partition in partitions if partition in last_indexes}
+            while not wanted <= {(partition, index) for partition, index, _ in self.records(name)}:
+                if self._processes[name].poll() is not None:
+                    raise RuntimeError(f"{name} ended: {(self._directory / f'{name}.log').read_text()[-500:]}")
+                await trio.sleep(0.1)
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}.records"

@@ -1,0 +1,198 @@
+"""The demo: what a newcomer runs first, and the proof that the node keeps its promise.
+
+1. Start two nodes; the second, the store, is reached through the first, the door.
+2. Create a stream of four partitions and push real text, each file's lines in order.
+3. In the middle of that, kill the store with SIGKILL, and start it again.
+4. Meanwhile two consumers read everything through the door; one of them is killed, and resumes.
+5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from stream_node.demo.proof import Proof, prove
+from stream_node.demo.readers import Readers
+from stream_node.demo.source import Line, read_lines
+from stream_node.process import NodeProcess
+from stream_service.client import PartitionedStream, Stream, connect
+from stream_service.client.core import Push
+from stream_service.names import partition_of
+
+STREAM = "demo.lines"
+PARTITIONS = 4
+READERS = {"reader-1": (0, 1), "reader-2": (2, 3)}
+KILL_READER_AT, KILL_STORE_AT = 0.25, 0.5
+"""After which part of the input has been confirmed."""
+READ_TIMEOUT_S = 60.0
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One row of the report."""
+
+    what: str
+    messages: int
+    size_bytes: int
+    seconds: float
+
+
+class DemoFailed(Exception):
+    """A promise was broken, or a step did not end; the text says which."""
+
+
+def run_demo(input_dir: Path | None = None, *, as_json: bool = False) -> None:
+    """Run it all in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
+    console = Console(stderr=as_json)
+    lines = read_lines(input_dir)
+    size_bytes = sum(len(line.data) for line in lines)
+    console.print(f"{len(lines):,} lines of real text, {size_bytes / 1e6:.1f} MB, into {PARTITIONS} partitions")
+    with tempfile.TemporaryDirectory(prefix="stream-node-demo-") as directory:
+        demo = Demo(Path(directory), lines, console)
+        demo.run()
+    if as_json:
+        report = {"steps": msgspec.to_builtins(demo.steps), "proof": msgspec.to_builtins(demo.proof)}
+        sys.stdout.write(json.dumps(report) + "\n")
+    else:
+        _print_report(console, demo)
+    if demo.proof.broken:
+        raise DemoFailed("; ".join(demo.proof.broken))
+
+
+class Demo:
+    """One run. `steps` and `proof` are the outcome."""
+
+    def __init__(self, directory: Path, lines: Sequence[Line], console: Console) -> None:
+        self._directory = directory
+        self._lines = lines
+        self._size_bytes = sum(len(line.data) for line in lines)
+        self._console = console
+        self._pushes: list[list[Push]] = [[] for _ in range(PARTITIONS)]
+        self._streams: tuple[Stream, ...] = ()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("pushing", total=len(lines))
+        self.steps: list[Step] = []
+        self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
+
+    def run(self) -> None:
+        say = self._console.print
+        with NodeProcess(self._directory / "store") as store:
+            allow = ("--allow-forward", store.address)
+            with NodeProcess(self._directory / "door", arguments=allow) as door:
+                say(f"the store is at {store.address}; the door, at {door.address}, leads to it")
+                with Readers(self._directory, door.address, store.address, STREAM, READERS) as readers:
+                    trio.run(self._push_and_read, store, readers)
+                say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
+
+    async def _push_and_read(self, store: NodeProcess, readers: Readers) -> None:
+        started_s = time.monotonic()
+        async with connect(store.address) as client:
+            stream = await client.create_partitioned(STREAM, PARTITIONS)
+            self._streams = stream.partitions
+            with self._progress:
+                await self._push_all(store, readers)
+            ends = {partition: pushes[-1].index for partition, pushes in enumerate(self._pushes) if pushes}
+            try:
+                with trio.fail_after(READ_TIMEOUT_S):
+                    await readers.wait_read(ends)
+            except trio.TooSlowError:
+                raise DemoFailed(f"the readers did not reach the end in {READ_TIMEOUT_S:g} s") from None
+            self._add_step("read by two consumers, through the door", time.monotonic() - started_s)
+            await self._prove(stream, readers)
+
+    async def _push_all(self, store: NodeProcess, readers: Readers) -> None:
+        """Push with one publisher a partition, while things break."""
+        parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        for line in self._lines:
+            parts[partition_of(line.key, PARTITIONS)].append(line.data)
+        started_s = time.monotonic()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._break_things, store, readers)
+            for target, data in zip(self._streams, parts, strict=True):
+                nursery.start_soon(self._publish, target, data)
+        self._add_step("pushed, each confirmed when on disk", time.monotonic() - started_s)
+
+    async def _publish(self, target: Stream, messages: Sequence[bytes]) -> None:
+        pushes = self._pushes[target.partition]
+        async with target.publisher() as publisher:
+            for data in messages:
+                pushes.append(await publisher.push(data))
+
+    async def _break_things(self, store: NodeProcess, readers: Readers) -> None:
+        """Kill a consumer and the store while the pushing goes on, and start both again."""
+        say = self._progress.console.print
+        await self._wait_confirmed(KILL_READER_AT)
+        readers.kill("reader-2")
+        readers.start("reader-2")
+        say("killed reader-2 (SIGKILL) and started it again; it resumes from its saved index")
+        confirmed = await self._wait_confirmed(KILL_STORE_AT)
+        store.kill()
+        killed_s = time.monotonic()
+        say(f"killed the store (SIGKILL) in the middle of pushing, after {confirmed:,} confirmed messages")
+        await trio.to_thread.run_sync(store.start)
+        say(f"the store is back after {time.monotonic() - killed_s:.1f} s")
+        await self._wait_confirmed(1.0)
+
+    async def _wait_confirmed(self, part: float) -> int:
+        """Wait until that part of the input is confirmed, showing how far it is."""
+        while True:
+            sent = sum(map(len, self._pushes))
+            confirmed = sent - sum(stream.unconfirmed for stream in self._streams)
+            self._progress.update(self._task, completed=confirmed)
+            if confirmed >= part * len(self._lines):
+                return confirmed
+            await trio.sleep(0.01)
+
+    async def _prove(self, stream: PartitionedStream, readers: Readers) -> None:
+        started_s = time.monotonic()
+        stored: dict[int, dict[int, bytes]] = {}
+        for target in stream.partitions:
+            stored[target.partition] = kept = {}
+            while page := await target.pull(len(kept), 1_000):
+                kept.update((message.index, message.data) for message in page)
+        self._add_step("pulled back, to compare", time.monotonic() - started_s)
+        confirmed = {
+            partition: [(push.index, push.data) for push in pushes if push.error is None]
+            for partition, pushes in enumerate(self._pushes)
+        }
+        consumed = [record for name in READERS for record in readers.records(name)]
+        self.proof = prove(confirmed, stored, consumed)
+
+    def _add_step(self, what: str, seconds: float) -> None:
+        self.steps.append(Step(what, len(self._lines), self._size_bytes, seconds))
+
+
+def _print_report(console: Console, demo: Demo) -> None:
+    table = Table("what", "messages", "MB", "seconds", "messages/s", title="stream-node demo")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for step in demo.steps:
+        rate = step.messages / step.seconds
+        table.add_row(
+            step.what, f"{step.messages:,}", f"{step.size_bytes / 1e6:.1f}", f"{step.seconds:.2f}", f"{rate:,.0f}"
+        )
+    console.print(table)
+    proof = demo.proof
+    console.print(
+        f"{proof.confirmed:,} confirmed, {proof.stored:,} stored ({proof.stored_again:,} of them again, since the kill "
+        f"lost their confirm), {proof.consumed:,} consumed ({proof.consumed_again:,} twice, around the kill)"
+    )
+    if not proof.broken:
+        console.print("[green]every confirmed message is stored once per push, in order, byte for byte[/green]")

@@ -1,0 +1,129 @@
+"""A node in a child process, for the demo, the bench and the tests: the real command and real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class NodeNotStarted(Exception):
+    """The child ended, or said something else, before it listened. The text has what it wrote on stderr."""
+
+
+class NodeProcess:
+    """`stream-node serve` as a child. A context manager: it is gone when the block ends, however it ends.
+
+    arguments: more flags of `serve`. environment: variables set in addition to ours.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log_file: Path | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.listen = listen
+        self._arguments = tuple(arguments)
+        self._environment = dict(environment or {})
+        self.log_file = log_file if log_file is not None else data_dir.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    def __enter__(self) -> NodeProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start it and wait until it listens; a later start listens where the first one did. Raises NodeNotStarted."""
+        command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--listen", self.address or self.listen, *self._arguments]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._process = None
+            raise NodeNotStarted(f"the node ended with {code}: {self._log_end()}")
+        self.address = json.loads(line)["addresses"][0]
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """Ask it to drain (SIGTERM) and wait for its end; the exit code. Killed after the time-out."""
+        process = self._running()
+        process.terminate()
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        self._forget()
+        return code
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would; safe to repeat."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._running().send_signal(number)
+
+    def memory_bytes(self) -> int:
+        """Resident memory now (Linux); 0 where the system does not tell."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        return int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
+
+    def cpu_seconds(self) -> float:
+        """Processor time used so far by the process (Linux); 0 where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        """Wait for its end; the exit code."""
+        code = self._running().wait(timeout_s)
+        self._forget()
+        return code
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the node is not running")
+        return self._process
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+
+    def _log_end(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it wrote nothing"

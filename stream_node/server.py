@@ -1,0 +1,107 @@
+"""The serving process: opens the data directory, starts the node, listens, and drains when told to stop.
+
+Stopping in order: accept no more, read no more, let what was submitted commit and be confirmed, send the confirms,
+checkpoint, close. What was confirmed is on disk at any moment, so a kill loses nothing either; it only skips this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+from storage.database import Database
+from storage.runner import RunnerStatistics, ThreadRunner
+
+from ockam.address import split_host_port
+from ockam.connection import ConnectionLimits
+from ockam.node import Node, NodeStatistics
+from ockam.tcp import TcpStatistics, TcpTransport
+from stream_node.config import Config
+from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams
+
+logger = structlog.get_logger(__name__)
+
+
+class ServerStatistics(msgspec.Struct, frozen=True):
+    """Everything worth watching, by part."""
+
+    node: NodeStatistics
+    tcp: TcpStatistics
+    storage: RunnerStatistics
+    services: ServicesStatistics
+
+
+class Server:
+    """One node serving one data directory. `serve` runs it until `stop`."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.addresses: list[str] = []
+        self._stop = trio.Event()
+        self._statistics: Callable[[], ServerStatistics] | None = None
+
+    def stop(self) -> None:
+        """Begin to drain; `serve` returns when that is done. Safe to repeat."""
+        self._stop.set()
+
+    def statistics(self) -> ServerStatistics:
+        """Raises RuntimeError while the server is not listening."""
+        if self._statistics is None:
+            raise RuntimeError("the server is not listening")
+        return self._statistics()
+
+    async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop`. Reports the addresses listened on. Raises StorageError, OSError."""
+        config = self.config
+        database = await trio.to_thread.run_sync(Database.open, Path(config.data_dir))
+        try:
+            stored = await trio.to_thread.run_sync(stored_streams, database)
+            async with trio.open_nursery() as nursery:
+                node = Node(nursery)
+                runner = ThreadRunner(database, deliver=lambda done: deliver_done(node, done))
+                try:
+                    tcp = TcpTransport(
+                        node,
+                        nursery,
+                        allow_forward=config.allow_forward,
+                        limits=_connection_limits(config),
+                        connections_max=config.connections_max,
+                    )
+                    services = Services(node, runner, config)
+                    services.start(stored)
+                    self.addresses = await tcp.listen(*split_host_port(config.listen))
+                    self._statistics = lambda: ServerStatistics(
+                        node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
+                    )
+                    logger.info("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
+                    task_status.started(self.addresses)
+                    await self._stop.wait()
+                    await self._drain(tcp, runner)
+                finally:
+                    self._statistics = None
+                    with trio.CancelScope(shield=True):
+                        await runner.aclose()
+                nursery.cancel_scope.cancel()
+        finally:
+            database.close()
+
+    async def _drain(self, tcp: TcpTransport, runner: ThreadRunner) -> None:
+        logger.info("draining")
+        deadline_s = trio.current_time() + self.config.drain_timeout_s
+        tcp.stop_accepting()
+        tcp.stop_reading()
+        await runner.wait_idle()
+        await tcp.close_when_sent(deadline_s)
+        logger.info("stopped", statistics=msgspec.to_builtins(self.statistics()))
+
+
+def _connection_limits(config: Config) -> ConnectionLimits:
+    return ConnectionLimits(
+        header_s=config.header_timeout_s,
+        frame_s=config.frame_timeout_s,
+        send_s=config.send_timeout_s,
+        idle_s=config.idle_timeout_s,
+    )

@@ -1,0 +1,146 @@
+"""One seeded run: a whole node in virtual time with inline storage, users, a bad network, and a node that dies.
+
+Everything random comes from the seed, the order in which trio runs ready tasks too, so that a failing seed replays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+import trio.testing
+
+from ockam.node import Node
+from storage.database import Database
+from storage.runner import InlineRunner, Runner
+from stream_node.config import Config
+from stream_node.services import Services, deliver_done, stored_streams
+from tests.simulation.auditor import Auditor
+from tests.simulation.clients import Client, consume, publish
+from tests.simulation.network import Faults, Network
+
+VIRTUAL_TIMEOUT_S = 10_000.0
+
+RunnerFactory = Callable[..., Runner]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What happened, to show that runs are not all alike."""
+
+    confirmed: int
+    deaths: int
+    virtual_s: float
+
+
+class Stuck(AssertionError):
+    """The users did not finish in any reasonable virtual time: something was lost for good, or waits for ever."""
+
+
+def run_seed(seed: int, directory: Path, make_runner: RunnerFactory = InlineRunner) -> Outcome:
+    """Run the world of one seed. Raises BrokenPromise or Stuck."""
+    scheduling = vars(trio._core._run)
+    scheduling["_r"].seed(seed)
+    scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    world = World(random.Random(seed), directory, make_runner)
+    return trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class World:
+    """Publishers and consumers of two streams, a network, and one node after another on one data directory."""
+
+    def __init__(self, rng: random.Random, directory: Path, make_runner: RunnerFactory) -> None:
+        self._rng = rng
+        self._directory = directory
+        self._make_runner = make_runner
+        self._auditor = Auditor()
+        self._users = 0
+        self._done = trio.Event()
+        self._deaths = 0
+
+    async def run(self) -> Outcome:
+        started_s = trio.current_time()
+        with trio.move_on_after(VIRTUAL_TIMEOUT_S) as patience:
+            async with trio.open_nursery() as nursery:
+                network = Network(nursery, self._rng, Faults.draw(self._rng))
+                self._start_users(nursery, network)
+                await self._live_and_die(network)
+                nursery.cancel_scope.cancel()
+        if patience.cancelled_caught:
+            raise Stuck(f"{self._users} users still wait after {VIRTUAL_TIMEOUT_S:g} virtual seconds")
+        self._check()
+        confirmed = sum(map(len, self._auditor.confirms.values()))
+        return Outcome(confirmed, self._deaths, trio.current_time() - started_s)
+
+    def _start_users(self, nursery: trio.Nursery, network: Network) -> None:
+        rng = self._rng
+        for number in range(rng.randint(1, 3)):
+            client = Client(f"publisher{number}", network, random.Random(rng.random()))
+            self._auditor.publishing += 1
+            nursery.start_soon(self._publish, client, rng.choice(("s1", "s2")), rng.randint(1, 8))
+        for number in range(rng.randint(0, 2)):
+            client = Client(f"consumer{number}", network, random.Random(rng.random()))
+            nursery.start_soon(self._consume, client, rng.choice(("s1", "s2")))
+
+    async def _publish(self, client: Client, stream: str, count: int) -> None:
+        self._users += 1
+        await publish(client, stream, count, self._auditor)
+        self._auditor.publishing -= 1
+        self._leave()
+
+    async def _consume(self, client: Client, stream: str) -> None:
+        self._users += 1
+        await consume(client, stream, self._auditor)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._done.set()
+
+    async def _live_and_die(self, network: Network) -> None:
+        deaths_left = self._rng.choice((0, 1, 3))
+        while True:
+            life_s = self._rng.uniform(0.05, 8.0) if deaths_left else VIRTUAL_TIMEOUT_S
+            await self._live(network, life_s)
+            if self._done.is_set():
+                return
+            deaths_left -= 1
+            self._deaths += 1
+            await trio.sleep(self._rng.choice((0.0, 0.5, 3.0)))
+
+    async def _live(self, network: Network, life_s: float) -> None:
+        """One node from its start to its sudden death, or to the end of the run."""
+        rng = self._rng
+        database = Database.open(self._directory)
+        slow_disk_s = rng.choice((0.0, 0.01, 0.3))
+
+        async def delay() -> None:
+            await trio.sleep(round(rng.random() * slow_disk_s, 3))
+
+        try:
+            async with trio.open_nursery() as nursery:
+                node = Node(nursery)
+                runner = self._make_runner(database, nursery, delay=delay, deliver=partial(deliver_done, node))
+                services = Services(
+                    node, runner, Config(), now_us=lambda: int(trio.current_time() * 1e6), new_id=lambda: rng.randbytes(8).hex()
+                )
+                services.start(stored_streams(database))
+                network.attach(node)
+                with trio.move_on_after(life_s):
+                    await self._done.wait()
+                network.attach(None)
+                runner.crash()
+                nursery.cancel_scope.cancel()
+        finally:
+            database.close()
+
+    def _check(self) -> None:
+        database = Database.open(self._directory)
+        try:
+            self._auditor.check_log(database.read_session())
+        finally:
+            database.close()
