@@ -75,7 +75,7 @@ def compile_decoder(
     """A function from a whole message to its value. `careful` takes over from irregular input."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
-    with source.function("def decode(data):"):
+    with source.block("def decode(data):"):
         with source.block("try:"):
             source.line("size = len(data)")
             source.line(
@@ -86,7 +86,7 @@ def compile_decoder(
             source.line(f"return {value}")
         with source.block("except Exception:"):
             source.line("return careful(data)")
-    return source.made("decode")
+    return compiler.made()
 
 
 def compile_prefix_decoder(
@@ -95,7 +95,7 @@ def compile_prefix_decoder(
     """A function from a buffer and an offset (not negative) to a value and the offset after it."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
-    with source.function("def decode(data, start):"):
+    with source.block("def decode(data, start):"):
         with source.block("try:"):
             source.line("size = len(data)")
             source.line(
@@ -106,7 +106,7 @@ def compile_prefix_decoder(
             source.line(f"return {value}, {at}")
         with source.block("except Exception:"):
             source.line("return careful(data, start)")
-    return source.made("decode")
+    return compiler.made()
 
 
 class _Compiler:
@@ -122,6 +122,7 @@ class _Compiler:
         self._heads = heads
         self._sizes = Sizes()
         self._functions: dict[int, str] = {}
+        self._called: list[BareType] = []
         self._nest = 0
 
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
@@ -129,22 +130,28 @@ class _Compiler:
             self.source.line("depth = 0")
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
-    def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
-        return self._call(node, at) if is_called(node, self._heads, self._nest) else self._written(node, at)
-
-    def _call(self, node: BareType, at: _At) -> tuple[str, _At]:
-        depth = ", depth" if self._heads else ""
-        if id(node) not in self._functions:
-            name = self._functions[id(node)] = self.source.name("read")
-            outer, self._nest = self._nest, 0
-            with self.source.function(f"def {name}(data, size, start{depth}):"):
+    def made(self) -> Callable[..., Any]:
+        """The function `decode`, after those that it calls. One by one: a long chain is not deep."""
+        for node in self._called:
+            self._nest = 0
+            name, depth = self._functions[id(node)], ", depth" if self._heads else ""
+            with self.source.block(f"def {name}(data, size, start{depth}):"):
                 if id(node) in self._heads:
                     self.source.line("depth += 1")
                     self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
                 value, end = self._written(node, _At("start"))
                 self.source.line(f"return {value}, {end}")
-            self._nest = outer
+        return self.source.made("decode")
+
+    def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
+        return self._call(node, at) if is_called(node, self._heads, self._nest) else self._written(node, at)
+
+    def _call(self, node: BareType, at: _At) -> tuple[str, _At]:
+        if id(node) not in self._functions:
+            self._functions[id(node)] = self.source.name("read")
+            self._called.append(node)
         value, after = self.source.name("v"), self.source.name("p")
+        depth = ", depth" if self._heads else ""
         self.source.line(f"{value}, {after} = {self._functions[id(node)]}(data, size, {at}{depth})")
         return value, _At(after)
 

@@ -58,14 +58,14 @@ def compile_encoder(
     """A function from a value to its message. `careful` takes over from irregular values."""
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source
-    with source.function("def encode(value):"):
+    with source.block("def encode(value):"):
         with source.block("try:"):
             source.line(f"out = {joined(compiler.root(node, 'value'))}")
             source.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
             source.line("return out")
         with source.block("except Exception:"):
             source.line("return careful(value)")
-    return source.made("encode")
+    return compiler.made()
 
 
 def _is_not(value: str, type_name: str) -> str:
@@ -95,12 +95,25 @@ class _Compiler:
         self._limits = limits
         self._heads = heads
         self._functions: dict[int, str] = {}
+        self._called: list[BareType] = []
         self._nest = 0
 
     def root(self, node: BareType, value: str) -> list[str]:
         if self._heads:
             self.source.line("depth = 0")
         return self._call(node, value) if id(node) in self._heads else self._written(node, value)
+
+    def made(self) -> Callable[..., Any]:
+        """The function `encode`, after those that it calls. One by one: a long chain is not deep."""
+        for node in self._called:
+            self._nest = 0
+            name, depth = self._functions[id(node)], ", depth" if self._heads else ""
+            with self.source.block(f"def {name}(value{depth}):"):
+                if id(node) in self._heads:
+                    self.source.line("depth += 1")
+                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
+                self.source.line(f"return {joined(self._written(node, 'value'))}")
+        return self.source.made("encode")
 
     def _part(self, node: BareType, value: str) -> list[str]:
         return (
@@ -110,17 +123,10 @@ class _Compiler:
         )
 
     def _call(self, node: BareType, value: str) -> list[str]:
-        depth = ", depth" if self._heads else ""
         if id(node) not in self._functions:
-            name = self._functions[id(node)] = self.source.name("write")
-            outer, self._nest = self._nest, 0
-            with self.source.function(f"def {name}(value{depth}):"):
-                if id(node) in self._heads:
-                    self.source.line("depth += 1")
-                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
-                self.source.line(f"return {joined(self._written(node, 'value'))}")
-            self._nest = outer
-        return [f"{self._functions[id(node)]}({value}{depth})"]
+            self._functions[id(node)] = self.source.name("write")
+            self._called.append(node)
+        return [f"{self._functions[id(node)]}({value}{', depth' if self._heads else ''})"]
 
     def _written(self, node: BareType, value: str) -> list[str]:
         match node:

@@ -20,6 +20,10 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 LENGTH_MAX = 2**32 - 1
 
 
+class Unknown:
+    """Stands in `python_types` for a type that is still being built: it may turn out to be any."""
+
+
 @dataclass(eq=False, slots=True)
 class VarintType:
     """uint, or int when `signed`: at most 64 bits."""
@@ -120,9 +124,12 @@ class StructType:
 
 @dataclass(eq=False, slots=True)
 class NamedType:
-    """A schema's name for a type that contains itself, and is no struct."""
+    """A schema's name for a type that contains itself, and is no struct. `kinds` are the Python types of its
+    values as far as they are known before it is filled.
+    """
 
     name: str
+    kinds: frozenset[type] = frozenset((Unknown,))
     target: BareType | None = field(default=None, repr=False)
 
 
@@ -169,10 +176,6 @@ PRIMITIVES: dict[str, BareType] = {
     "data": DataType(),
     "void": VoidType(),
 }
-
-
-class Unknown:
-    """Stands in `python_types` for a type that is still being built: it may turn out to be any."""
 
 
 def parts(node: BareType) -> tuple[BareType, ...]:
@@ -227,8 +230,8 @@ def python_types(node: BareType) -> frozenset[type]:
             return (
                 frozenset((Tagged,)) if tagged else frozenset().union(*(python_types(m) for _, m in members))
             )
-        case NamedType(target=target):
-            return frozenset((Unknown,)) if target is None else python_types(target)
+        case NamedType(target=target, kinds=kinds):
+            return kinds if target is None else python_types(target)
 
 
 def needs_some(item: BareType) -> bool:
@@ -278,17 +281,22 @@ class Sizes:
 
     def least(self, node: BareType) -> int:
         """Bytes; a lower bound of at least 1 for every type except void."""
-        key = id(node)
-        if key not in self._known:
-            # Where a type contains itself, the part that recurs counts as nothing, which keeps this a lower
-            # bound.
-            self._known[key] = 0
-            self._known[key] = (
-                self._computed(node) if isinstance(node, VoidType) else max(1, self._computed(node))
-            )
-        return self._known[key]
+        # An explicit stack, so that no schema is too deep. Where a type contains itself, the part that recurs
+        # counts as nothing, which keeps this a lower bound.
+        stack = [node] if id(node) not in self._known else []
+        while stack:
+            top = stack[-1]
+            waiting = [part for part in parts(top) if id(part) not in self._known]
+            if waiting and id(top) not in self._known:
+                stack += waiting
+            else:
+                stack.pop()
+            least = self._sum(top)
+            self._known[id(top)] = least if isinstance(top, VoidType) else max(1, least)
+        return self._known[id(node)]
 
-    def _computed(self, node: BareType) -> int:
+    def _sum(self, node: BareType) -> int:
+        known = [self._known.get(id(part), 0) for part in parts(node)]
         match node:
             case FixedIntType(size=size) | FloatType(size=size):
                 return size
@@ -296,13 +304,11 @@ class Sizes:
                 return 0
             case DataType(length=int(length)):
                 return length
-            case ListType(item=item, length=int(length)):
-                return length * self.least(item)
-            case UnionType(members=members):
-                return 1 + min(self.least(member) for _, member in members)
-            case StructType(fields=fields):
-                return sum(self.least(item) for _, item in fields)
-            case NamedType(target=target) if target is not None:
-                return self.least(target)
+            case ListType(length=int(length)):
+                return length * known[0]
+            case UnionType():
+                return 1 + min(known)
+            case StructType() | NamedType():
+                return sum(known)
             case _:
                 return 1

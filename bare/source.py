@@ -21,7 +21,6 @@ class Source:
         self._names: dict[str, Any] = names
         self._constants: dict[int, str] = {}
         self._count = 0
-        self._done: list[str] = []
         self._lines: list[str] = []
         self._indent = 0
 
@@ -39,16 +38,6 @@ class Source:
             self.line("pass")
         self._indent -= 1
 
-    @contextmanager
-    def function(self, head: str) -> Iterator[None]:
-        """A function beside the others, also in the middle of writing one of them."""
-        outer = self._lines, self._indent
-        self._lines, self._indent = [], 0
-        with self.block(head):
-            yield
-        self._done += self._lines
-        self._lines, self._indent = outer
-
     def name(self, prefix: str) -> str:
         """A name that is used nowhere else."""
         self._count += 1
@@ -63,7 +52,7 @@ class Source:
 
     def made(self, name: str) -> Callable[..., Any]:
         """The function called `name`, once all are written."""
-        exec(compile("\n".join(self._done), "<bare codec>", "exec"), self._names)
+        exec(compile("\n".join(self._lines), "<bare codec>", "exec"), self._names)
         function: Callable[..., Any] = self._names[name]
         return function
 

@@ -1,0 +1,9 @@
+"""The schema language of BARE: read, checked, written, and turned into codecs."""
+
+from bare.schema.ast import Document
+from bare.schema.dialect import Dialect, parse
+from bare.schema.formatter import format_document as format
+from bare.schema.loader import Schema, load, load_blocks
+from bare.schema.markdown import Block, blocks
+
+__all__ = ["Block", "Dialect", "Document", "Schema", "blocks", "format", "load", "load_blocks", "parse"]

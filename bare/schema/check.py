@@ -1,0 +1,191 @@
+"""Checks what a schema means: names, numbers, keys, where void may stand, recursion. It reads no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bare.errors import SchemaError
+from bare.model import UINT_MAX
+from bare.schema.ast import (
+    Definition,
+    Document,
+    Enum,
+    FixedData,
+    List,
+    Map,
+    Name,
+    Position,
+    Primitive,
+    Struct,
+    Type,
+    Union,
+    names_in,
+    parts,
+)
+
+
+def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
+    """Raises SchemaError at the first thing that a schema must not say.
+
+    `known` are definitions of other texts that this one may use. `older` allows what drafts before -06
+    allowed: names used before their definition, types that contain themselves, tags out of order. `pedantic`
+    wants every enum value and union tag written out.
+    """
+    checker = _Checker(document.definitions, known, older, pedantic)
+    checker.names()
+    checker.endless()
+    for definition in document.definitions.values():
+        checker.type(definition.type)
+
+
+class _Checker:
+    """One schema being checked. The passes run in the order of the methods; each relies on those before."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        known: Mapping[str, Definition],
+        older: bool,
+        pedantic: bool,
+    ) -> None:
+        self._own = definitions
+        self._all = {**known, **definitions}
+        self._known = known
+        self._older = older
+        self._pedantic = pedantic
+
+    def names(self) -> None:
+        """Every name is defined; in the current drafts, before it is used."""
+        before: set[str] = set(self._known) - set(self._own)
+        for definition in self._own.values():
+            for name in names_in(definition.type):
+                if name.name not in self._all:
+                    raise _error(f"{name.name} is not defined", name.at)
+                if not self._older and name.name == definition.name:
+                    raise _error(
+                        f"{name.name} contains itself, which only older drafts allow (legacy)", name.at
+                    )
+                if not self._older and name.name not in before:
+                    raise _error(
+                        f"{name.name} is used before its definition: move that up, or read it as legacy",
+                        name.at,
+                    )
+            before.add(definition.name)
+
+    def endless(self) -> None:
+        """Every type has a value that ends."""
+        finite: set[str] = set(self._known) - set(self._own)
+        grown = True
+        while grown:
+            grown = False
+            for definition in self._own.values():
+                if definition.name not in finite and _blocking(definition.type, finite) is None:
+                    finite.add(definition.name)
+                    grown = True
+        for definition in self._own.values():
+            blocking = _blocking(definition.type, finite)
+            seen = {definition.name}
+            while blocking is not None:
+                if blocking.name in seen:
+                    what = (
+                        f"{blocking.name} contains itself without end: make it optional, a list or a map here"
+                    )
+                    raise _error(what, blocking.at)
+                seen.add(blocking.name)
+                blocking = _blocking(self._own[blocking.name].type, finite)
+
+    def type(self, type_: Type) -> None:
+        """Checks a type and its parts."""
+        match type_:
+            case Enum():
+                self._enum(type_)
+            case Union():
+                self._union(type_)
+            case Struct():
+                self._struct(type_)
+            case Map(key=key):
+                if not self._is_key(key):
+                    raise _error(
+                        "the key of a map must be an enum or a primitive, not f32, f64 or void", key.at
+                    )
+        for part in parts(type_):
+            if not isinstance(type_, Union) and self._resolved(part) == Primitive("void"):
+                raise _error("void may only be a member of a union, or a whole message", part.at)
+            self.type(part)
+
+    def _resolved(self, type_: Type) -> Type:
+        while isinstance(type_, Name):
+            type_ = self._all[type_.name].type
+        return type_
+
+    def _is_key(self, key: Type) -> bool:
+        match self._resolved(key):
+            case Primitive(name=name):
+                return name not in ("f32", "f64", "void")
+            case Enum() | FixedData():
+                return True
+        return False
+
+    def _enum(self, enum: Enum) -> None:
+        if not enum.members:
+            raise _error("an enum must have at least one member", enum.at)
+        names: set[str] = set()
+        for member in enum.members:
+            if member.name in names:
+                raise _error(f"{member.name} is a member twice: names are unique", member.at)
+            names.add(member.name)
+        self._numbers("value", [(member.value, member.stated, member.at) for member in enum.members])
+
+    def _union(self, union: Union) -> None:
+        if not union.members:
+            raise _error("a union must have at least one member", union.at)
+        types: set[Type] = set()
+        for member in union.members:
+            if member.type in types:
+                raise _error("a type is a member twice: give one of them a name of its own", member.at)
+            types.add(member.type)
+        self._numbers("tag", [(member.tag, member.stated, member.at) for member in union.members])
+
+    def _numbers(self, what: str, numbers: list[tuple[int, bool, Position]]) -> None:
+        seen: set[int] = set()
+        last = -1
+        for number, stated, at in numbers:
+            if number > UINT_MAX:
+                raise _error(f"{what} {number}, which follows from the one before, has more than 64 bits", at)
+            if number in seen:
+                raise _error(f"{what} {number} is used twice", at)
+            if number < last and not self._older:
+                raise _error(f"{what} {number} follows {last}: they must ascend", at)
+            if self._pedantic and not stated:
+                raise _error(f"the {what} must be written out: add `= {number}`", at)
+            seen.add(number)
+            last = number
+
+    def _struct(self, struct: Struct) -> None:
+        if not struct.fields:
+            raise _error("a struct must have at least one field", struct.at)
+        names: set[str] = set()
+        for item in struct.fields:
+            if item.name in names:
+                raise _error(f"{item.name} is a field twice: names are unique", item.at)
+            names.add(item.name)
+
+
+def _blocking(type_: Type, finite: set[str]) -> Name | None:
+    """The first name for whose sake no value of a type is known to end; None if there is such a value."""
+    match type_:
+        case Name():
+            return None if type_.name in finite else type_
+        case Union(members=members):
+            each = [_blocking(member.type, finite) for member in members]
+            return None if not each or None in each else each[0]
+        case Struct() | List(length=int()):
+            return next(
+                (name for part in parts(type_) if (name := _blocking(part, finite)) is not None), None
+            )
+        case _:
+            return None
+
+
+def _error(what: str, at: Position) -> SchemaError:
+    return SchemaError(what, at.line, at.column)

@@ -1,0 +1,97 @@
+"""Walks over the tokens of a schema and gives comments to the items they belong to. It knows no grammar."""
+
+from __future__ import annotations
+
+from bare.errors import SchemaError
+from bare.schema.ast import Comments, Position
+from bare.schema.lexer import Token
+
+# A u64 has 20 digits; anything longer is too large however it is read.
+_DIGITS_MAX = 20
+
+
+class Cursor:
+    """A place between two tokens. Comments that no item has claimed wait in `_loose` for the next one."""
+
+    def __init__(self, found: list[Token]) -> None:
+        self._tokens = found
+        self._index = 0
+        self._loose: list[str | None] = []
+
+    # Reading on.
+
+    @property
+    def next(self) -> Token:
+        return self._tokens[self._index]
+
+    @property
+    def after_next(self) -> Token:
+        """The token after the next one; the end after the end."""
+        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+
+    def advance(self) -> Token:
+        token = self.next
+        self._collect()
+        self._index += 1
+        return token
+
+    def error(self, what: str, at: Position | None = None) -> SchemaError:
+        return SchemaError(what, *(at or self.next.at))
+
+    def found(self) -> str:
+        return f"`{self.next.text}`" if self.next.text else "the end of the schema"
+
+    def expect(self, text: str, why: str) -> Token:
+        if self.next.text != text:
+            raise self.error(f"`{text}` is expected {why}, not {self.found()}")
+        return self.advance()
+
+    def take(self, text: str) -> bool:
+        if self.next.text == text:
+            self.advance()
+            return True
+        return False
+
+    def number(self, low: int, high: int, what: str) -> int:
+        text, at = self.next.text, self.next.at
+        if not text.isdigit() or not text.isascii():
+            raise self.error(f"{what} must be an unsigned decimal number, not {self.found()}")
+        digits = text.lstrip("0") or "0"
+        if len(digits) > _DIGITS_MAX or not low <= int(digits) <= high:
+            raise self.error(f"{what} must be from {low} to {high}", at)
+        self.advance()
+        return int(digits)
+
+    # Comments.
+
+    def _collect(self) -> None:
+        """Moves comments up to the next token into `_loose`, except those that an item has claimed."""
+        if self._index:
+            before = self._tokens[self._index - 1]
+            if before.beside is not None:
+                self._loose.append(before.beside)
+                before.beside = None
+        self._loose += self.next.above
+        self.next.above = []
+
+    def comments_above(self) -> tuple[str | None, ...]:
+        self._collect()
+        above, self._loose = tuple(self._loose), []
+        return above
+
+    def comments(self, above: tuple[str | None, ...]) -> Comments:
+        """The comments of an item that has just ended."""
+        last = self._tokens[self._index - 1]
+        beside, last.beside = last.beside, None
+        inside, self._loose = tuple(self._loose), []
+        return Comments(above + inside, beside)
+
+    def closing(self) -> tuple[str | None, ...]:
+        comments = self.comments_above()
+        return comments[:-1] if comments and comments[-1] is None else comments
+
+    def give_beside(self) -> None:
+        """Gives a comment beside the next token to the one before it, if both are on one line."""
+        before = self._tokens[self._index - 1]
+        if before.at.line == self.next.at.line:
+            before.beside, self.next.beside = self.next.beside, None

@@ -1,0 +1,116 @@
+"""Writes schemas in the current syntax, in one layout. It keeps comments and checks nothing.
+
+A definition that uses another is written after it, because the current drafts ask for that; where types
+contain each other, no order is right, and the result can only be read as legacy.
+"""
+
+from __future__ import annotations
+
+from bare.schema.ast import (
+    Comments,
+    Definition,
+    Document,
+    Enum,
+    FixedData,
+    List,
+    Map,
+    Name,
+    Optional,
+    Primitive,
+    Struct,
+    Type,
+    Union,
+    UnionMember,
+    in_order,
+)
+
+INDENT = "    "
+# A union is written on one line if that is no longer than this.
+UNION_CHARACTERS_MAX = 80
+
+
+def format_document(document: Document) -> str:
+    """The text of a schema, with a line end at its end."""
+    chunks: list[str] = []
+    before: Definition | None = None
+    for definition in in_order(document.definitions):
+        lines = _item(f"type {definition.name} {_type(definition.type, '')}", definition.comments, "")
+        if before is not None and not (_is_short(before) and _is_short(definition)):
+            chunks.append("")
+        chunks += lines
+        before = definition
+    if document.closing:
+        chunks += ["", *_comment_lines(document.closing, "")]
+    return "\n".join(chunks) + "\n"
+
+
+def _is_short(definition: Definition) -> bool:
+    """Whether a definition is one line that needs no empty line around it."""
+    return not definition.comments.above and "\n" not in _type(definition.type, "")
+
+
+def _comment_lines(comments: tuple[str | None, ...], indent: str) -> list[str]:
+    return ["" if comment is None else f"{indent}#{comment}" for comment in comments]
+
+
+def _item(text: str, comments: Comments, indent: str) -> list[str]:
+    beside = "" if comments.beside is None else f"  #{comments.beside}"
+    return [*_comment_lines(comments.above, indent), f"{indent}{text}{beside}"]
+
+
+def _type(type_: Type, indent: str) -> str:
+    match type_:
+        case Primitive(name=name) | Name(name=name):
+            return name
+        case FixedData(length=length):
+            return f"data[{length}]"
+        case Optional(item=item):
+            return f"optional<{_type(item, indent)}>"
+        case List(item=item, length=length):
+            return f"list<{_type(item, indent)}>" + ("" if length is None else f"[{length}]")
+        case Map(key=key, value=value):
+            return f"map<{_type(key, indent)}><{_type(value, indent)}>"
+        case Enum():
+            return _enum(type_, indent)
+        case Union():
+            return _union(type_, indent)
+        case Struct():
+            return _struct(type_, indent)
+
+
+def _block(keyword: str, lines: list[str], closing: tuple[str | None, ...], indent: str) -> str:
+    lines = lines + _comment_lines(closing, indent + INDENT)
+    return "\n".join([keyword + " {", *lines, indent + "}"])
+
+
+def _enum(enum: Enum, indent: str) -> str:
+    lines: list[str] = []
+    expected = 0
+    for member in enum.members:
+        number = f" = {member.value}" if member.stated or member.value != expected else ""
+        lines += _item(member.name + number, member.comments, indent + INDENT)
+        expected = member.value + 1
+    return _block("enum", lines, enum.closing, indent)
+
+
+def _union(union: Union, indent: str) -> str:
+    texts: list[tuple[str, UnionMember]] = []
+    expected = 0
+    for member in union.members:
+        number = f" = {member.tag}" if member.stated or member.tag != expected else ""
+        texts.append((_type(member.type, indent + INDENT) + number, member))
+        expected = member.tag + 1
+    short = f"union {{ {' | '.join(text for text, _ in texts)} }}"
+    commented = union.closing or any(member.comments != Comments() for member in union.members)
+    if not commented and len(short) <= UNION_CHARACTERS_MAX and "\n" not in short:
+        return short
+    lines = [line for text, member in texts for line in _item("| " + text, member.comments, indent + INDENT)]
+    return _block("union", lines, union.closing, indent)
+
+
+def _struct(struct: Struct, indent: str) -> str:
+    lines: list[str] = []
+    for item in struct.fields:
+        text = f"{item.name}: {_type(item.type, indent + INDENT)}"
+        lines += _item(text, item.comments, indent + INDENT)
+    return _block("struct", lines, struct.closing, indent)

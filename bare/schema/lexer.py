@@ -1,0 +1,57 @@
+"""Cuts a schema text into words, numbers and signs, with the comments around them. It knows no grammar."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bare.schema.ast import Position
+
+# Only ASCII is alphabetic here (section 3 of the draft); anything else is a sign, for the parser to refuse.
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-z0-9_]+)|(?P<sign>.)", re.DOTALL
+)
+
+
+@dataclass(slots=True)
+class Token:
+    """A word or sign, or the end of the text (an empty one).
+
+    `above` are the comments since the token before it, but for one that stands on the line of that token:
+    that is the other's `beside`. None in `above` is an empty line after a comment.
+    """
+
+    text: str
+    at: Position
+    above: list[str | None]
+    beside: str | None = None
+
+
+def tokens(text: str, line: int = 1) -> list[Token]:
+    """The tokens of a text whose first line is number `line`; the last is the end."""
+    found: list[Token] = []
+    above: list[str | None] = []
+    line_start = 0
+    comment_line = 0
+    for match in _TOKEN.finditer(text):
+        at = Position(line, match.start() - line_start + 1)
+        if match["space"]:
+            line += match[0].count("\n")
+            if "\n" in match[0]:
+                line_start = match.start() + match[0].rindex("\n") + 1
+        elif match["comment"] is not None:
+            comment = match["comment"].rstrip()
+            if found and not above and found[-1].beside is None and found[-1].at.line == line:
+                found[-1].beside = comment
+            else:
+                if above and line - comment_line > 1:
+                    above.append(None)
+                above.append(comment)
+                comment_line = line
+        else:
+            if above and line - comment_line > 1:
+                above.append(None)
+            found.append(Token(match[0], at, above))
+            above = []
+    found.append(Token("", Position(line, len(text) - line_start + 1), above))
+    return found

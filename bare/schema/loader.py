@@ -1,0 +1,205 @@
+"""From schema texts to codecs, with Python classes made for their structs and enums. It reads no files.
+
+| In the schema | In Python                                                                          |
+|---------------|------------------------------------------------------------------------------------|
+| struct        | a frozen `msgspec.Struct` class; without a name, it is called after its place      |
+| enum          | an `enum.IntEnum` class, named likewise                                            |
+| union         | the plain value of a member; `bare.Tagged` if members look alike in Python         |
+| optional<T>   | None or the plain value; None or `bare.Some` if T can itself be None               |
+| list, map     | list, dict                                                                         |
+| others        | int, float, bool, str, bytes, None                                                 |
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from bare.codec import Buffer, Decoder, Encoder
+from bare.limits import LIMITS_DEFAULT, Limits
+from bare.model import (
+    PRIMITIVES,
+    BareType,
+    DataType,
+    ListType,
+    MapType,
+    NamedType,
+    OptionalType,
+    StructType,
+    UnionType,
+    needs_some,
+    needs_tags,
+)
+from bare.resolve import enum_type
+from bare.schema import ast
+from bare.schema.dialect import Dialect, parse_with
+from bare.schema.markdown import blocks
+
+
+class Schema:
+    """The codecs of one schema, by type name. Iterating gives the names that its text defines.
+
+    `document` is what was read, `types` are the classes that were made for it. Names of the `known` schema
+    can be used too; any other name is a KeyError.
+    """
+
+    def __init__(
+        self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT
+    ) -> None:
+        self.document = document
+        self.limits = limits
+        builder = _Builder(document, {} if known is None else known.models)
+        for definition in ast.in_order(document.definitions):
+            builder.define(definition)
+        self.models: dict[str, BareType] = builder.models
+        self.types: dict[str, type[Any]] = builder.types
+        before = {} if known is None else known.scope
+        self.scope: dict[str, ast.Definition] = {**before, **_without_aliases(document, before)}
+        self._encoders: dict[str, Encoder[Any]] = {}
+        self._decoders: dict[str, Decoder[Any]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.models
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.document.definitions)
+
+    def encoder(self, name: str) -> Encoder[Any]:
+        """The encoder of a type, made at first use."""
+        if name not in self._encoders:
+            self._encoders[name] = Encoder(self.models[name], self.limits)
+        return self._encoders[name]
+
+    def decoder(self, name: str) -> Decoder[Any]:
+        """The decoder of a type, made at first use."""
+        if name not in self._decoders:
+            self._decoders[name] = Decoder(self.models[name], self.limits)
+        return self._decoders[name]
+
+    def encode(self, name: str, value: Any) -> bytes:
+        """The message of a value. Raises EncodeError."""
+        return self.encoder(name).encode(value)
+
+    def decode(self, name: str, data: Buffer) -> Any:
+        """The value of a whole message. Raises DecodeError."""
+        return self.decoder(name).decode(data)
+
+
+def load(
+    text: str,
+    *,
+    dialect: Dialect = "auto",
+    known: Schema | None = None,
+    limits: Limits = LIMITS_DEFAULT,
+    line: int = 1,
+) -> Schema:
+    """The codecs of a schema text, whose first line is number `line` in errors. Raises SchemaError.
+
+    Names that the text does not define are taken from `known`, whose names the result has too.
+    """
+    document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
+    return Schema(document, known, limits)
+
+
+def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
+    """The schemas of a Markdown document, one per block. Raises SchemaError with lines of the document.
+
+    A name that a block does not define is the one defined last before it: the stream specification defines
+    `Request` in several sections, and uses in one section what another defines.
+    """
+    schemas: list[Schema] = []
+    for block in blocks(markdown):
+        known = schemas[-1] if schemas else None
+        schemas.append(load(block.text, dialect=dialect, known=known, limits=limits, line=block.line))
+    return schemas
+
+
+def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
+    """Definitions with a type that is only a name replaced by what that name means in this document."""
+    meant: dict[str, ast.Definition] = {}
+    for definition in document.definitions.values():
+        type_ = definition.type
+        while isinstance(type_, ast.Name):
+            type_ = (document.definitions.get(type_.name) or known[type_.name]).type
+        meant[definition.name] = ast.Definition(definition.name, type_, at=definition.at)
+    return meant
+
+
+class _Builder:
+    """Builds the model of each definition. What a definition uses comes before it, but for types that contain
+    themselves: these are promised where they are met, and filled when it is their turn.
+
+    `place` is where a type stands, as `Outer.field.2`; types without a name are called after it.
+    """
+
+    def __init__(self, document: ast.Document, known: dict[str, BareType]) -> None:
+        self.types: dict[str, type[Any]] = {}
+        self._own = document.definitions
+        self.models = {name: node for name, node in known.items() if name not in self._own}
+        self._promised: dict[str, StructType | NamedType] = {}
+
+    def define(self, definition: ast.Definition) -> None:
+        name = definition.name
+        if isinstance(definition.type, ast.Struct):
+            promised = self._promise(name)
+            assert isinstance(promised, StructType)
+            self.models[name] = self._filled(promised, definition.type, name)
+            return
+        node = self._node(definition.type, name)
+        named = self._promised.get(name)
+        if isinstance(named, NamedType):
+            named.target = node
+        self.models[name] = named or node
+
+    def _promise(self, name: str) -> StructType | NamedType:
+        if name not in self._promised:
+            match self._own[name].type:
+                case ast.Struct() as struct:
+                    self._promised[name] = self._empty(struct, name)
+                case ast.List():
+                    self._promised[name] = NamedType(name, frozenset((list,)))
+                case ast.Map():
+                    self._promised[name] = NamedType(name, frozenset((dict,)))
+                case _:
+                    self._promised[name] = NamedType(name)
+        return self._promised[name]
+
+    def _empty(self, struct: ast.Struct, place: str) -> StructType:
+        fields = [(item.name, Any) for item in struct.fields]
+        cls = msgspec.defstruct(place, fields, frozen=True, module=__name__)
+        self.types[place] = cls
+        return StructType(cls, positional=len(fields))
+
+    def _filled(self, node: StructType, struct: ast.Struct, place: str) -> StructType:
+        node.fields = tuple(
+            (item.name, self._node(item.type, f"{place}.{item.name}")) for item in struct.fields
+        )
+        return node
+
+    def _node(self, type_: ast.Type, place: str) -> BareType:
+        match type_:
+            case ast.Primitive(name=name):
+                return PRIMITIVES[name]
+            case ast.FixedData(length=length):
+                return DataType(length)
+            case ast.Name(name=name):
+                return self.models[name] if name in self.models else self._promise(name)
+            case ast.Optional():
+                item = self._node(type_.item, place)
+                return OptionalType(item, needs_some(item))
+            case ast.List(length=count):
+                return ListType(self._node(type_.item, place), count)
+            case ast.Map(key=key, value=value):
+                return MapType(self._node(key, f"{place}.keys"), self._node(value, f"{place}.values"))
+            case ast.Enum(members=members):
+                cls = enum.IntEnum(place, [(member.name, member.value) for member in members])  # type: ignore[misc]
+                self.types[place] = cls
+                return enum_type(cls)
+            case ast.Union(members=parts):
+                nodes = tuple((part.tag, self._node(part.type, f"{place}.{part.tag}")) for part in parts)
+                return UnionType(nodes, needs_tags(nodes))
+            case ast.Struct():
+                return self._filled(self._empty(type_, place), type_, place)

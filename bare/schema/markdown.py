@@ -1,0 +1,37 @@
+"""Finds the schemas in Markdown. It reads no schema.
+
+A schema is a fenced block marked `bare`, or one without a mark whose first word that is no comment is `type`
+or `enum` and is followed by a name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^`]*?)[ \t]*")
+_SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
+
+
+class Block(NamedTuple):
+    """A schema's text, and the number of its first line in the document, from 1."""
+
+    text: str
+    line: int
+
+
+def blocks(markdown: str) -> list[Block]:
+    """The schemas of a document, in its order."""
+    found: list[Block] = []
+    marks, info, start = "", "", 0
+    lines = markdown.splitlines()
+    for number, line in enumerate(lines, 1):
+        fence = _FENCE.fullmatch(line)
+        if not marks and fence:
+            marks, info, start = fence["marks"], fence["info"], number + 1
+        elif marks and fence and fence["marks"].startswith(marks) and not fence["info"]:
+            text = "".join(inner + "\n" for inner in lines[start - 1 : number - 1])
+            if info == "bare" or (not info and _SCHEMA_START.match(text)):
+                found.append(Block(text, start))
+            marks = ""
+    return found

@@ -1,0 +1,277 @@
+"""Reads schema texts in the current syntax (draft -03 on) and in the older one. It checks spelling, not
+sense.
+
+    schema     = 1*definition
+    definition = "type" name any
+    any        = primitive / name / "data" ["[" n "]"]
+               / "optional<" any ">" / "list<" any ">" ["[" n "]"] / "map<" any "><" any ">"
+               / "enum {" 1*(NAME ["=" n]) "}"
+               / "union {" ["|"] any ["=" n] *("|" any ["=" n]) ["|"] "}"
+               / "struct {" 1*(name ":" any) "}"
+
+The older syntax has these besides:
+
+    definition = "enum" name ["uint"] "{" 1*(NAME ["=" n]) "}"
+    any        = "string" / "data<" n ">" / "[]" any / "[" n "]" any / "map[" any "]" any
+               / "(" any ["=" n] *("|" any ["=" n]) ")" / "{" 1*(name ":" any) "}"
+
+What a text means is checked in `bare.schema.check`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX
+from bare.schema.ast import (
+    Definition,
+    Document,
+    Enum,
+    EnumMember,
+    Field,
+    FixedData,
+    List,
+    Map,
+    Name,
+    Optional,
+    Position,
+    Primitive,
+    Struct,
+    Type,
+    Union,
+    UnionMember,
+)
+from bare.schema.cursor import Cursor
+from bare.schema.lexer import Token, tokens
+
+Syntax = Literal["current", "legacy"]
+
+# Ours: deeper types than this are refused, so that neither this parser nor a codec runs out of stack.
+NEST_MAX = 64
+
+_TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+_FIELD_NAME = re.compile(r"[a-z][A-Za-z0-9_]*")
+_MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def parse_text(text: str, syntax: Syntax, line: int = 1) -> Document:
+    """The definitions of a text whose first line is number `line`. Raises SchemaError."""
+    return _Parser(tokens(text, line), older=syntax == "legacy").document()
+
+
+class _Parser(Cursor):
+    """One text being read."""
+
+    def __init__(self, found: list[Token], older: bool) -> None:
+        super().__init__(found)
+        self._older = older
+        self._nest = 0
+
+    def _only_older(self, instead: str, at: Position) -> None:
+        if not self._older:
+            raise self.error(f"this is the older syntax: write `{instead}`, or read it as legacy", at)
+
+    def document(self) -> Document:
+        definitions: dict[str, Definition] = {}
+        while self.next.text:
+            definition = self._definition()
+            if definition.name in definitions:
+                raise self.error(f"{definition.name} is defined twice: names are unique", definition.at)
+            definitions[definition.name] = definition
+        if not definitions:
+            raise self.error("a schema must define at least one type")
+        return Document(definitions, self.closing())
+
+    def _definition(self) -> Definition:
+        above = self.comments_above()
+        keyword = self.next
+        if keyword.text not in ("type", "enum"):
+            raise self.error(f"`type` is expected at the start of a definition, not {self.found()}")
+        self.advance()
+        at = self.next.at
+        if not _TYPE_NAME.fullmatch(self.next.text):
+            raise self.error(
+                f"a type name is expected, not {self.found()}: A-Z first, then letters and digits"
+            )
+        name = self.advance().text
+        if self.next.text in ("=", ":"):
+            raise self.error(f"nothing stands between a name and its type: remove {self.found()}")
+        if keyword.text == "enum":
+            self._only_older(f"type {name} enum {{ ... }}", keyword.at)
+            type_: Type = self._old_enum(keyword.at)
+        else:
+            type_ = self._type()
+        return Definition(name, type_, self.comments(above), at)
+
+    def _old_enum(self, at: Position) -> Enum:
+        if self.next.text in PRIMITIVES and self.next.text != "uint":
+            raise self.error(
+                "an enum of a fixed width has no equal in the current drafts: use a plain enum, or "
+                f"{self.next.text} with the names in a comment"
+            )
+        self.take("uint")
+        return self._enum(at)
+
+    def _type(self) -> Type:
+        self._nest += 1
+        if self._nest > NEST_MAX:
+            raise self.error(f"types are nested more than {NEST_MAX} deep: give the inner ones names")
+        found = self._type_inside()
+        self._nest -= 1
+        return found
+
+    def _type_inside(self) -> Type:
+        text, at = self.next.text, self.next.at
+        if _TYPE_NAME.fullmatch(text):
+            self.advance()
+            return Name(text, at)
+        if text not in _STARTS and (text not in PRIMITIVES or text == "data"):
+            raise self.error(f"a type is expected, not {self.found()}{self._hint(text)}")
+        if text in PRIMITIVES and text != "data":
+            self.advance()
+            return Primitive(text, at)
+        return self._compound(text, at)
+
+    def _hint(self, text: str) -> str:
+        known = {word.lower() for word in (*PRIMITIVES, *_STARTS)}
+        return f": write it in lower case, `{text.lower()}`" if text and text.lower() in known else ""
+
+    def _compound(self, text: str, at: Position) -> Type:
+        match text:
+            case "{":
+                self._only_older("struct { ... }", at)
+                return self._struct(at)
+            case "(":
+                self._only_older("union { ... }", at)
+                return self._union(at, ")")
+            case "[":
+                self._only_older("list<T>` or `list<T>[n]", at)
+                return self._old_list(at)
+        self.advance()
+        match text:
+            case "string":
+                self._only_older("str", at)
+                return Primitive("str", at)
+            case "data":
+                return self._data(at)
+            case "optional":
+                return Optional(self._enclosed("an optional"), at)
+            case "list":
+                item = self._enclosed("a list")
+                return List(item, self._length() if self.next.text == "[" else None, at)
+            case "map":
+                return self._map(at)
+            case "enum":
+                return self._enum(at)
+            case "union":
+                return self._union(at, "}")
+            case _:
+                return self._struct(at)
+
+    def _enclosed(self, what: str) -> Type:
+        self.expect("<", f"before the type in {what}")
+        inner = self._type()
+        hint = ", each type in its own `<>`: `map<K><V>`" if self.next.text == "," else ""
+        self.expect(">", f"after the type in {what}{hint}")
+        return inner
+
+    def _length(self) -> int:
+        self.expect("[", "before a length")
+        length = self.number(1, LENGTH_MAX, "a fixed length")
+        self.expect("]", "after a length")
+        return length
+
+    def _data(self, at: Position) -> Type:
+        if self.next.text == "[":
+            return FixedData(self._length(), at)
+        if self.next.text != "<":
+            return Primitive("data", at)
+        self._only_older("data[n]", self.advance().at)
+        length = self.number(1, LENGTH_MAX, "a fixed length")
+        self.expect(">", "after a length")
+        return FixedData(length, at)
+
+    def _old_list(self, at: Position) -> Type:
+        length = None if self.after_next.text == "]" else self._length()
+        if length is None:
+            self.advance()
+            self.advance()
+        return List(self._type(), length, at)
+
+    def _map(self, at: Position) -> Type:
+        if self.next.text != "[":
+            return Map(self._enclosed("a map"), self._enclosed("a map"), at)
+        self._only_older("map<K><V>", self.advance().at)
+        key = self._type()
+        self.expect("]", "after the key of a map")
+        return Map(key, self._type(), at)
+
+    def _open(self, sign: str, what: str) -> None:
+        self.expect(sign, f"before the members of {what}")
+
+    def _refuse_separator(self) -> None:
+        if self.next.text in (",", ";"):
+            raise self.error(f"members are separated by white space only: remove {self.found()}")
+
+    def _enum(self, at: Position) -> Enum:
+        self._open("{", "an enum")
+        members: list[EnumMember] = []
+        while self.next.text not in ("}", ""):
+            above, member_at = self.comments_above(), self.next.at
+            if not _MEMBER_NAME.fullmatch(self.next.text):
+                raise self.error(f"an enum member is expected, not {self.found()}: upper case, digits, `_`")
+            name = self.advance().text
+            stated = self.take("=")
+            value = members[-1].value + 1 if members else 0
+            if stated:
+                value = self.number(0, UINT_MAX, "the value of an enum member")
+            self._refuse_separator()
+            members.append(EnumMember(name, value, stated, self.comments(above), member_at))
+        closing = self.closing()
+        self.expect("}", "after the members of an enum")
+        return Enum(tuple(members), closing, at)
+
+    def _union(self, at: Position, end: str) -> Union:
+        self._open("{" if end == "}" else "(", "a union")
+        members: list[UnionMember] = []
+        self.take("|")
+        while self.next.text not in (end, ""):
+            above, member_at = self.comments_above(), self.next.at
+            type_ = self._type()
+            stated = self.take("=")
+            tag = members[-1].tag + 1 if members else 0
+            if stated:
+                tag = self.number(0, UINT_MAX, "the tag of a union member")
+            if self.next.text == "|":
+                self.give_beside()
+            members.append(UnionMember(type_, tag, stated, self.comments(above), member_at))
+            if not self.take("|"):
+                break
+        if self.next.text in (",", ";"):
+            raise self.error(f"members of a union are separated by `|`, not by {self.found()}")
+        closing = self.closing()
+        self.expect(end, "after the members of a union (which are separated by `|`)")
+        return Union(tuple(members), closing, at)
+
+    def _struct(self, at: Position) -> Struct:
+        self._open("{", "a struct")
+        fields: list[Field] = []
+        while self.next.text not in ("}", ""):
+            above, field_at = self.comments_above(), self.next.at
+            if not _FIELD_NAME.fullmatch(self.next.text):
+                raise self.error(
+                    f"a field name is expected, not {self.found()}: a-z first, then letters, digits, `_`"
+                )
+            name = self.advance().text
+            self.expect(":", f"between the field {name} and its type")
+            type_ = self._type()
+            self._refuse_separator()
+            fields.append(Field(name, type_, self.comments(above), field_at))
+        closing = self.closing()
+        self.expect("}", "after the fields of a struct")
+        return Struct(tuple(fields), closing, at)
+
+
+# What a type can start with, besides a name and a primitive without parts.
+_STARTS = frozenset(("data", "optional", "list", "map", "enum", "union", "struct", "string", "{", "(", "["))
