@@ -1,0 +1,44 @@
+"""What every test may use: the folder of specifications and vectors, Hypothesis profiles, and quiet logs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import structlog
+from hypothesis import configuration, settings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Outside the tree, so that a test run leaves nothing in it; per user, since /tmp is shared. Failing examples are kept
+# there and tried first the next time.
+configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"stream-node-hypothesis-{os.getuid()}")
+
+# No deadline: the machines that run this are shared, and a slow example is not a wrong one.
+settings.register_profile("dev", deadline=None, print_blob=True)
+# The same examples each time: a change is judged by what it changed. New examples are looked for by `dev` and `soak`.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """`../shared`: specifications, captured vectors, real data. Skips where the repository stands alone."""
+    directory = REPOSITORY.parent / "shared"
+    if not (directory / "specs").is_dir():
+        pytest.skip(f"no specifications and vectors beside the repository ({directory})")
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> None:
+    """Log lines go nowhere; a test that expects one asks `structlog.testing.capture_logs` for it."""
+    structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+
+
+def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
+    raise structlog.DropEvent
