@@ -1,0 +1,33 @@
+"""Read a stream from where this consumer stopped the last time. Run it again, with the publisher in between.
+
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+from index_service.client import SavedIndexes
+from stream_service.client import Consumer, connect
+
+ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
+
+
+async def main() -> None:
+    async with connect(ADDRESS) as client:
+        stream = await client.create("examples.readings")
+        positions = SavedIndexes(client, "examples.consumer")
+        print(f"resuming at index {await positions.get(stream.name)}")
+        consumer = Consumer(stream, positions)
+        messages = size_bytes = 0
+        # Without stop_at_end the loop waits for more, for ever. A message counts as processed when the next one is
+        # asked for: had this program died inside the loop, it would come again.
+        async for message in consumer.messages(stop_at_end=True):
+            messages += 1
+            size_bytes += len(message.data)
+        print(f"{messages} messages of {size_bytes} bytes, the next one is {await positions.get(stream.name)}")
+
+
+trio.run(main)

@@ -1,0 +1,77 @@
+"""Every example runs against a real node in a child process, from any folder, and prints what it should."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream_node.process import NodeProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+LINES_MAX = 40
+RUN_TIMEOUT_S = 60.0
+IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))}
+"""The packages are found from any folder, also where this project is not installed."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path / "data", environment=IMPORTS) as process:
+        yield process
+
+
+def run_example(name: str, node: NodeProcess) -> list[str]:
+    """The lines that it prints. It must succeed and have nothing to complain about."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / name)],
+        cwd=node.data_dir.parent,
+        env={**os.environ, **IMPORTS, "STREAM_NODE_ADDRESS": node.address},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_on_a_fresh_node(name: str, node: NodeProcess) -> None:
+    assert run_example(name, node)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_and_says_what_it_is_for(name: str) -> None:
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert len(text.splitlines()) < LINES_MAX
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    assert f"STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/{name}" in docstring
+
+
+def test_the_consumer_resumes_behind_what_it_has_read(node: NodeProcess) -> None:
+    for first, last in ((0, 999), (1_000, 1_999)):
+        assert run_example("publisher.py", node) == [f"1000 messages stored, the last at index {last}"]
+        assert run_example("consumer.py", node) == [
+            f"resuming at index {first}",
+            f"1000 messages of 10890 bytes, the next one is {last + 1}",
+        ]
+
+
+def test_a_key_keeps_its_partition_and_its_order(node: NodeProcess) -> None:
+    runs = [run_example("partitioned.py", node) for _ in range(2)]
+    assert [len(lines) for lines in runs] == [12, 12]
+    assert {line.split()[1] for line in runs[0]} == {"0", "1", "2"}
+    for customer in ("ada", "bert", "cleo", "eva"):
+        own = [line.split() for line in runs[0] + runs[1] if line.endswith(f" of {customer}")]
+        assert len({words[1] for words in own}) == 1, f"{customer} is in more than one partition"
+        assert [words[5] for words in own] == ["0", "1", "2"] * 2
+        indexes = [int(words[3].rstrip(":")) for words in own]
+        assert indexes == sorted(set(indexes))
