@@ -1,0 +1,126 @@
+"""Documents cite `path.py::Name`: file and name exist, links lead somewhere, and no line numbers are cited."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.style.tree import ROOT, documents, parse, plant
+
+CITATION = re.compile(r"(?P<path>[\w./-]+\.py)::(?P<name>\w+(?:(?:\.|::)\w+)*)")
+PATH = re.compile(r"`(?P<path>[\w.-]+/[\w./-]*\.(?:py|md|sh|toml|json))`")
+LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?:#[^)\s]*)?\)")
+LINE_NUMBER = re.compile(r"\.(?:py|sh|toml|md)(?:::[\w.]+)?`?(?::\d+|#L\d+|,? \(?(?:at |on )?lines? \d+)")
+
+
+def doc_problems(root: Path) -> list[str]:
+    problems = []
+    for path in documents(root):
+        text = path.read_text(encoding="utf-8")
+        place = path.relative_to(root)
+        problems += [f"{place}: {problem}" for problem in _problems_of(text, path.parent, root)]
+    return problems
+
+
+def _problems_of(text: str, folder: Path, root: Path) -> Iterator[str]:
+    for match in CITATION.finditer(text):
+        cited = root / match["path"]
+        if not cited.is_file():
+            yield f"cites {match[0]}, and there is no such file"
+        elif not defines(parse(cited), match["name"].replace("::", ".")):
+            yield f"cites {match[0]}, and the file has no such name"
+    for match in PATH.finditer(text):
+        if not (root / match["path"]).exists() and not (folder / match["path"]).exists():
+            yield f"names {match['path']}, which is not there"
+    for match in LINK.finditer(text):
+        if "://" not in match["target"] and not match["target"].startswith("mailto:"):
+            target = folder / match["target"]
+            if not target.exists():
+                yield f"links to {match['target']}, which is not there"
+    for match in LINE_NUMBER.finditer(text):
+        yield f"cites a line number: {match[0]}"
+
+
+def defines(tree: ast.AST, name: str) -> bool:
+    """Whether a module, or a class in it, binds the dotted name: by def, class, assignment or import."""
+    first, _, rest = name.partition(".")
+    bindings = [node for node, bound in _bindings(tree) if bound == first]
+    return any(not rest or (isinstance(node, ast.ClassDef) and defines(node, rest)) for node in bindings)
+
+
+def _bindings(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node, node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            yield from ((node, name.id) for name in ast.walk(node) if isinstance(name, ast.Name) and _is_bound(name))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node, alias.asname or alias.name) for alias in node.names)
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _bindings(node)
+
+
+def _is_bound(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def test_what_documents_cite_is_there() -> None:
+    assert doc_problems(ROOT) == []
+
+
+CODE = """
+import time
+from bare import Encoder as Writer
+LIMIT: int = 3
+FIRST, SECOND = 1, 2
+if LIMIT:
+    def conditional(): local = 1
+class Node:
+    retries = 2
+    async def route(self): self.hidden = 1
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time", "Writer", "LIMIT", "FIRST", "SECOND", "conditional", "Node", "Node.retries", "Node.route", "Node::route"],
+)
+def test_a_name_that_is_there_may_be_cited(tmp_path: Path, name: str) -> None:
+    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See `ockam/node.py::{name}`."})
+    assert doc_problems(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("`ockam/gone.py::Node`", "docs/wire.md: cites ockam/gone.py::Node, and there is no such file"),
+        ("`node.py::Node`", "docs/wire.md: cites node.py::Node, and there is no such file"),
+        ("`ockam/node.py::Encoder`", "docs/wire.md: cites ockam/node.py::Encoder, and the file has no such name"),
+        ("`ockam/node.py::local`", "docs/wire.md: cites ockam/node.py::local, and the file has no such name"),
+        ("`ockam/node.py::route`", "docs/wire.md: cites ockam/node.py::route, and the file has no such name"),
+        (
+            "`ockam/node.py::Node.hidden`",
+            "docs/wire.md: cites ockam/node.py::Node.hidden, and the file has no such name",
+        ),
+        ("`ockam/node.py::route.x`", "docs/wire.md: cites ockam/node.py::route.x, and the file has no such name"),
+        ("`ockam/absent.py`", "docs/wire.md: names ockam/absent.py, which is not there"),
+        ("[the wire](bytes.md#frames)", "docs/wire.md: links to bytes.md, which is not there"),
+        ("`ockam/node.py:12`", "docs/wire.md: cites a line number: .py:12"),
+        ("ockam/node.py#L3", "docs/wire.md: cites a line number: .py#L3"),
+        ("`ockam/node.py`, line 7", "docs/wire.md: cites a line number: .py`, line 7"),
+        ("`ockam/node.py::Node` (lines 7-9)", "docs/wire.md: cites a line number: .py::Node` (lines 7"),
+    ],
+)
+def test_a_citation_that_does_not_hold_is_found(tmp_path: Path, text: str, problem: str) -> None:
+    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See {text}."})
+    assert doc_problems(tmp_path) == [problem]
+
+
+def test_documents_of_every_place_are_read(tmp_path: Path) -> None:
+    names = ["README.md", "docs/a.md", "docs/deep/b.md", "examples/c.md"]
+    plant(tmp_path, {name: "`x/y.py::z`" for name in names})
+    assert len(doc_problems(tmp_path)) == len(names)

@@ -1,0 +1,165 @@
+"""Imports point downward only, and what must stay pure does. It does not judge what a package does with its imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.style.tree import ROOT, package_files, packages, parse, plant
+
+# From the lowest line up. Packages on one line never import each other.
+LINES = (
+    ("bare",),
+    ("ockam", "storage"),
+    ("stream_service", "index_service", "block_manager"),
+    ("block_node", "cardinal_streams"),
+    ("spark_export",),
+    ("stream_node",),
+)
+LEVEL = {package: level for level, line in enumerate(LINES) for package in line}
+
+# Run in a process of its own: imported where an export is asked for, never by loading the module that may ask.
+ONLY_IN_FUNCTIONS = {"spark_export"}
+
+# A state machine is bytes in, events out: time and randomness are parameters.
+IMPURE = {
+    "asyncio",
+    "anyio",
+    "random",
+    "secrets",
+    "select",
+    "socket",
+    "sqlalchemy",
+    "sqlite3",
+    "threading",
+    "time",
+    "trio",
+}
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+    in_function: bool
+
+    @property
+    def top(self) -> str:
+        return self.module.partition(".")[0]
+
+
+def imports(tree: ast.AST, in_function: bool = False) -> Iterator[Import]:
+    """Every absolute import below a node, those by name (`import_module("x")`) too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, in_function) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield Import(node.module, node.lineno, in_function)
+        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+            yield Import(name, node.lineno, in_function)
+        within = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from imports(node, in_function or within)
+
+
+def _imported_by_call(call: ast.Call) -> str | None:
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    if function not in ("import_module", "__import__") or not call.args:
+        return None
+    name = call.args[0]
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+
+
+def layer_problems(root: Path) -> list[str]:
+    problems = [
+        f"{package}/ has no line in {Path(__file__).name}" for package in packages(root) if package not in LEVEL
+    ]
+    for path in package_files(root):
+        place = path.relative_to(root)
+        package = place.parts[0]
+        for each in imports(parse(path)):
+            problem = _import_problem(package, each)
+            if problem:
+                problems.append(f"{place}: imports {each.module} (at {each.line}): {problem}")
+    return problems
+
+
+def _import_problem(package: str, each: Import) -> str | None:
+    if each.top in ("tests", "examples", "tools"):
+        return "not part of what is installed"
+    if each.top == package or each.top not in LEVEL or package not in LEVEL:
+        return None
+    if LEVEL[each.top] > LEVEL[package]:
+        return "upward"
+    if LEVEL[each.top] == LEVEL[package]:
+        return "on the same line"
+    if each.top in ONLY_IN_FUNCTIONS and not each.in_function:
+        return "allowed inside a function only"
+    return None
+
+
+def purity_problems(root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}: imports {each.module} (at {each.line}): a machine is pure"
+        for path in package_files(root)
+        if path.stem.endswith("_machine")
+        for each in imports(parse(path))
+        if each.top in IMPURE
+    ]
+
+
+def test_imports_point_downward() -> None:
+    assert layer_problems(ROOT) == []
+
+
+def test_machines_are_pure() -> None:
+    assert purity_problems(ROOT) == []
+
+
+def test_every_package_that_is_there_is_looked_at() -> None:
+    assert {"bare", "ockam", "storage", "stream_service", "index_service", "stream_node"} <= set(packages(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "problem"),
+    [
+        ("bare/x.py", "import ockam.node", "upward"),
+        ("ockam/x.py", "from stream_service.protocol import Push", "upward"),
+        ("storage/x.py", "def f():\n    import stream_node", "upward"),
+        ("storage/x.py", "from importlib import import_module\nimport_module('stream_node.cli')", "upward"),
+        ("spark_export/x.py", "__import__('stream_node')", "upward"),
+        ("ockam/x.py", "import bare, storage", "on the same line"),
+        ("index_service/a/b.py", "from stream_service import client", "on the same line"),
+        ("block_node/x.py", "if True:\n    import cardinal_streams", "on the same line"),
+        ("stream_node/x.py", "import spark_export.source", "allowed inside a function only"),
+        ("stream_node/x.py", "class A:\n    import spark_export", "allowed inside a function only"),
+        ("bare/x.py", "from tests.support import peer", "not part of what is installed"),
+        ("newcomer/x.py", "import trio", "newcomer/ has no line in test_layers.py"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, path: str, text: str, problem: str) -> None:
+    (found,) = layer_problems(plant(tmp_path, {path: text, f"{path.partition('/')[0]}/__init__.py": ""}))
+    assert found.endswith(problem)
+
+
+def test_right_imports_are_left_alone(tmp_path: Path) -> None:
+    root = plant(
+        tmp_path,
+        {
+            "bare/__init__.py": "import msgspec\nfrom bare import codec\nfrom . import types",
+            "cardinal_streams/__init__.py": "import stream_service.client, index_service, ockam, bare",
+            "block_node/__init__.py": "import block_manager\nimport storage",
+            "stream_node/__init__.py": "import block_node\ndef export():\n    import spark_export",
+            "tests/test_x.py": "import stream_node, bare",
+        },
+    )
+    assert layer_problems(root) == []
+
+
+@pytest.mark.parametrize("text", ["import time", "from trio import sleep", "def f():\n    import sqlite3"])
+def test_a_machine_that_is_not_pure_is_found(tmp_path: Path, text: str) -> None:
+    root = plant(tmp_path, {"ockam/frame_machine.py": text, "ockam/tcp.py": text, "ockam/__init__.py": ""})
+    (found,) = purity_problems(root)
+    assert found.startswith("ockam/frame_machine.py")

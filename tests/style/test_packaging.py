@@ -1,0 +1,208 @@
+"""What is installed is what the code needs: packages, dependencies and locks agree. No index is asked."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.style.test_layers import imports
+from tests.style.tree import ROOT, package_files, packages, parse, plant
+
+# The name that is imported -> the name that is installed, where they are not the same.
+INSTALLED_AS: dict[str, str] = {}
+
+# Packages that run with an extra installed.
+EXTRA_OF = {"spark_export": "spark"}
+
+# What is not in the locks, and why.
+NOT_LOCKED = {
+    "pybare": "installs a package named bare, which is ours",
+    "pyspark": "half a gigabyte, asked for by name",
+}
+
+LOCKS = {"requirements.lock": ("build",), "requirements-dev.lock": ("build", "dev")}
+
+PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)", re.MULTILINE)
+HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """One entry of a lock. `direct` is whether pyproject.toml itself asks for it, by uv's annotation."""
+
+    version: str
+    hashes: int
+    direct: bool
+
+
+def read_lock(text: str) -> dict[str, Pinned]:
+    """A lock's entries by canonical name."""
+    starts = [match.start() for match in PIN.finditer(text)]
+    entries = {}
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        entry = text[start:end]
+        match = PIN.match(entry)
+        assert match
+        entries[canonicalize_name(match["name"])] = Pinned(
+            match["version"], len(HASH.findall(entry)), "stream-node (pyproject.toml" in entry
+        )
+    return {str(name): pinned for name, pinned in entries.items()}
+
+
+def lock_problems(root: Path) -> list[str]:
+    """Where the locks are not what pyproject.toml asks for, as far as can be seen without an index."""
+    project = _project(root)
+    problems, locked = [], {}
+    for lock, groups in LOCKS.items():
+        text = (root / lock).read_text(encoding="utf-8")
+        locked[lock] = entries = read_lock(text)
+        wanted = [Requirement(each) for each in project["project"]["dependencies"]]
+        wanted += [Requirement(each) for group in groups for each in project["dependency-groups"][group]]
+        names = {str(canonicalize_name(each.name)) for each in wanted}
+        problems += [f"{lock}: {name} is not pinned" for name in sorted(names - entries.keys())]
+        problems += [
+            f"{lock}: {name} {pinned.version} is pinned, and pyproject.toml no longer asks for it"
+            for name, pinned in entries.items()
+            if pinned.direct and name not in names
+        ]
+        for each in wanted:
+            pinned_here = entries.get(str(canonicalize_name(each.name)))
+            if pinned_here and not each.specifier.contains(pinned_here.version):
+                problems.append(f"{lock}: {pinned_here.version} is pinned, pyproject.toml asks for {each}")
+        problems += [f"{lock}: {name} has no hash" for name, pinned in entries.items() if not pinned.hashes]
+        problems += [f"{lock}: {name}: {reason}" for name, reason in NOT_LOCKED.items() if name in entries]
+        problems += [
+            f"{lock}: holds an address or an option: {line}" for line in text.splitlines() if _is_foreign(line)
+        ]
+    run, dev = (locked[lock] for lock in LOCKS)
+    problems += [
+        f"requirements-dev.lock: {name} is not {pinned.version}, as in requirements.lock"
+        for name, pinned in run.items()
+        if name not in dev or dev[name].version != pinned.version
+    ]
+    return problems
+
+
+def _is_foreign(line: str) -> bool:
+    return "://" in line or line.startswith("-") or " @ " in line
+
+
+def _project(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def import_problems(root: Path) -> list[str]:
+    """What packages import from elsewhere and pyproject.toml does not declare for them."""
+    project = _project(root)["project"]
+    problems = []
+    for path in package_files(root):
+        place = path.relative_to(root)
+        declared = list(project["dependencies"])
+        declared += project["optional-dependencies"].get(EXTRA_OF.get(place.parts[0], ""), [])
+        names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
+        known = sys.stdlib_module_names | set(packages(root))
+        for each in imports(parse(path)):
+            name = INSTALLED_AS.get(each.top, each.top)
+            if each.top not in known and str(canonicalize_name(name)) not in names:
+                problems.append(f"{place}: imports {each.module} (at {each.line}), which is not declared")
+    return problems
+
+
+def wheel_problems(root: Path) -> list[str]:
+    listed = set(_project(root)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    there = set(packages(root))
+    problems = [f"{name}/ is not in the wheel" for name in sorted(there - listed)]
+    return problems + [f"the wheel lists {name}/, which is not there" for name in sorted(listed - there)]
+
+
+def test_the_wheel_has_every_package() -> None:
+    assert wheel_problems(ROOT) == []
+
+
+def test_what_is_imported_is_declared() -> None:
+    assert import_problems(ROOT) == []
+
+
+def test_the_locks_are_what_is_asked_for() -> None:
+    assert lock_problems(ROOT) == []
+
+
+def test_the_locks_hold_what_they_should() -> None:
+    run, dev = (read_lock((ROOT / lock).read_text(encoding="utf-8")) for lock in LOCKS)
+    assert {"trio", "sqlalchemy", "hatchling"} <= run.keys()
+    assert "pytest" not in run
+    assert {"pytest", "ruff"} <= dev.keys()
+
+
+PROJECT = """
+[project]
+dependencies = ["trio>=0.35"]
+[project.optional-dependencies]
+spark = ["py-spark"]
+[dependency-groups]
+build = ["hatchling"]
+dev = ["pytest"]
+[tool.hatch.build.targets.wheel]
+packages = ["bare"]
+"""
+SHA = "    --hash=sha256:" + "0" * 64
+RUN = f"trio==0.35.1 \\\n{SHA}\n    # via stream-node (pyproject.toml)\nhatchling==1.0 \\\n{SHA} \\\n{SHA}\n"
+DEV = RUN + f"pytest==9.0 ; sys_platform == 'linux' \\\n{SHA}\n"
+
+
+def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
+    files = {
+        "pyproject.toml": PROJECT,
+        "requirements.lock": RUN,
+        "requirements-dev.lock": DEV,
+        "bare/__init__.py": "import os, trio.testing",
+    }
+    root = plant(tmp_path, files)
+    assert (lock_problems(root), import_problems(root), wheel_problems(root)) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("run", "dev", "problem"),
+    [
+        (RUN.replace("hatchling", "flit"), DEV, "requirements.lock: hatchling is not pinned"),
+        (RUN.replace("0.35.1", "0.34"), DEV, "requirements.lock: 0.34 is pinned, pyproject.toml asks for trio>=0.35"),
+        (RUN, DEV + "pybare==1.0 \\\n" + SHA, "requirements-dev.lock: pybare: installs a package"),
+        (RUN, DEV + "x==1.0\n", "requirements-dev.lock: x has no hash"),
+        (RUN, DEV + "# https://x.example/", "requirements-dev.lock: holds an address or an option"),
+        ("--index-url x\n" + RUN, DEV, "requirements.lock: holds an address or an option"),
+        (RUN, DEV.replace("0.35.1", "0.36"), "requirements-dev.lock: trio is not 0.35.1, as in requirements.lock"),
+        (
+            RUN,
+            DEV + f"x==1.0 \\\n{SHA}\n    # via\n    #   stream-node (pyproject.toml:dev)",
+            "requirements-dev.lock: x 1.0 is pinned, and pyproject.toml no longer asks",
+        ),
+    ],
+)
+def test_a_lock_that_does_not_fit_is_found(tmp_path: Path, run: str, dev: str, problem: str) -> None:
+    plant(tmp_path, {"pyproject.toml": PROJECT, "requirements.lock": run, "requirements-dev.lock": dev})
+    assert any(found.startswith(problem) for found in lock_problems(tmp_path))
+
+
+def test_an_import_that_is_not_declared_is_found(tmp_path: Path) -> None:
+    texts = {
+        "bare/x.py": "import py_spark",
+        "spark_export/x.py": "import py_spark, bare",
+        "ockam/x.py": "import sniffio",
+    }
+    found = import_problems(plant(tmp_path, {"pyproject.toml": PROJECT, **texts}))
+    assert found == [
+        "bare/x.py: imports py_spark (at 1), which is not declared",
+        "ockam/x.py: imports sniffio (at 1), which is not declared",
+    ]
+
+
+def test_a_package_that_the_wheel_forgets_or_invents_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, {"pyproject.toml": PROJECT, "ockam/__init__.py": ""})
+    assert wheel_problems(tmp_path) == ["ockam/ is not in the wheel", "the wheel lists bare/, which is not there"]

@@ -1,0 +1,235 @@
+"""Set-up and CI, decision by decision, with stand-ins for interpreter, uv and tools: nothing is installed here.
+
+That the real tools do what the stand-ins say is seen on every fresh clone, by `make test` itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.style.tree import ROOT
+
+# An interpreter: new enough unless OLD, with ensurepip unless NO_ENSUREPIP, with pip unless NO_PIP. What it is asked to
+# install is written to the log. The environments it makes hold itself.
+PYTHON = """#!/bin/sh
+case "$*" in
+-V) echo "Python ${OLD:-3.11.9}" ;;
+*sys.prefix*) case $0 in *.venv*) ;; *) exit 1 ;; esac ;;
+*sys.version_info*) [ -z "${OLD:-}" ] ;;
+*"import ensurepip"*) [ -z "${NO_ENSUREPIP:-}" ] ;;
+*"-m venv"*)
+    for target; do :; done
+    echo "venv${NO_ENSUREPIP:+ without pip}" >>"$LOG"
+    mkdir -p "$target/bin" && cp "$0" "$target/bin/python" && : >"$target/pyvenv.cfg" ;;
+*--version*) case $0 in *.venv*) [ -z "${NO_ENSUREPIP:-}" ] ;; *) [ -z "${NO_PIP:-}" ] ;; esac ;;
+*" install "*)
+    [ -z "${BREAK:-}" ] || exit 1
+    case $0 in *.venv*) who=inner ;; *) who=outer ;; esac
+    case "$*" in *requirements*) echo "$who ${*##* -r }" ;; *) echo "$who project" ;; esac >>"$LOG" ;;
+*) echo "unexpected: $*" >&2; exit 9 ;;
+esac
+"""
+
+UV = """#!/bin/sh
+case "$*" in
+venv*) for target; do :; done
+    echo "uv venv" >>"$LOG"
+    mkdir -p "$target/bin" && cp "$BIN/python3" "$target/bin/python" && : >"$target/pyvenv.cfg" ;;
+*" install "*) case "$*" in *requirements*) echo "uv ${*##* -r }" ;; *) echo "uv project" ;; esac >>"$LOG" ;;
+*) echo "unexpected: $*" >&2; exit 9 ;;
+esac
+"""
+
+RUN_SET = ["requirements.lock", "project"]
+DEV_SET = ["requirements-dev.lock", "project"]
+
+
+class House:
+    """A folder with a copy of the scripts, and a PATH that has the stand-ins and nothing else that is a Python."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "a house"
+        self.bin = directory / "bin"
+        self.log = directory / "log"
+        (self.root / "tools").mkdir(parents=True)
+        self.bin.mkdir()
+        shutil.copy(ROOT / "tools/setup.sh", self.root / "tools/setup.sh")
+        for name in ("pyproject.toml", "requirements.lock", "requirements-dev.lock"):
+            (self.root / name).write_text(name)
+        for tool in ("sh", "cat", "cksum", "cp", "dirname", "env", "mkdir", "rm"):
+            (self.bin / tool).symlink_to(str(shutil.which(tool)))
+        self.add("python3", PYTHON)
+
+    def add(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def setup(self, which: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        fixed = {"PATH": str(self.bin), "BIN": str(self.bin), "LOG": str(self.log)}
+        command = [str(self.bin / "sh"), "tools/setup.sh", which]
+        return subprocess.run(
+            command, cwd=self.root, env=fixed | environment, capture_output=True, text=True, check=False
+        )
+
+    def did(self) -> list[str]:
+        """What was done since the last call."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+
+
+def by(who: str, what: list[str]) -> list[str]:
+    return [f"{who} {each}" for each in what]
+
+
+def test_with_venv(house: House) -> None:
+    ok(house.setup("run"))
+    assert house.did() == ["venv", *by("inner", RUN_SET)]
+
+
+def test_without_ensurepip_the_outer_pip_installs(house: House) -> None:
+    ok(house.setup("run", NO_ENSUREPIP="1"))
+    assert house.did() == ["venv without pip", *by("outer", RUN_SET)]
+
+
+def test_uv_is_preferred_unless_told_not_to(house: House) -> None:
+    house.add("uv", UV)
+    ok(house.setup("run"))
+    assert house.did() == ["uv venv", *by("uv", RUN_SET)]
+    ok(house.setup("dev", NO_UV="1"))
+    assert house.did() == by("inner", DEV_SET)
+
+
+def test_repeating_does_nothing_and_a_change_only_installs(house: House) -> None:
+    ok(house.setup("run"))
+    house.did()
+    ok(house.setup("run"))
+    assert house.did() == []
+    (house.root / "requirements.lock").write_text("changed")
+    ok(house.setup("run"))
+    assert house.did() == by("inner", RUN_SET)
+
+
+def test_dev_after_run_only_adds_and_serves_both(house: House) -> None:
+    ok(house.setup("run"))
+    house.did()
+    ok(house.setup("dev"))
+    assert house.did() == by("inner", DEV_SET)
+    ok(house.setup("run"))
+    assert house.did() == []
+
+
+def test_moved_elsewhere_the_project_is_installed_again(house: House) -> None:
+    ok(house.setup("run"))
+    house.did()
+    house.root = house.root.rename(house.root.with_name("elsewhere"))
+    ok(house.setup("run"))
+    assert house.did() == by("inner", RUN_SET)
+
+
+def test_an_installation_cut_short_starts_over(house: House) -> None:
+    failed = house.setup("run", BREAK="1")
+    assert failed.returncode == 1
+    assert "the packages of requirements.lock could not be installed" in failed.stderr
+    (house.root / ".venv/half").touch()
+    house.did()
+    ok(house.setup("run"))
+    assert house.did() == ["venv", *by("inner", RUN_SET)]
+    assert not (house.root / ".venv/half").exists()
+
+
+@pytest.mark.parametrize("left", ["bin", "pyvenv.cfg"])
+def test_a_half_made_environment_is_made_anew(house: House, left: str) -> None:
+    ok(house.setup("run"))
+    house.did()
+    for name in {"bin", "pyvenv.cfg"} - {left}:
+        shutil.rmtree(house.root / ".venv" / name, ignore_errors=True)
+    (house.root / ".venv/bin/python").unlink(missing_ok=True)
+    ok(house.setup("run"))
+    assert house.did() == ["venv", *by("inner", RUN_SET)]
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(house: House) -> None:
+    (house.root / "papers").mkdir()
+    (house.root / "papers/thesis").touch()
+    refused = house.setup("run", VENV="papers")
+    assert (refused.returncode, house.did()) == (1, [])
+    assert "VENV=papers is there and is no virtual environment" in refused.stderr
+    assert (house.root / "papers/thesis").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"OLD": "3.9.2"}, "Python 3.11 or newer is needed, and Python 3.9.2 was found"),
+        ({"OLD": "3.9.2", "PY": "python3"}, "PY=python3 is Python 3.9.2: Python 3.11 or newer is needed"),
+        ({"PY": "python4"}, "PY=python4: there is no such command"),
+        ({"NO_ENSUREPIP": "1", "NO_PIP": "1"}, "there is no pip of 22.3 or newer"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(house: House, environment: dict[str, str], message: str) -> None:
+    refused = house.setup("run", **environment)
+    assert refused.returncode == 1
+    assert f"setup: {message}" in refused.stderr.splitlines()[-1]
+
+
+def test_without_any_python_it_says_so(house: House) -> None:
+    (house.bin / "python3").unlink()
+    refused = house.setup("run")
+    assert refused.returncode == 1
+    assert "Python 3.11 or newer is needed, and no python3 was found" in refused.stderr
+
+
+def run_ci(directory: Path, check: str, recipe: str) -> subprocess.CompletedProcess[str]:
+    (directory / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
+    (directory / "check").write_text(f"#!/bin/sh\n{check}\n")
+    (directory / "check").chmod(0o755)
+    (directory / "Makefile").write_text(f"test:\n\t@{recipe}\n")
+    environment = {"PATH": os.environ["PATH"], "CI": "true"}
+    return subprocess.run(
+        ["bash", ".ci/run"], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_ci_ends_with_what_the_tests_say(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "echo checked", "echo 3 passed")
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "3 passed"])
+
+
+def test_ci_stops_where_check_fails(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "exit 3", "echo 3 passed")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_ci_fails_where_the_tests_fail(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "true", "echo 1 failed; exit 1")
+    assert done.returncode != 0
+    assert done.stdout.splitlines() == ["1 failed"]
+
+
+def test_ci_fails_and_ends_a_process_that_the_tests_left_behind(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "true", "setsid sleep 1000 >/dev/null 2>&1 & echo $$! >pid; echo 3 passed")
+    assert done.returncode == 1
+    assert "ci: left behind:" in done.stderr
+    assert "sleep 1000" in done.stderr
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    deadline_s = time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
