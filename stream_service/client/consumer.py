@@ -6,7 +6,7 @@ A message is delivered at least once: after a crash, those behind the last save 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 import anyio
@@ -49,8 +49,11 @@ class Consumer:
 
     async def messages(
         self, *, stop_at_end: bool = False, idle_delay_s: float = IDLE_DELAY_S
-    ) -> AsyncIterator[StreamMessage]:
-        """Messages in order, for ever, or until the stream has no more (`stop_at_end`)."""
+    ) -> AsyncGenerator[StreamMessage, None]:
+        """Messages in order, for ever, or until the stream has no more (`stop_at_end`).
+
+        Whoever leaves the loop early closes it: `async with contextlib.aclosing(consumer.messages()) as messages`.
+        """
         if self._next_index is None:
             self._next_index = await self._positions.get(self._stream.name, self._stream.partition)
         while True:
