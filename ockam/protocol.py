@@ -85,6 +85,8 @@ class Protocol(Generic[Q, A]):
         return self.tag + _body_encoder.encode(body)
 
 
+SHOWN_CHARACTERS_MAX = 64
+"""Of a peer's text that goes into an answer or a log line; a payload can have 16 MiB of it."""
 SMALL_SIZES = [bytes((size,)) for size in range(128)]
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
@@ -95,9 +97,9 @@ ERROR = Protocol("error", Error, Error)
 
 
 def find_name(payload: bytes) -> str | None:
-    """The protocol that a payload names, known to us or not; None where it names none."""
+    """The protocol that a payload names, known to us or not, cut to what a log line can bear; None where none."""
     try:
-        return _name_decoder.decode_prefix(payload)[0]
+        return _name_decoder.decode_prefix(payload)[0][:SHOWN_CHARACTERS_MAX]
     except bare.DecodeError:
         return None
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from storage.contract import Operation, StreamRecord
-from storage.database import Database
-from storage.runner import Runner
 
 from index_service.worker import IndexService, IndexStatistics
 from ockam.node import Node
+from storage.contract import Operation, StreamRecord
+from storage.database import Database
+from storage.runner import Runner
 from stream_node.config import Config
 from stream_service.limits import StreamLimits
 from stream_service.workers.service import StreamDirectory, register_service
@@ -54,9 +54,14 @@ def deliver_done(node: Node, done: list[Operation]) -> None:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """streams: stream-partitions served."""
+    """streams: stream-partitions served; for the next five see `stream_service.counters.StreamCounters`."""
 
     streams: int
+    refused: int
+    creates_failed: int
+    pushes_failed: int
+    pulls_failed: int
+    write_failure: str | None
     index: IndexStatistics
 
 
@@ -94,4 +99,13 @@ class Services:
         self._index.register(self._node, self._config.index_addresses)
 
     def statistics(self) -> ServicesStatistics:
-        return ServicesStatistics(self._directory.count, self._index.statistics())
+        counters = self._directory.counters
+        return ServicesStatistics(
+            streams=self._directory.count,
+            refused=counters.refused,
+            creates_failed=counters.creates_failed,
+            pushes_failed=counters.pushes_failed,
+            pulls_failed=counters.pulls_failed,
+            write_failure=counters.write_failure,
+            index=self._index.statistics(),
+        )

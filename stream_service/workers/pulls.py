@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-from storage.contract import Record
-from storage.errors import StorageError
-from storage.runner import Runner
 
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.worker import Worker
+from storage.contract import Record
+from storage.errors import StorageError
+from storage.runner import Runner
+from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.operations import ReadPages
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
@@ -47,11 +48,14 @@ class PullQueue:
     Invariant: at most one read is under way, and its pulls are older than all that wait.
     """
 
-    def __init__(self, worker: Worker, end: StreamEnd, storage: Runner, limits: StreamLimits) -> None:
+    def __init__(
+        self, worker: Worker, end: StreamEnd, storage: Runner, limits: StreamLimits, counters: StreamCounters
+    ) -> None:
         self._worker = worker
         self._end = end
         self._storage = storage
         self._limits = limits
+        self._counters = counters
         self._waiting: list[tuple[Message, PullRequest]] = []
         self._reading = False
 
@@ -93,6 +97,7 @@ class PullQueue:
 
     def _payload(self, message: Message, request: PullRequest, page: list[Record] | StorageError) -> bytes:
         if isinstance(page, StorageError):
+            self._counters.pulls_failed += 1
             logger.error("pull_failed", address=str(self._worker.context.address), reason=str(page))
             return error_payload(f"the stream cannot be read at index {request.index}: {page}")
         _fit(page, _payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES)

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import structlog
-from storage.contract import StreamRecord
-from storage.errors import StorageError
-from storage.runner import Runner
 
 from ockam.address import local
 from ockam.errors import AddressInUse
@@ -19,7 +16,11 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
 from ockam.worker import Worker
+from storage.contract import StreamRecord
+from storage.errors import StorageError
+from storage.runner import Runner
 from stream_service import protocol
+from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.names import generated_name, refusal_of_name, stream_address
 from stream_service.operations import EnsureStreams
@@ -44,6 +45,7 @@ class StreamDirectory:
         now_us: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
+        self.counters = StreamCounters()
         self.node = node
         self.storage = storage
         self.limits = limits
@@ -65,7 +67,7 @@ class StreamDirectory:
 
         def make() -> StreamWorker:
             known, first[0] = first[0], None
-            return StreamWorker(name, partition, known, self.storage, self.limits, self.now_us)
+            return StreamWorker(name, partition, known, self.storage, self.limits, self.now_us, self.counters)
 
         self.node.register([address], make)
         self.count += 1
@@ -82,7 +84,7 @@ class ServiceWorker(Worker):
         try:
             self._create(message)
         except ProtocolError as error:
-            self.reply(message, error_payload(str(error)))
+            self._directory.counters.refuse(self, message, str(error))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
@@ -113,6 +115,7 @@ class ServiceWorker(Worker):
 
     def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
         if operation.error is not None:
+            self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=operation.name, reason=str(operation.error))
             self._later(message, operation.error)
             return
@@ -120,7 +123,7 @@ class ServiceWorker(Worker):
             for record in operation.records:
                 self._directory.open_stream(record)
         except AddressInUse as error:
-            self.reply(message, error_payload(str(error)))
+            self._directory.counters.refuse(self, message, str(error))
             return
         self.context.send_run(requests)
 

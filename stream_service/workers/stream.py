@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import structlog
-from storage.contract import Append, Operation, StreamRecord
-from storage.errors import IndexConflict, StorageError
-from storage.runner import Runner
 
 from ockam.address import Address
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload, find_name
 from ockam.worker import Worker
+from storage.contract import Append, Operation, StreamRecord
+from storage.errors import IndexConflict, StorageError
+from storage.runner import Runner
 from stream_service import protocol
+from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH, PushConfirm, PushRequest, Status
@@ -45,6 +46,7 @@ class StreamWorker(Worker):
         storage: Runner,
         limits: StreamLimits,
         now_us: Callable[[], int],
+        counters: StreamCounters,
     ) -> None:
         self._name = name
         self._partition = partition
@@ -52,9 +54,10 @@ class StreamWorker(Worker):
         self._storage = storage
         self._limits = limits
         self._now_us = now_us
+        self._counters = counters
         self._end = StreamEnd(record.stream_id, record.next_index) if record is not None else StreamEnd(0, 0)
         self._route: tuple[Address, ...] = ()
-        self._pulls = PullQueue(self, self._end, storage, limits)
+        self._pulls = PullQueue(self, self._end, storage, limits, counters)
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -81,7 +84,7 @@ class StreamWorker(Worker):
             try:
                 requests.append(decode_push(payload))
             except ProtocolError as error:
-                self.reply(message, error_payload(str(error)))
+                self._counters.refuse(self, message, str(error))
             else:
                 pushes.append(message)
         if pushes:
@@ -102,10 +105,9 @@ class StreamWorker(Worker):
             if PULL.is_in(payload):
                 self._pulls.add(message, PULL.decode_request(payload))
                 return
-            answer = self._describe(payload)
+            self.reply(message, self._describe(payload))
         except ProtocolError as error:
-            answer = error_payload(str(error))
-        self.reply(message, answer)
+            self._counters.refuse(self, message, str(error))
 
     def _describe(self, payload: bytes) -> bytes:
         """The answer to a create: this stream's Init, under the name of the protocol asked. Raises ProtocolError."""
@@ -139,6 +141,7 @@ class StreamWorker(Worker):
         if operation.error is None:
             self._confirm(pushes, requests, Status.OK, self._end.next_index)
             self._end.next_index += len(pushes)
+            self._counters.write_failure = None
         else:
             self._refuse(pushes, requests, operation.error)
             if isinstance(operation.error, IndexConflict):
@@ -154,6 +157,8 @@ class StreamWorker(Worker):
         self.context.resume()
 
     def _refuse(self, pushes: list[Message], requests: list[PushRequest], error: StorageError) -> None:
+        self._counters.pushes_failed += len(pushes)
+        self._counters.write_failure = str(error)
         logger.error("push_failed", stream=self._name, partition=self._partition, pushes=len(pushes), reason=str(error))
         self.context.call_later(self._limits.error_delay_s, lambda: self._confirm(pushes, requests, Status.ERROR, None))
 
