@@ -6,7 +6,6 @@ Method: `stream-node serve` as a child process, raw connections in both framings
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
