@@ -8,6 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
+
 from storage.contract import Operation, Session
 from storage.schema import metadata
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
-from storage.runner import Runner
 
 from index_service.protocol import (
     INDEX,
@@ -30,6 +29,7 @@ from ockam.message import Message, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError
 from ockam.worker import Worker
+from storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The specification's address, and those under which the real clients look for the service."""

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import structlog
 import trio
-from storage.database import Database
-from storage.runner import RunnerStatistics, ThreadRunner
 
 from ockam.address import split_host_port
 from ockam.connection import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
+from storage.database import Database
+from storage.runner import RunnerStatistics, ThreadRunner
 from stream_node.config import Config
 from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams
 

@@ -52,9 +52,8 @@ def run(command: Callable[[], object]) -> int:
 
 def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
-    from storage.errors import StorageError
-
     from ockam.errors import InvalidAddress
+    from storage.errors import StorageError
     from stream_node.config import ConfigError
     from stream_service.client.errors import ClientError, NodeUnreachable
 

@@ -27,9 +27,9 @@ def verify(
     """
     from rich.console import Console
     from rich.progress import Progress
+
     from storage.database import Database
     from storage.verify import verify as verify_session
-
     from stream_node.config import load_config
 
     config = load_config({"data_dir": data_dir})
