@@ -1,5 +1,6 @@
-"""BARE (draft-devault-bare): compiled codecs for annotated Python types; schemas are in `bare.schema`."""
+"""BARE (draft-devault-bare): compiled codecs for annotated Python types, and the schema language."""
 
+from bare import schema
 from bare.codec import Buffer, Decoder, Encoder, decode, encode
 from bare.errors import BareError, DecodeError, EncodeError, SchemaError
 from bare.limits import Limits
@@ -57,4 +58,5 @@ __all__ = [
     "Void",
     "decode",
     "encode",
+    "schema",
 ]

@@ -54,42 +54,30 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument(
         "message", nargs="?", default="-", metavar="HEX", help="the message; - (default): standard input"
     )
-    decode.add_argument(
-        "--raw", action="store_true", help="standard input is the bytes themselves, not hexadecimal"
-    )
+    decode.add_argument("--raw", action="store_true", help="standard input is the bytes themselves, not hexadecimal")
     decode.set_defaults(run=_decode)
 
     encode = commands.add_parser("encode", help="JSON to message", epilog=_EXAMPLES["encode"])
-    encode.add_argument(
-        "value", nargs="?", default="-", metavar="JSON", help="the value; - (default): standard input"
-    )
+    encode.add_argument("value", nargs="?", default="-", metavar="JSON", help="the value; - (default): standard input")
     encode.add_argument("--raw", action="store_true", help="write the bytes themselves, not hexadecimal")
     encode.set_defaults(run=_encode)
 
     for command in (decode, encode):
-        command.add_argument(
-            "--schema", required=True, type=pathlib.Path, metavar="FILE", help="schema, or Markdown"
-        )
+        command.add_argument("--schema", required=True, type=pathlib.Path, metavar="FILE", help="schema, or Markdown")
         command.add_argument("--type", required=True, metavar="NAME", help="the type of the message")
         command.add_argument("--block", type=int, metavar="N", help="which schema of a Markdown file, from 1")
 
     check = commands.add_parser("check", help="say what is wrong with schemas", epilog=_EXAMPLES["check"])
-    check.add_argument(
-        "files", nargs="+", type=pathlib.Path, metavar="FILE", help="schema, or Markdown with schemas"
-    )
+    check.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="schema, or Markdown with schemas")
     check.set_defaults(run=_check)
 
-    layout = commands.add_parser(
-        "format", help="write a schema in the current syntax", epilog=_EXAMPLES["format"]
-    )
+    layout = commands.add_parser("format", help="write a schema in the current syntax", epilog=_EXAMPLES["format"])
     layout.add_argument("file", metavar="FILE", help="schema; -: standard input")
     layout.add_argument("--write", action="store_true", help="replace the file instead of printing")
     layout.set_defaults(run=_format)
 
     for command in (decode, encode, check, layout):
-        command.add_argument(
-            "--dialect", choices=("auto", "current", "legacy"), default="auto", help="default: auto"
-        )
+        command.add_argument("--dialect", choices=("auto", "current", "legacy"), default="auto", help="default: auto")
     return parser
 
 
@@ -143,8 +131,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check(options: argparse.Namespace) -> None:
     for file in options.files:
         schemas = _schemas(file, options.dialect)
-        names = sum(len(list(schema)) for schema in schemas)
-        sys.stdout.write(f"{file}: {names} types in {len(schemas)} schemas\n")
+        count = sum(len(list(schema)) for schema in schemas)
+        where = f", {len(schemas)} blocks" if file.suffix == MARKDOWN_SUFFIX else ""
+        sys.stdout.write(f"{file}: {count} types{where}\n")
 
 
 def _format(options: argparse.Namespace) -> None:

@@ -84,9 +84,7 @@ class Decoder(Generic[T]):
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
         if self._decode_at is None:
-            self._decode_at = compile_prefix_decoder(
-                self.node, self._limits, self._heads, self._decode_carefully_at
-            )
+            self._decode_at = compile_prefix_decoder(self.node, self._limits, self._heads, self._decode_carefully_at)
         return self._decode_at(data, offset)
 
     def _decode_carefully(self, data: Buffer) -> Any:
@@ -119,9 +117,9 @@ def _decoder(type_: Any) -> Decoder[Any]:
 def encode(value: Any, type_: Any = None) -> bytes:
     """The message of a value, with the default limits.
 
-    Without `type_` the value's own class is the type, which does for structs, enums and plain scalars (int is
-    BARE's int); a list or dict needs its annotation. Raises EncodeError, and TypeError for a type that BARE
-    does not have.
+    Without `type_` (or with None: void needs an `Encoder`) the value's own class is the type, which does for
+    structs, enums and plain scalars (int is BARE's int); a list or dict needs its annotation. Raises
+    EncodeError, and TypeError for a type that BARE does not have.
     """
     chosen: Any = type(value) if type_ is None else type_
     return _encoder(chosen).encode(value)

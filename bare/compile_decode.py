@@ -18,7 +18,8 @@ The source for `struct { request_id: uint data: data }`, in short:
             if p6 != size: raise Irregular
             return PushRequest(v1, data[p5:p6])
         except Exception:
-            return careful(data)
+            pass
+        return careful(data)
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ def compile_decoder(
     with source.block("def decode(data):"):
         with source.block("try:"):
             source.line("size = len(data)")
-            source.line(
-                f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular"
-            )
+            source.line(f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular")
             value, at = compiler.root(node, _At(""))
             source.line(f"if {at} != size: raise Irregular")
             source.line(f"return {value}")
+        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
         with source.block("except Exception:"):
-            source.line("return careful(data)")
+            source.line("pass")
+        source.line("return careful(data)")
     return compiler.made()
 
 
@@ -98,14 +99,14 @@ def compile_prefix_decoder(
     with source.block("def decode(data, start):"):
         with source.block("try:"):
             source.line("size = len(data)")
-            source.line(
-                f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular"
-            )
+            source.line(f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular")
             value, at = compiler.root(node, _At("start"))
             source.line(f"if {at} > size: raise Irregular")
             source.line(f"return {value}, {at}")
+        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
         with source.block("except Exception:"):
-            source.line("return careful(data, start)")
+            source.line("pass")
+        source.line("return careful(data, start)")
     return compiler.made()
 
 
@@ -309,9 +310,7 @@ class _Compiler:
                 run.append(item)
                 following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
                 if not isinstance(following, FixedIntType | FloatType):
-                    values += (
-                        [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
-                    )
+                    values += [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
                     at, run = at.plus(sum(part.size for part in run)), []
             else:
                 value, at = self._part(item, at)

@@ -16,7 +16,8 @@ The source for `struct { request_id: uint data: data }`, in short:
             out = (ONE[v1] if v1 < 128 else encode_uint(v1)) + ...
             return out
         except Exception:
-            return careful(value)
+            pass
+        return careful(value)
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from bare.model import (
 )
 from bare.source import Source, joined
 from bare.types import Some, Tagged
-from bare.varint import ONE_BYTE, encode_uint
+from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint
 
 
 def compile_encoder(
@@ -63,8 +64,10 @@ def compile_encoder(
             source.line(f"out = {joined(compiler.root(node, 'value'))}")
             source.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
             source.line("return out")
+        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
         with source.block("except Exception:"):
-            source.line("return careful(value)")
+            source.line("pass")
+        source.line("return careful(value)")
     return compiler.made()
 
 
@@ -73,7 +76,8 @@ def _is_not(value: str, type_name: str) -> str:
 
 
 def _uint(value: str) -> str:
-    return f"(ONE[{value}] if {value} < 128 else encode_uint({value}))"
+    two = f"MORE[{value} & 127] + ONE[{value} >> 7]"
+    return f"(ONE[{value}] if {value} < 128 else {two} if {value} < 16384 else encode_uint({value}))"
 
 
 class _Compiler:
@@ -87,6 +91,7 @@ class _Compiler:
         self.source = Source(
             Irregular=Irregular,
             ONE=ONE_BYTE,
+            MORE=FIRST_BYTE,
             encode_uint=encode_uint,
             Some=Some,
             Tagged=Tagged,
@@ -116,11 +121,7 @@ class _Compiler:
         return self.source.made("encode")
 
     def _part(self, node: BareType, value: str) -> list[str]:
-        return (
-            self._call(node, value)
-            if is_called(node, self._heads, self._nest)
-            else self._written(node, value)
-        )
+        return self._call(node, value) if is_called(node, self._heads, self._nest) else self._written(node, value)
 
     def _call(self, node: BareType, value: str) -> list[str]:
         if id(node) not in self._functions:
@@ -146,9 +147,7 @@ class _Compiler:
                 self.source.line(_is_not(value, "bytes"))
                 return [self._length(value), value]
             case DataType(length=length):
-                self.source.line(
-                    f"if {value}.__class__ is not bytes or len({value}) != {length}: raise Irregular"
-                )
+                self.source.line(f"if {value}.__class__ is not bytes or len({value}) != {length}: raise Irregular")
                 return [value]
             case VoidType():
                 self.source.line(f"if {value} is not None: raise Irregular")
@@ -233,9 +232,7 @@ class _Compiler:
         return [*head, f'b"".join({out})']
 
     def _append(self, out: str, parts: list[str]) -> None:
-        self.source.line(
-            f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)"
-        )
+        self.source.line(f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)")
 
     def _map(self, node: MapType, value: str) -> list[str]:
         self.source.line(_is_not(value, "dict"))
@@ -264,9 +261,7 @@ class _Compiler:
             test = str(tag)
             if not node.tagged:
                 test = self.source.constant(python_types(member))
-            with self.source.block(
-                f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"
-            ):
+            with self.source.block(f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"):
                 self._nest += 1
                 parts = [self.source.constant(encode_uint(tag)), *self._part(member, inner)]
                 self.source.line(f"{out} = {joined(parts)}")

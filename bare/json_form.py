@@ -148,9 +148,7 @@ def _map_from_json(node: MapType, form: Any, path: str) -> dict[Any, Any]:
             raise EncodeError(f"wants an object, not {type(form).__name__}", path)
         pairs = list(form.items())
     else:
-        pairs = [
-            (pair[0], pair[1]) for pair in _array(form, path) if isinstance(pair, list) and len(pair) == 2
-        ]
+        pairs = [(pair[0], pair[1]) for pair in _array(form, path) if isinstance(pair, list) and len(pair) == 2]
         if len(pairs) != len(form):
             raise EncodeError("wants an array of [key, value]", path)
     found: dict[Any, Any] = {}

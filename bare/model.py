@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bare.types import Some, Tagged
 
@@ -24,15 +25,13 @@ class Unknown:
     """Stands in `python_types` for a type that is still being built: it may turn out to be any."""
 
 
-@dataclass(eq=False, slots=True)
-class VarintType:
+class VarintType(msgspec.Struct, eq=False):
     """uint, or int when `signed`: at most 64 bits."""
 
     signed: bool
 
 
-@dataclass(eq=False, slots=True)
-class FixedIntType:
+class FixedIntType(msgspec.Struct, eq=False):
     """u8 .. u64, i8 .. i64. `code` is the letter of the `struct` module."""
 
     name: str
@@ -42,8 +41,7 @@ class FixedIntType:
     high: int
 
 
-@dataclass(eq=False, slots=True)
-class FloatType:
+class FloatType(msgspec.Struct, eq=False):
     """f32, f64."""
 
     name: str
@@ -51,70 +49,60 @@ class FloatType:
     size: int
 
 
-@dataclass(eq=False, slots=True)
-class BoolType:
+class BoolType(msgspec.Struct, eq=False):
     """bool."""
 
 
-@dataclass(eq=False, slots=True)
-class StrType:
+class StrType(msgspec.Struct, eq=False):
     """str."""
 
 
-@dataclass(eq=False, slots=True)
-class DataType:
+class DataType(msgspec.Struct, eq=False):
     """data, or data[length]."""
 
     length: int | None = None
 
 
-@dataclass(eq=False, slots=True)
-class VoidType:
+class VoidType(msgspec.Struct, eq=False):
     """void: nothing on the wire."""
 
 
-@dataclass(eq=False, slots=True)
-class EnumType:
+class EnumType(msgspec.Struct, eq=False):
     """enum. The members are those of `cls`, by value."""
 
     cls: type[enum.IntEnum]
     by_value: dict[int, enum.IntEnum]
 
 
-@dataclass(eq=False, slots=True)
-class OptionalType:
+class OptionalType(msgspec.Struct, eq=False):
     """optional<item>. `wrapped`: a present value is a `Some`, because the item itself may be None."""
 
     item: BareType
     wrapped: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class ListType:
+class ListType(msgspec.Struct, eq=False):
     """list<item>, or list<item>[length]."""
 
     item: BareType
     length: int | None = None
 
 
-@dataclass(eq=False, slots=True)
-class MapType:
+class MapType(msgspec.Struct, eq=False):
     """map<key><value>."""
 
     key: BareType
     value: BareType
 
 
-@dataclass(eq=False, slots=True)
-class UnionType:
+class UnionType(msgspec.Struct, eq=False):
     """union: (tag, member) in the order of definition. `tagged`: values are `Tagged`."""
 
     members: tuple[tuple[int, BareType], ...]
     tagged: bool
 
 
-@dataclass(eq=False, slots=True)
-class StructType:
+class StructType(msgspec.Struct, eq=False):
     """struct: (name, type) in wire order. `cls` takes the first `positional` by position, others by name."""
 
     cls: type[Any]
@@ -122,15 +110,14 @@ class StructType:
     positional: int = 0
 
 
-@dataclass(eq=False, slots=True)
-class NamedType:
+class NamedType(msgspec.Struct, eq=False):
     """A schema's name for a type that contains itself, and is no struct. `kinds` are the Python types of its
     values as far as they are known before it is filled.
     """
 
     name: str
     kinds: frozenset[type] = frozenset((Unknown,))
-    target: BareType | None = field(default=None, repr=False)
+    target: BareType | None = None
 
 
 BareType = (
@@ -227,9 +214,7 @@ def python_types(node: BareType) -> frozenset[type]:
         case MapType():
             return frozenset((dict,))
         case UnionType(members=members, tagged=tagged):
-            return (
-                frozenset((Tagged,)) if tagged else frozenset().union(*(python_types(m) for _, m in members))
-            )
+            return frozenset((Tagged,)) if tagged else frozenset().union(*(python_types(m) for _, m in members))
         case NamedType(target=target, kinds=kinds):
             return kinds if target is None else python_types(target)
 

@@ -47,9 +47,7 @@ def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], valu
     except RecursionError as error:
         raise EncodeError("value is nested deeper than the stack allows", writer.path()) from error
     if len(writer.out) > limits.message_bytes_max:
-        raise EncodeError(
-            f"message of {len(writer.out)} bytes is over the limit of {limits.message_bytes_max}"
-        )
+        raise EncodeError(f"message of {len(writer.out)} bytes is over the limit of {limits.message_bytes_max}")
     return bytes(writer.out)
 
 

@@ -24,7 +24,6 @@ from bare.model import (
     FixedIntType,
     ListType,
     MapType,
-    NamedType,
     OptionalType,
     StrType,
     StructType,
@@ -146,9 +145,7 @@ class _Resolver:
         if base is Tagged:
             return UnionType(ordered, tagged=True)
         if needs_tags(ordered):
-            raise TypeError(
-                f"members of {union!r} have the same Python type: annotate bare.Tagged instead of {base!r}"
-            )
+            raise TypeError(f"members of {union!r} have the same Python type: annotate bare.Tagged instead of {base!r}")
         return UnionType(ordered, tagged=False)
 
     def _optional(self, annotation: Any) -> BareType:
@@ -159,9 +156,7 @@ class _Resolver:
             return OptionalType(self._item(typing.get_args(rest[0])[0]), wrapped=True)
         item = self._item(rest[0])
         if needs_some(item):
-            raise TypeError(
-                f"{annotation!r}: the item can be None itself, so present values need bare.Some[...]"
-            )
+            raise TypeError(f"{annotation!r}: the item can be None itself, so present values need bare.Some[...]")
         return OptionalType(item)
 
     def _struct(self, cls: type[msgspec.Struct]) -> BareType:
@@ -206,7 +201,5 @@ def _is_finite(node: BareType, finite: set[int]) -> bool:
             return any(_is_finite(part, finite) for part in parts(node))
         case ListType(length=int()):
             return _is_finite(node.item, finite)
-        case NamedType(target=target):
-            return target is not None and _is_finite(target, finite)
         case _:
             return True

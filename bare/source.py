@@ -29,13 +29,10 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Lines below `head`, such as `if x:`. A block that stays empty gets `pass`."""
+        """Lines below `head`, such as `if x:`. There must be at least one."""
         self.line(head)
         self._indent += 1
-        before = len(self._lines)
         yield
-        if len(self._lines) == before:
-            self.line("pass")
         self._indent -= 1
 
     def name(self, prefix: str) -> str:

@@ -10,16 +10,14 @@ form: the last byte of several is never zero. int is the same after zigzag: 0, -
 
 from __future__ import annotations
 
-from struct import Struct
-
 from bare.errors import Irregular
 from bare.model import UINT_MAX
 
 VARINT_BYTES_MAX = 10
 
-# The encodings of 0 to 127, and the way to those of two bytes.
+# The encodings of 0 to 127, and the bytes of those seven bits where more follow.
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
-_two_bytes = Struct("<H").pack
+FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 
 
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
@@ -52,15 +50,16 @@ def long_uint(data: bytes, at: int) -> tuple[int, int]:
 
 def encode_uint(value: int) -> bytes:
     """The shortest form of `value`. Raises Irregular unless it is from 0 to 2^64 - 1."""
-    if 0 <= value < 16384:
-        return ONE_BYTE[value] if value < 128 else _two_bytes(value & 127 | 128 | value >> 7 << 8)
+    if 0 <= value < 128:
+        return ONE_BYTE[value]
     if not 0 <= value <= UINT_MAX:
         raise Irregular
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     if value < 1 << 28:
-        low, high = value & 127 | 128, value >> 7
-        if high < 1 << 14:
-            return bytes((low, high & 127 | 128, high >> 7))
-        return bytes((low, high & 127 | 128, high >> 7 & 127 | 128, high >> 14))
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128, value >> 21))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

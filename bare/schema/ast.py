@@ -6,8 +6,10 @@ order of definitions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
 
 
 class Position(NamedTuple):
@@ -21,8 +23,7 @@ class Position(NamedTuple):
 NOWHERE = Position(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Comments:
+class Comments(msgspec.Struct, frozen=True):
     """Comments of one item, without the `#`: those above it (None is an empty line), the one beside it."""
 
     above: tuple[str | None, ...] = ()
@@ -32,134 +33,137 @@ class Comments:
 NO_COMMENTS = Comments()
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+# Fields that say how a thing was written and not what it means.
+_WRITING = frozenset(("at", "comments", "closing", "stated"))
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """A part of a tree, equal to another if they mean the same."""
+
+    def _meaning(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _WRITING)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, _Node) and self._meaning() == other._meaning()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._meaning()))
+
+
+class Primitive(_Node, frozen=True):
     """uint, int, u8..u64, i8..i64, f32, f64, bool, str, void; and data without a length."""
 
     name: str
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class FixedData:
+class FixedData(_Node, frozen=True):
     """data[length]."""
 
     length: int
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(_Node, frozen=True):
     """A type defined elsewhere."""
 
     name: str
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(_Node, frozen=True):
     """optional<item>."""
 
     item: Type
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(_Node, frozen=True):
     """list<item>, or list<item>[length]."""
 
     item: Type
     length: int | None = None
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(_Node, frozen=True):
     """map<key><value>."""
 
     key: Type
     value: Type
-    at: Position = field(default=NOWHERE, compare=False)
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class EnumMember:
+class EnumMember(_Node, frozen=True):
     """A name and its number; `stated` if the number was written out."""
 
     name: str
     value: int
-    stated: bool = field(default=True, compare=False)
-    comments: Comments = field(default=NO_COMMENTS, compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    stated: bool = True
+    comments: Comments = NO_COMMENTS
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Enum:
+class Enum(_Node, frozen=True):
     """enum { members }. `closing` holds the comments before the closing brace."""
 
     members: tuple[EnumMember, ...]
-    closing: tuple[str | None, ...] = field(default=(), compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    closing: tuple[str | None, ...] = ()
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class UnionMember:
+class UnionMember(_Node, frozen=True):
     """A type and its tag; `stated` if the tag was written out."""
 
     type: Type
     tag: int
-    stated: bool = field(default=True, compare=False)
-    comments: Comments = field(default=NO_COMMENTS, compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    stated: bool = True
+    comments: Comments = NO_COMMENTS
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
+class Union(_Node, frozen=True):
     """union { members }."""
 
     members: tuple[UnionMember, ...]
-    closing: tuple[str | None, ...] = field(default=(), compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    closing: tuple[str | None, ...] = ()
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(_Node, frozen=True):
     """One field of a struct."""
 
     name: str
     type: Type
-    comments: Comments = field(default=NO_COMMENTS, compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    comments: Comments = NO_COMMENTS
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(_Node, frozen=True):
     """struct { fields }."""
 
     fields: tuple[Field, ...]
-    closing: tuple[str | None, ...] = field(default=(), compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    closing: tuple[str | None, ...] = ()
+    at: Position = NOWHERE
 
 
 Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(_Node, frozen=True):
     """type name type."""
 
     name: str
     type: Type
-    comments: Comments = field(default=NO_COMMENTS, compare=False)
-    at: Position = field(default=NOWHERE, compare=False)
+    comments: Comments = NO_COMMENTS
+    at: Position = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(_Node, frozen=True):
     """A whole schema: its definitions by name, in the order of the text."""
 
     definitions: dict[str, Definition]
-    closing: tuple[str | None, ...] = field(default=(), compare=False)
+    closing: tuple[str | None, ...] = ()
 
 
 def parts(type_: Type) -> tuple[Type, ...]:
@@ -184,7 +188,18 @@ def names_in(type_: Type) -> list[Name]:
     return [name for part in parts(type_) for name in names_in(part)]
 
 
-def in_order(definitions: dict[str, Definition]) -> list[Definition]:
+def is_in_order(definitions: Iterable[Definition]) -> bool:
+    """Whether every definition stands after those that it uses, as far as they are among these at all."""
+    listed = list(definitions)
+    waiting = {definition.name for definition in listed}
+    for definition in listed:
+        if any(name.name in waiting for name in names_in(definition.type)):
+            return False
+        waiting.discard(definition.name)
+    return True
+
+
+def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
     """Definitions with those that they use before them, else in their own order. Where types contain each
     other there is no such order, and the one met first comes last.
     """

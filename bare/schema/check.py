@@ -19,6 +19,7 @@ from bare.schema.ast import (
     Struct,
     Type,
     Union,
+    in_order,
     names_in,
     parts,
 )
@@ -62,9 +63,7 @@ class _Checker:
                 if name.name not in self._all:
                     raise _error(f"{name.name} is not defined", name.at)
                 if not self._older and name.name == definition.name:
-                    raise _error(
-                        f"{name.name} contains itself, which only older drafts allow (legacy)", name.at
-                    )
+                    raise _error(f"{name.name} contains itself, which only older drafts allow (legacy)", name.at)
                 if not self._older and name.name not in before:
                     raise _error(
                         f"{name.name} is used before its definition: move that up, or read it as legacy",
@@ -75,10 +74,11 @@ class _Checker:
     def endless(self) -> None:
         """Every type has a value that ends."""
         finite: set[str] = set(self._known) - set(self._own)
+        ordered = in_order(self._own)
         grown = True
         while grown:
             grown = False
-            for definition in self._own.values():
+            for definition in ordered:
                 if definition.name not in finite and _blocking(definition.type, finite) is None:
                     finite.add(definition.name)
                     grown = True
@@ -87,9 +87,7 @@ class _Checker:
             seen = {definition.name}
             while blocking is not None:
                 if blocking.name in seen:
-                    what = (
-                        f"{blocking.name} contains itself without end: make it optional, a list or a map here"
-                    )
+                    what = f"{blocking.name} contains itself without end: make it optional, a list or a map here"
                     raise _error(what, blocking.at)
                 seen.add(blocking.name)
                 blocking = _blocking(self._own[blocking.name].type, finite)
@@ -105,9 +103,7 @@ class _Checker:
                 self._struct(type_)
             case Map(key=key):
                 if not self._is_key(key):
-                    raise _error(
-                        "the key of a map must be an enum or a primitive, not f32, f64 or void", key.at
-                    )
+                    raise _error("the key of a map must be an enum or a primitive, not f32, f64 or void", key.at)
         for part in parts(type_):
             if not isinstance(type_, Union) and self._resolved(part) == Primitive("void"):
                 raise _error("void may only be a member of a union, or a whole message", part.at)
@@ -180,9 +176,7 @@ def _blocking(type_: Type, finite: set[str]) -> Name | None:
             each = [_blocking(member.type, finite) for member in members]
             return None if not each or None in each else each[0]
         case Struct() | List(length=int()):
-            return next(
-                (name for part in parts(type_) if (name := _blocking(part, finite)) is not None), None
-            )
+            return next((name for part in parts(type_) if (name := _blocking(part, finite)) is not None), None)
         case _:
             return None
 

@@ -4,7 +4,9 @@
 - `current`: drafts -12 on. Names before use, no recursion, ascending tags, current spelling. - `legacy`:
 current and older spelling (`[]T`, `(A | B)`, `string`, `type X { .. }`, `enum X { .. }`), names in any order,
   recursion that can end, tags in any order. The stream specification is written so.
-- `auto`: whatever either of them takes.
+- `auto`: for texts of either kind. Since the older rules take whatever the current ones take, and read it
+alike, this is
+  legacy by a name that promises less.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from bare.errors import SchemaError
 from bare.schema.ast import Definition, Document
 from bare.schema.check import check
 from bare.schema.parser import parse_text
@@ -35,23 +36,7 @@ def parse_with(
     """As `parse`, for a text that may use the definitions of `known`."""
     if dialect not in ("auto", "current", "legacy"):
         raise ValueError(f"dialect must be auto, current or legacy, not {dialect!r}")
-    if dialect == "auto":
-        try:
-            return parse_with(text, known, "current", pedantic=pedantic, line=line)
-        except SchemaError as error:
-            return _parse_legacy_instead(error, text, known, pedantic, line)
-    document = parse_text(text, dialect, line)
-    check(document, known, older=dialect == "legacy", pedantic=pedantic)
+    older = dialect != "current"
+    document = parse_text(text, older, line)
+    check(document, known, older=older, pedantic=pedantic)
     return document
-
-
-def _parse_legacy_instead(
-    error: SchemaError, text: str, known: Mapping[str, Definition], pedantic: bool, line: int
-) -> Document:
-    """Reads as legacy what is not current. If both fail, the one that came further knows better."""
-    try:
-        return parse_with(text, known, "legacy", pedantic=pedantic, line=line)
-    except SchemaError as other:
-        if (other.line, other.column) > (error.line, error.column):
-            raise other from None
-    raise error

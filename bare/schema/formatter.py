@@ -1,7 +1,8 @@
 """Writes schemas in the current syntax, in one layout. It keeps comments and checks nothing.
 
-A definition that uses another is written after it, because the current drafts ask for that; where types
-contain each other, no order is right, and the result can only be read as legacy.
+A definition that uses another is written after it, because the current drafts ask for that. Where types
+contain each other no order is right: their schema keeps the order that it has, and can only be read as
+legacy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bare.schema.ast import (
     Union,
     UnionMember,
     in_order,
+    is_in_order,
 )
 
 INDENT = "    "
@@ -33,7 +35,8 @@ def format_document(document: Document) -> str:
     """The text of a schema, with a line end at its end."""
     chunks: list[str] = []
     before: Definition | None = None
-    for definition in in_order(document.definitions):
+    ordered = in_order(document.definitions)
+    for definition in ordered if is_in_order(ordered) else document.definitions.values():
         lines = _item(f"type {definition.name} {_type(definition.type, '')}", definition.comments, "")
         if before is not None and not (_is_short(before) and _is_short(definition)):
             chunks.append("")

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from bare.schema.ast import Position
 
 # Only ASCII is alphabetic here (section 3 of the draft); anything else is a sign, for the parser to refuse.
-_TOKEN = re.compile(
-    r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-z0-9_]+)|(?P<sign>.)", re.DOTALL
-)
+_TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-z0-9_]+)|(?P<sign>.)", re.DOTALL)
 
 
 @dataclass(slots=True)

@@ -46,9 +46,7 @@ class Schema:
     can be used too; any other name is a KeyError.
     """
 
-    def __init__(
-        self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT
-    ) -> None:
+    def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
         self.document = document
         self.limits = limits
         builder = _Builder(document, {} if known is None else known.models)
@@ -174,9 +172,7 @@ class _Builder:
         return StructType(cls, positional=len(fields))
 
     def _filled(self, node: StructType, struct: ast.Struct, place: str) -> StructType:
-        node.fields = tuple(
-            (item.name, self._node(item.type, f"{place}.{item.name}")) for item in struct.fields
-        )
+        node.fields = tuple((item.name, self._node(item.type, f"{place}.{item.name}")) for item in struct.fields)
         return node
 
     def _node(self, type_: ast.Type, place: str) -> BareType:

@@ -24,7 +24,7 @@ def blocks(markdown: str) -> list[Block]:
     """The schemas of a document, in its order."""
     found: list[Block] = []
     marks, info, start = "", "", 0
-    lines = markdown.splitlines()
+    lines = markdown.replace("\r\n", "\n").split("\n")
     for number, line in enumerate(lines, 1):
         fence = _FENCE.fullmatch(line)
         if not marks and fence:

@@ -21,7 +21,6 @@ What a text means is checked in `bare.schema.check`.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX
 from bare.schema.ast import (
@@ -45,8 +44,6 @@ from bare.schema.ast import (
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Token, tokens
 
-Syntax = Literal["current", "legacy"]
-
 # Ours: deeper types than this are refused, so that neither this parser nor a codec runs out of stack.
 NEST_MAX = 64
 
@@ -55,9 +52,9 @@ _FIELD_NAME = re.compile(r"[a-z][A-Za-z0-9_]*")
 _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-def parse_text(text: str, syntax: Syntax, line: int = 1) -> Document:
-    """The definitions of a text whose first line is number `line`. Raises SchemaError."""
-    return _Parser(tokens(text, line), older=syntax == "legacy").document()
+def parse_text(text: str, older: bool, line: int = 1) -> Document:
+    """The definitions of a text whose first line is number `line`; `older` takes both syntaxes. Raises SchemaError."""
+    return _Parser(tokens(text, line), older).document()
 
 
 class _Parser(Cursor):
@@ -91,9 +88,7 @@ class _Parser(Cursor):
         self.advance()
         at = self.next.at
         if not _TYPE_NAME.fullmatch(self.next.text):
-            raise self.error(
-                f"a type name is expected, not {self.found()}: A-Z first, then letters and digits"
-            )
+            raise self.error(f"a type name is expected, not {self.found()}: A-Z first, then letters and digits")
         name = self.advance().text
         if self.next.text in ("=", ":"):
             raise self.error(f"nothing stands between a name and its type: remove {self.found()}")
@@ -260,9 +255,7 @@ class _Parser(Cursor):
         while self.next.text not in ("}", ""):
             above, field_at = self.comments_above(), self.next.at
             if not _FIELD_NAME.fullmatch(self.next.text):
-                raise self.error(
-                    f"a field name is expected, not {self.found()}: a-z first, then letters, digits, `_`"
-                )
+                raise self.error(f"a field name is expected, not {self.found()}: a-z first, then letters, digits, `_`")
             name = self.advance().text
             self.expect(":", f"between the field {name} and its type")
             type_ = self._type()

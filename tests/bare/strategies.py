@@ -52,9 +52,7 @@ def enums(draw: st.DrawFn) -> ast.Enum:
 def keys(names: tuple[str, ...]) -> st.SearchStrategy[ast.Type]:
     """Types that can be keys; `names` are those of enums."""
     lengths = st.integers(1, 5).map(ast.FixedData)
-    found: st.SearchStrategy[ast.Type] = (
-        st.sampled_from(KEY_PRIMITIVES).map(ast.Primitive) | lengths | enums()
-    )
+    found: st.SearchStrategy[ast.Type] = st.sampled_from(KEY_PRIMITIVES).map(ast.Primitive) | lengths | enums()
     return found | st.sampled_from(names).map(ast.Name) if names else found
 
 
@@ -89,9 +87,7 @@ FIELD_NAMES = [
 
 
 @functools.cache
-def types(
-    names: tuple[str, ...], enum_names: tuple[str, ...], later: tuple[str, ...]
-) -> st.SearchStrategy[ast.Type]:
+def types(names: tuple[str, ...], enum_names: tuple[str, ...], later: tuple[str, ...]) -> st.SearchStrategy[ast.Type]:
     """Any type but void. `names` may stand anywhere, `later` (defined here or further on) behind a count."""
     leaves: st.SearchStrategy[ast.Type] = (
         st.sampled_from(PART_PRIMITIVES).map(ast.Primitive) | st.integers(1, 5).map(ast.FixedData) | enums()

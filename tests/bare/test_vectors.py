@@ -34,8 +34,7 @@ STREAM = vectors("stream_messages.json")
 DATA_16 = bytes.fromhex("aaeeffeeddccbbaaeeddccbbeeddccbb")
 
 STREAM_TYPES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (CreateStreamRequest, Init, PushRequest, PushConfirm, PullRequest, PullResponse)
+    cls.__name__: cls for cls in (CreateStreamRequest, Init, PushRequest, PushConfirm, PullRequest, PullResponse)
 } | {
     "union (CreateStreamRequest | PushRequest)": Annotated[
         CreateStreamRequest | PushRequest, bare.Union({0: CreateStreamRequest, 1: PushRequest})
