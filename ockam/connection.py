@@ -164,8 +164,10 @@ class Connection(Worker):
     async def _receive_loop(self) -> str:
         try:
             first = b"" if self._wire is not None else await self._learn_wire()
+            if first is None:
+                raise RemoteProtocolError("header_timeout", f"no header came in {self._limits.header_s} s")
             if self._wire is None:
-                return "header_timeout" if first is None else "closed_before_header"
+                return "closed_before_header"
             reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
             chunk = first or b""
             if self._wire.hello:
