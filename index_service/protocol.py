@@ -6,7 +6,7 @@ left: a body that has exactly one more uint after the plain form is the partitio
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, cast
 
 import msgspec
 
@@ -63,14 +63,11 @@ PartitionRequest: TypeAlias = Annotated[
     GetPartitionIndex | SavePartitionIndex, bare.Union({0: GetPartitionIndex, 1: SavePartitionIndex})
 ]
 
-INDEX: Protocol[GetIndex | SaveIndex, Index] = Protocol("stream_index", PlainRequest, Index)
-PARTITIONED_BODY: Protocol[GetPartitionIndex | SavePartitionIndex, PartitionIndex] = Protocol(
-    "stream_index", PartitionRequest, PartitionIndex
-)
+INDEX = Protocol("stream_index", cast("type[GetIndex | SaveIndex]", PlainRequest), Index)
+_partition_request = cast("type[GetPartitionIndex | SavePartitionIndex]", PartitionRequest)
+PARTITIONED_BODY = Protocol("stream_index", _partition_request, PartitionIndex)
 """The specification's partitioned form, under the plain name."""
-INDEX_PARTITIONED: Protocol[GetPartitionIndex | SavePartitionIndex, PartitionIndex] = Protocol(
-    "stream_index_partitioned", PartitionRequest, PartitionIndex
-)
+INDEX_PARTITIONED = Protocol("stream_index_partitioned", _partition_request, PartitionIndex)
 """The same messages under the name that the real services and clients use."""
 
 Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionIndex

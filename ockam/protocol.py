@@ -37,10 +37,10 @@ class Protocol(Generic[Q, A]):
     def __init__(self, name: str, request: type[Q], response: type[A]) -> None:
         self.name = name
         self.tag = bare.encode(name, str)
-        self._request_encoder = bare.Encoder(request)
-        self._request_decoder = bare.Decoder(request)
-        self._response_encoder = bare.Encoder(response)
-        self._response_decoder = bare.Decoder(response)
+        self._request_encoder: bare.Encoder[Q] = bare.Encoder(request)
+        self._request_decoder: bare.Decoder[Q] = bare.Decoder(request)
+        self._response_encoder: bare.Encoder[A] = bare.Encoder(response)
+        self._response_decoder: bare.Decoder[A] = bare.Decoder(response)
 
     def encode_request(self, request: Q) -> bytes:
         return self._wrap(self._request_encoder.encode(request))

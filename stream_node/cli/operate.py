@@ -38,11 +38,11 @@ def verify(
         session = database.read_session()
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("verifying", total=None)
-            report = verify_session(session, on_progress=lambda done: progress.update(task, completed=done))
+            report = verify_session(session, lambda streams, messages: progress.update(task, completed=messages))
         session.close()
     finally:
         database.close()
-    ok = not report.problems
+    ok = report.sound
     if as_json:
         typer.echo(
             json.dumps(
@@ -50,7 +50,7 @@ def verify(
                     "ok": ok,
                     "streams": report.streams,
                     "messages": report.messages,
-                    "bytes": report.bytes,
+                    "bytes": report.size_bytes,
                     "problems": list(report.problems),
                 }
             )
@@ -59,8 +59,8 @@ def verify(
         for problem in report.problems:
             typer.echo(problem)
         typer.echo(
-            f"{report.streams:,} streams, {report.messages:,} messages, {report.bytes:,} bytes: "
-            + ("all as it should be" if ok else f"{len(report.problems)} problems")
+            f"{report.streams:,} streams, {report.messages:,} messages, {report.size_bytes:,} bytes: "
+            + ("all as it should be" if ok else f"{report.problem_count:,} problems")
         )
     if not ok:
         raise SystemExit(1)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -147,7 +147,7 @@ async def _partition(client: StreamClient, name: str, partition: int) -> Stream:
 
 def _lines(files: list[Path], stack: ExitStack) -> Iterator[bytes]:
     """Lines without their line ends, of each file in turn."""
-    sources = [stack.enter_context(file.open("rb")) for file in files] or [sys.stdin.buffer]
+    sources: list[BinaryIO] = [stack.enter_context(file.open("rb")) for file in files] or [sys.stdin.buffer]
     for source in sources:
         for line in source:
             yield line.removesuffix(b"\n").removesuffix(b"\r")

@@ -164,7 +164,7 @@ class Demo:
         started_s = time.monotonic()
         stored: dict[int, dict[int, bytes]] = {}
         for target in stream.partitions:
-            stored[target.partition] = kept = {}
+            kept = stored[target.partition] = dict[int, bytes]()
             while page := await target.pull(len(kept), 1_000):
                 kept.update((message.index, message.data) for message in page)
         self._add_step("pulled back, to compare", time.monotonic() - started_s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
@@ -13,7 +14,17 @@ from ockam.address import Address, local
 from ockam.message import Message
 from ockam.protocol import Protocol
 from stream_service.names import stream_address
-from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushRequest, Status
+from stream_service.protocol import (
+    CREATE,
+    PULL,
+    PUSH,
+    CreateStream,
+    PullRequest,
+    PullResponse,
+    PushConfirm,
+    PushRequest,
+    Status,
+)
 from tests.simulation.auditor import Auditor
 from tests.simulation.network import Network
 
@@ -33,9 +44,7 @@ class Client:
         self._arrived = trio.Event()
         network.join(self._address, self._receive)
 
-    async def ask(
-        self, to: Address, protocol: Protocol[object, A], payload: bytes, accept: Callable[[A], bool]
-    ) -> A:
+    async def ask(self, to: Address, protocol: Protocol[Any, A], payload: bytes, accept: Callable[[A], bool]) -> A:
         """Send until an answer that `accept` takes has come; the answer."""
         answers: list[A] = []
 
@@ -61,6 +70,14 @@ class Client:
             self._arrived.set()
 
 
+def is_confirm(request_id: int, confirm: PushConfirm) -> bool:
+    return confirm.request_id == request_id and confirm.status is Status.OK
+
+
+def is_page(request_id: int, page: PullResponse) -> bool:
+    return page.request_id == request_id
+
+
 async def create(client: Client, stream: str) -> None:
     request = CREATE.encode_request(CreateStream(stream))
     await client.ask(local("stream_service"), CREATE, request, lambda created: created.stream_name == stream)
@@ -72,12 +89,7 @@ async def publish(client: Client, stream: str, count: int, auditor: Auditor) -> 
     for number in range(count):
         data = f"{client.name}:{number}".encode()
         request = PUSH.encode_request(PushRequest(number, data))
-        confirm = await client.ask(
-            stream_address(stream, 0),
-            PUSH,
-            request,
-            lambda confirm, number=number: confirm.request_id == number and confirm.status is Status.OK,
-        )
+        confirm = await client.ask(stream_address(stream, 0), PUSH, request, partial(is_confirm, number))
         auditor.confirmed(stream, confirm.index, data)
         if client.rng.random() < 0.3:
             await trio.sleep(round(client.rng.random(), 1))
@@ -96,9 +108,7 @@ async def consume(client: Client, stream: str, auditor: Auditor) -> None:
             auditor.saved_index_seen(client.name, stream, position)
         request_id += 1
         pull = PULL.encode_request(PullRequest(request_id, position, client.rng.choice((1, 3, 100))))
-        page = await client.ask(
-            stream_address(stream, 0), PULL, pull, lambda page, wanted=request_id: page.request_id == wanted
-        )
+        page = await client.ask(stream_address(stream, 0), PULL, pull, partial(is_page, request_id))
         for message in page.messages:
             auditor.consumed(client.name, stream, message.index, message.data, position)
             position = message.index + 1

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from storage.contract import Append, Operation
-from storage.runner import InlineRunner
+from storage.inline_runner import InlineRunner
 from stream_service.workers.stream import StreamWorker
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.world import Outcome, Stuck, run_seed

@@ -16,7 +16,7 @@ import trio.testing
 
 from ockam.node import Node
 from storage.database import Database
-from storage.runner import InlineRunner, Runner
+from storage.inline_runner import InlineRunner
 from stream_node.config import Config
 from stream_node.services import Services, deliver_done, stored_streams
 from tests.simulation.auditor import Auditor
@@ -25,7 +25,7 @@ from tests.simulation.network import Faults, Network
 
 VIRTUAL_TIMEOUT_S = 10_000.0
 
-RunnerFactory = Callable[..., Runner]
+RunnerFactory = Callable[..., InlineRunner]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -126,7 +126,11 @@ class World:
                 node = Node(nursery)
                 runner = self._make_runner(database, nursery, delay=delay, deliver=partial(deliver_done, node))
                 services = Services(
-                    node, runner, Config(), now_us=lambda: int(trio.current_time() * 1e6), new_id=lambda: rng.randbytes(8).hex()
+                    node,
+                    runner,
+                    Config(),
+                    now_us=lambda: int(trio.current_time() * 1e6),
+                    new_id=lambda: rng.randbytes(8).hex(),
                 )
                 services.start(stored_streams(database))
                 network.attach(node)
