@@ -68,7 +68,7 @@ class PositionKey(msgspec.Struct, frozen=True):
 # type PositionsRequest struct { request_id: uint  stream_name: optional<str>  client_id: optional<str>
 #   after: optional<PositionKey>  limit: uint }
 class PositionsRequest(msgspec.Struct, frozen=True):
-    """Saved positions of one stream, of one client, of both, or all; by client, stream and partition, beyond `after`."""
+    """Saved positions of one stream, one client, both, or all; by client, stream and partition, beyond `after`."""
 
     request_id: bare.UInt
     stream_name: str | None

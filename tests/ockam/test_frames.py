@@ -83,7 +83,9 @@ def test_garbage_gives_the_same_messages_and_error_however_it_is_cut(
 
 def test_more_headers_than_it_remembers_still_read_right() -> None:
     reader = FrameReader(LEGACY, HERE, (US,))
-    sent = [((local(f"stream{number}" + "x" * (number % 20)),), (local("me"),), b"p") for number in range(9_000)]
+    sent: list[tuple[Route, Route, bytes]] = [
+        ((local(f"stream{number}" + "x" * (number % 20)),), (local("me"),), b"p") for number in range(9_000)
+    ]
     data = b"".join(framed(LEGACY, *message) for message in sent)
     assert read(reader, [data]) == plain(sent)
     assert read(reader, [data]) == plain(sent)

@@ -147,9 +147,7 @@ async def test_restarts_back_off_to_a_bound_and_begin_anew_after_a_quiet_time(
     assert await seconds_until_back() < delays[1]
 
 
-async def test_late_calls_of_an_earlier_life_change_nothing(
-    node: Node, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_late_calls_of_an_earlier_life_change_nothing(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     """An answer from storage to a crashed worker must not unpause the worker that came after it."""
     made: list[Recorder] = []
 

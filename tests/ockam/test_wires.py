@@ -57,9 +57,7 @@ def test_the_worked_frames_of_the_facts() -> None:
     assert encode(HEAD, *routes, payload).hex() == (
         "848182004673747265616d818200497075626c69736865725822" + payload.hex() + "f6"
     )
-    assert encode(LEGACY, *routes, payload).hex() == (
-        "0101000673747265616d0100097075626c697368657222" + payload.hex()
-    )
+    assert encode(LEGACY, *routes, payload).hex() == ("0101000673747265616d0100097075626c697368657222" + payload.hex())
 
 
 def test_the_exact_bytes_of_the_upstream_legacy_test() -> None:
