@@ -157,7 +157,7 @@ class Log(Protocol):
     def list_streams(
         self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
     ) -> list[StreamRecord]:
-        """Streams whose name begins with `prefix`, by name (code points), then partition; after `after` only."""
+        """Streams whose name begins with `prefix`, by name, then partition; those beyond `after` only."""
         ...
 
     def read(

@@ -35,7 +35,7 @@ class DiskFull(StorageError):
 
 
 class DiskFailed(StorageError):
-    """The disk refused to read, write or sync. After a failed sync, what was written before is in doubt too."""
+    """The disk refused to read, write or sync. After a failed sync, earlier writes are in doubt too."""
 
     fatal = True
 

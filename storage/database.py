@@ -1,0 +1,242 @@
+"""Opens the database of a data directory: lock, checks, schema, connections. It runs nothing in threads.
+
+SQLite's settings belong to connections, not to files, so every connection is made and checked in one place
+here.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
+from storage.lock import DirectoryLock
+from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
+from storage.session import SqliteSession
+
+FILE_NAME = "streams.sqlite"
+BUSY_TIMEOUT_MS = 5_000
+"""How long a connection waits for another process (a backup, a checkpoint by hand) before StorageBusy."""
+CACHED_STATEMENTS = 256
+"""Prepared statements a connection keeps: those of the log are about 45, other packages add theirs."""
+
+PRAGMAS: Final = {
+    "busy_timeout": BUSY_TIMEOUT_MS,
+    "foreign_keys": 1,
+    "synchronous": 2,
+    "journal_size_limit": 64 * 1024 * 1024,
+    "wal_autocheckpoint": 0,
+    "cache_size": -16 * 1024,
+    "trusted_schema": 0,
+    "cell_size_check": 1,
+}
+"""Of every connection, as SQLite reports them. synchronous 2 is FULL: COMMIT returns after fsync.
+wal_autocheckpoint 0: only the writing thread copies the log into the file, and it chooses when. cache_size is
+in KiB where negative."""
+FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
+"""Of the file; auto_vacuum 2 is INCREMENTAL, and can only be chosen before anything is in the file."""
+
+
+class Database:
+    """One data directory, ours until `close`. Sessions may be used in any thread, each by one at a time.
+
+    Invariant: at most one session that writes is open.
+    """
+
+    def __init__(self, directory: Path, lock: DirectoryLock | None) -> None:
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self._lock = lock
+        self._writer: SqliteSession | None = None
+        self._distrusted = False
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool = False) -> Database:
+        """The database of the data directory `path`, made if there is none.
+
+        read_only: takes no lock and makes nothing, for looking at a database that a node may be using.
+
+        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, StorageReadOnly, DiskFull and other
+        StorageError.
+        """
+        if read_only:
+            database = cls(path, None)
+            database._check_exists()
+            session = database.read_session()
+            try:
+                _check_version(session.connection)
+            finally:
+                session.close()
+            return database
+        _make_directory(path)
+        lock = DirectoryLock(path)
+        try:
+            database = cls(path, lock)
+            database._prepare(lock.left_unclean or _has_log(database.path))
+            return database
+        except BaseException:
+            lock.release(clean=not lock.left_unclean)
+            raise
+
+    def session(self) -> SqliteSession:
+        """The session that writes. Raises StorageError."""
+        assert self._writer is None or self._writer.closed, "one session that writes is open already"
+        assert self._lock is not None, "the database was opened for reading"
+        self._writer = SqliteSession(self._connect(query_only=False), writes=True)
+        return self._writer
+
+    def read_session(self) -> SqliteSession:
+        """A session that cannot write. Raises StorageError."""
+        return SqliteSession(self._connect(query_only=True), writes=False)
+
+    def close(self) -> None:
+        """Give the directory up. All sessions must be closed. Safe to repeat."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if self._writer is not None:
+            self._writer.close()
+        lock.release(clean=not self._distrusted and not _has_log(self.path))
+
+    def distrust(self) -> None:
+        """Have the next `open` check the structure of the file, whatever it finds: the disk has failed."""
+        self._distrusted = True
+
+    def _prepare(self, unclean: bool) -> None:
+        """Bring the file into a state that can be written to:
+
+        1. connect: the file is a database, or empty;
+        2. it is ours, and not of a later version;
+        3. after an unclean stop, its structure is sound, and what is only in the write-ahead log is copied
+        into the
+           file and synced: a sync that failed before the stop may have left pages that only look written;
+        4. every table exists.
+        """
+        session = self.session()
+        try:
+            version = _check_version(session.connection)
+            if unclean and version:
+                _check_structure(session.connection)
+                session.checkpoint("TRUNCATE")
+            _create_schema(session)
+        finally:
+            session.close()
+        _sync_directory(self.directory)
+
+    def _connect(self, *, query_only: bool) -> sqlite3.Connection:
+        mode = "ro" if self._lock is None else "rwc"
+        try:
+            connection = sqlite3.connect(
+                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=CACHED_STATEMENTS,
+            )
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        try:
+            _configure(connection, query_only=query_only)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise storage_error(error) from error
+            raise
+        return connection
+
+    def _check_exists(self) -> None:
+        if not self.path.exists():
+            raise StorageError(f"there is no database in {self.directory}; say where the node keeps its data")
+
+
+def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
+    """Set what belongs to a connection, and prove that it holds. Raises StorageError, sqlite3.Error."""
+    execute = connection.execute
+    wanted: dict[str, int | str] = {**PRAGMAS, "query_only": int(query_only)}
+    if not query_only:
+        wanted |= FILE_PRAGMAS
+        execute("PRAGMA auto_vacuum=INCREMENTAL")
+        execute("PRAGMA journal_mode=WAL")
+    for name, value in wanted.items():
+        if name not in FILE_PRAGMAS:
+            execute(f"PRAGMA {name}={value}")
+    for name, value in wanted.items():
+        found = execute(f"PRAGMA {name}").fetchone()[0]
+        if found != value:
+            raise StorageError(
+                f"the database cannot be used with {name}={value}, it has {found}; "
+                "use a local file system that supports shared memory, and a database that this program made"
+            )
+
+
+def _check_version(connection: sqlite3.Connection) -> int:
+    """The schema version; 0 for an empty database. Raises DatabaseTooNew, DatabaseCorrupt."""
+    try:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+        raise DatabaseCorrupt(
+            f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
+        )
+    if version > SCHEMA_VERSION:
+        raise DatabaseTooNew(version, SCHEMA_VERSION)
+    return version
+
+
+def _check_structure(connection: sqlite3.Connection) -> None:
+    try:
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    if problem != "ok":
+        raise DatabaseCorrupt(corrupt_text(problem))
+
+
+def _create_schema(session: SqliteSession) -> None:
+    """Make what is missing, and say in the file whose it is and of which version, in one transaction."""
+    session.begin()
+    try:
+        for statement in create_statements():
+            session.connection.execute(statement)
+        session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        session.connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    session.commit()
+
+
+def _has_log(path: Path) -> bool:
+    """Whether a write-ahead log was left: SQLite removes it when the last connection closes in good order."""
+    log = path.with_name(path.name + "-wal")
+    try:
+        return log.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names of the files durable, which syncing the files does not."""
+    try:
+        for directory in (path, path.parent):
+            opened = os.open(directory, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+    except OSError as error:
+        raise storage_error(error) from error

@@ -1,0 +1,146 @@
+"""A Runner without threads, in virtual time: for the seeded simulation of a whole node, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from storage.commit import apply_read, commit_batch, fail_all
+from storage.contract import Operation, SessionSource
+from storage.delivery import Deliver, Delivery
+from storage.errors import StorageClosed, StorageError
+from storage.runner import RunnerStatistics
+
+Delay = Callable[[], Awaitable[None]]
+
+
+class InlineRunner:
+    """Keeps the promises of `storage.runner.Runner`. What waits becomes a batch; the batch takes its time, is
+    committed at one moment, takes its time again, and is handed back.
+
+    delay: awaited once before the commit (or the read) and once after; None takes one turn of the scheduler
+    each.
+    deliver: see `Delivery`.
+    """
+
+    def __init__(
+        self,
+        source: SessionSource,
+        nursery: trio.Nursery,
+        delay: Delay | None = None,
+        *,
+        deliver: Deliver | None = None,
+    ) -> None:
+        self._nursery = nursery
+        self._delay: Delay = trio.lowlevel.checkpoint if delay is None else delay
+        self._delivery = Delivery(deliver)
+        self._session = source.session()
+        self._read_session = source.read_session()
+        self._writes: list[Operation] = []
+        self._writing = False
+        self._failure: StorageError | None = None
+        self._ended = False
+        self._commits = 0
+        self._operations = 0
+        self._rows = 0
+        self._reads = 0
+        self._reading = 0
+
+    def submit_write(self, operation: Operation) -> None:
+        self._delivery.count_in()
+        self._writes.append(operation)
+        if not self._writing:
+            self._writing = True
+            self._nursery.start_soon(self._write_waiting)
+
+    def submit_read(self, operation: Operation) -> None:
+        self._delivery.count_in()
+        self._reading += 1
+        self._nursery.start_soon(self._read, operation)
+
+    async def wait_idle(self) -> None:
+        await self._delivery.wait_idle()
+
+    async def aclose(self) -> None:
+        self._delivery.closed = True
+        with trio.CancelScope(shield=True):
+            await self.wait_idle()
+        self._end()
+
+    def crash(self) -> None:
+        """End as a killed process does: what is committed stays, nothing else happens, nobody is told."""
+        self._delivery.abandon()
+        self._writes.clear()
+        self._end()
+
+    def statistics(self) -> RunnerStatistics:
+        return RunnerStatistics(
+            commits=self._commits,
+            operations=self._operations,
+            rows=self._rows,
+            reads=self._reads,
+            failed=self._delivery.failed,
+            callback_failures=self._delivery.callback_failures,
+            writes_waiting=len(self._writes),
+            reads_waiting=self._reading,
+            outstanding=self._delivery.outstanding,
+            commit_s_last=0.0,
+            commit_s_total=0.0,
+            commit_s_max=0.0,
+            checkpoints=0,
+            checkpoint_failures=0,
+            checkpoint_s_last=0.0,
+            wal_pages=0,
+            failure=None if self._failure is None else str(self._failure),
+        )
+
+    async def _write_waiting(self) -> None:
+        try:
+            while self._writes:
+                batch, self._writes = self._writes, []
+                await self._delay()
+                if self._ended:
+                    return
+                self.commit(batch)
+                await self._delay()
+                if self._ended:
+                    return
+                self._delivery.hand_back(batch)
+            self._writing = False
+        except trio.Cancelled:
+            self.crash()
+            raise
+
+    def commit(self, batch: list[Operation]) -> None:
+        """Commit one batch, now."""
+        if self._failure is None:
+            self._failure = commit_batch(self._session, batch)
+        if self._failure is not None:
+            fail_all(batch, StorageClosed(f"nothing is written any more, since {self._failure}"))
+        done = [operation for operation in batch if operation.error is None]
+        self._commits += bool(done)
+        self._operations += len(done)
+        self._rows += sum(operation.row_count() for operation in done)
+
+    async def _read(self, operation: Operation) -> None:
+        try:
+            await self._delay()
+            if self._ended:
+                return
+            apply_read(self._read_session, operation)
+            self._reads += 1
+            self._reading -= 1
+            await self._delay()
+            if self._ended:
+                return
+            self._delivery.hand_back([operation])
+        except trio.Cancelled:
+            self.crash()
+            raise
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._read_session.close()
+            self._session.close()

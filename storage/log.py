@@ -1,0 +1,256 @@
+"""The log in SQLite: `storage.contract.Log` on one connection. Transactions are its caller's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from storage import statements
+from storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
+from storage.contract import Append, Record, StreamRecord
+from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text, storage_error
+from storage.page import can_join, read_page
+
+INDEX_MAX = 2**63 - 1
+"""SQLite's integers end here."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The method with the driver's errors as ours."""
+
+    @wraps(method)
+    def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return method(*arguments, **named)
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    return mapped
+
+
+class SqliteLog:
+    """See `storage.contract.Log`. appended_bytes: data, keys and headers given to `append` so far."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._joins = can_join(connection)
+        self.appended_bytes = 0
+
+    @_mapped
+    def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
+        self._check_transaction()
+        self._connection.execute(statements.INSERT_STREAM, (name, partition, created_us))
+        record = self.find_stream(name, partition)
+        assert record is not None, "it was inserted or there already"
+        return record
+
+    @_mapped
+    def append(self, appends: Sequence[Append]) -> None:
+        self._check_transaction()
+        self._advance(_stream_ends(appends))
+        rows: list[Any] = []
+        for append in appends:
+            base = seed_base(append.stream_id, append.time_us)
+            if append.keys is not None or append.headers is not None:
+                rows += _flat_rows(append, base)
+            elif len(append.data) == 1:
+                data = append.data[0]
+                checksum = checksum_plain(base, append.first_index, data)
+                rows += (append.stream_id, append.first_index, append.time_us, checksum, None, None, data)
+            else:
+                self._insert_run(append, checksums_plain(base, append.first_index, append.data))
+        self._insert_rows(rows)
+
+    @_mapped
+    def truncate_before(self, stream_id: int, index: int) -> int:
+        self._check_transaction()
+        stream = self.get_stream(stream_id)
+        end = min(index, stream.next_index)
+        if end <= stream.first_index:
+            return 0
+        deleted_bytes = self._connection.execute(statements.SIZE_BELOW, (stream_id, end)).fetchone()[0]
+        deleted = self._connection.execute(statements.DELETE_BELOW, (stream_id, end)).rowcount
+        self._connection.execute(statements.TRUNCATE_STREAM, (end, deleted_bytes, stream_id))
+        return deleted
+
+    @_mapped
+    def delete_stream(self, stream_id: int) -> None:
+        self._check_transaction()
+        if self._connection.execute(statements.DELETE_STREAM, (stream_id,)).rowcount == 0:
+            raise StreamNotFound(stream_id)
+        self._connection.execute(statements.DELETE_MESSAGES, (stream_id,))
+
+    @_mapped
+    def find_stream(self, name: str, partition: int) -> StreamRecord | None:
+        row = self._connection.execute(statements.FIND_STREAM, (name, partition)).fetchone()
+        return None if row is None else StreamRecord(*row)
+
+    @_mapped
+    def get_stream(self, stream_id: int) -> StreamRecord:
+        row = self._connection.execute(statements.GET_STREAM, (stream_id,)).fetchone()
+        if row is None:
+            raise StreamNotFound(stream_id)
+        return StreamRecord(*row)
+
+    @_mapped
+    def list_streams(
+        self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
+    ) -> list[StreamRecord]:
+        name, partition = max(after, (prefix, -1)) if after is not None else (prefix, -1)
+        end = prefix_end(prefix)
+        limit = min(limit, INDEX_MAX)
+        if end is None:
+            rows = self._connection.execute(statements.LIST_STREAMS, (name, partition, limit))
+        else:
+            rows = self._connection.execute(statements.LIST_STREAMS_BELOW, (name, partition, end, limit))
+        return [StreamRecord(*row) for row in rows.fetchall()]
+
+    @_mapped
+    def read(
+        self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
+    ) -> list[Record]:
+        if self._connection.in_transaction:
+            return self._read(stream_id, index, limit, bytes_max, first_bytes_max)
+        self._connection.execute("BEGIN")
+        try:
+            return self._read(stream_id, index, limit, bytes_max, first_bytes_max)
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def _check_transaction(self) -> None:
+        assert self._connection.in_transaction, "writing needs a transaction"
+
+    def _read(
+        self, stream_id: int, index: int, limit: int, bytes_max: int, first_bytes_max: int | None
+    ) -> list[Record]:
+        records, at_end = read_page(
+            self._connection,
+            stream_id,
+            min(index, INDEX_MAX),
+            limit,
+            bytes_max,
+            first_bytes_max,
+            joins=self._joins,
+        )
+        if at_end or not records or records[0][0] != index:
+            self._check_bounds(stream_id, index, records, at_end)
+        return records
+
+    def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
+        """That a page begins and ends where the stream does. Raises StreamNotFound, DatabaseCorrupt."""
+        stream = self.get_stream(stream_id)
+        expected = max(index, stream.first_index)
+        if records:
+            first, last = records[0][0], records[-1][0]
+            if first < expected or last >= stream.next_index:
+                reason = (
+                    f"stream {stream_id} has messages outside {stream.first_index}..{stream.next_index - 1}"
+                )
+                raise DatabaseCorrupt(corrupt_text(reason))
+            if first == expected:
+                expected = last + 1 if at_end else stream.next_index
+        elif not at_end:
+            return
+        if expected < stream.next_index:
+            raise DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
+
+    def _advance(self, ends: dict[int, list[int]]) -> None:
+        """Move the ends of streams. Raises StreamNotFound; IndexConflict where one is not as given."""
+        flat: list[int] = []
+        for stream_id, (first_index, next_index, size_bytes) in ends.items():
+            flat += (stream_id, first_index, next_index, size_bytes)
+            self.appended_bytes += size_bytes
+        if len(ends) > 1:
+            self._connection.execute("SAVEPOINT ends")
+        moved = 0
+        start = 0
+        for count, statement in statements.ADVANCE_STREAMS:
+            width = 4 * count
+            while len(flat) - start >= width:
+                moved += self._connection.execute(statement, flat[start : start + width]).rowcount
+                start += width
+        if moved != len(ends):
+            self._refuse_ends(ends)
+        if len(ends) > 1:
+            self._connection.execute("RELEASE ends")
+
+    def _refuse_ends(self, ends: dict[int, list[int]]) -> NoReturn:
+        """Raise for the first stream that is not where it was given, seen as before any was moved."""
+        if len(ends) > 1:
+            self._connection.execute("ROLLBACK TO ends")
+        for stream_id, (first_index, _, _) in ends.items():
+            found = self.get_stream(stream_id).next_index
+            if found != first_index:
+                raise IndexConflict(stream_id, found, first_index)
+        raise DatabaseCorrupt(corrupt_text("the table of streams and its index disagree"))
+
+    def _insert_run(self, append: Append, checksums: list[int]) -> None:
+        stream_id, time_us, index = append.stream_id, append.time_us, append.first_index
+        flat: list[Any] = [None] * (2 * len(checksums))
+        flat[0::2] = checksums
+        flat[1::2] = append.data
+        start = 0
+        for count, statement in statements.INSERT_RUN:
+            width = 2 * count
+            while len(flat) - start >= width:
+                self._connection.execute(statement, (stream_id, index, time_us, *flat[start : start + width]))
+                start += width
+                index += count
+
+    def _insert_rows(self, flat: list[Any]) -> None:
+        start = 0
+        for count, statement in statements.INSERT_ROWS:
+            width = _COLUMNS * count
+            while len(flat) - start >= width:
+                self._connection.execute(statement, flat[start : start + width])
+                start += width
+
+
+_COLUMNS = 7
+
+
+def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
+    """First index, next index and bytes of each stream. Raises IndexConflict between appends of a stream."""
+    ends: dict[int, list[int]] = {}
+    for append in appends:
+        end = ends.get(append.stream_id)
+        if end is None:
+            end = ends[append.stream_id] = [append.first_index, append.first_index, 0]
+        elif append.first_index != end[1]:
+            raise IndexConflict(append.stream_id, end[1], append.first_index)
+        end[1] += len(append.data)
+        end[2] += sum(map(len, append.data))
+    return ends
+
+
+def _flat_rows(append: Append, base: int) -> list[Any]:
+    """The rows of an append with keys or headers as one list, column after column of each row."""
+    nothing: list[bytes | None] = [None] * len(append.data)
+    flat: list[Any] = []
+    index = append.first_index
+    for data, key, headers in zip(
+        append.data, append.keys or nothing, append.headers or nothing, strict=True
+    ):
+        checksum = checksum_full(base, index, data, key, headers)
+        flat += (append.stream_id, index, append.time_us, checksum, key, headers, data)
+        index += 1
+    return flat
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The least text greater than every text with this prefix; None where there is none.
+
+    By code points, which is also the order of UTF-8's bytes; surrogates are left out, as UTF-8 has none.
+    """
+    last = "\U0010ffff"
+    while prefix:
+        if prefix[-1] != last:
+            following = ord(prefix[-1]) + 1
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+        prefix = prefix[:-1]
+    return None

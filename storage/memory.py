@@ -1,0 +1,229 @@
+"""The log in memory, for tests and the simulation: the same contract as the database, nothing durable, one
+thread.
+
+A committed state is never changed: a transaction works on a copy of the two tables and puts it in their
+place. Messages are shared between copies, since they are only added behind the end that any state knows of.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from storage.contract import Append, Record, StreamRecord
+from storage.errors import IndexConflict, StorageReadOnly, StreamNotFound
+from storage.schema import create_statements
+
+
+class _Stream(NamedTuple):
+    """rows[i] has the index offset + i; those from the next index on are left over from what was undone."""
+
+    record: StreamRecord
+    rows: list[Record]
+    offset: int
+
+
+class _State:
+    """streams by id; ids by name and partition; the last id given."""
+
+    def __init__(self, streams: dict[int, _Stream], ids: dict[tuple[str, int], int], last_id: int) -> None:
+        self.streams = streams
+        self.ids = ids
+        self.last_id = last_id
+
+    def copy(self) -> _State:
+        return _State(dict(self.streams), dict(self.ids), self.last_id)
+
+
+class MemoryDatabase:
+    """A `storage.contract.SessionSource` whose contents live as long as it does, over any number of sessions.
+
+    Tables of other packages are in one SQLite connection in memory that all sessions share: there, unlike in
+    the log, a session that reads sees what the one that writes has not yet committed.
+    """
+
+    def __init__(self) -> None:
+        self.committed = _State({}, {}, 0)
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for statement in create_statements():
+            self.connection.execute(statement)
+        self._writer: MemorySession | None = None
+
+    def session(self) -> MemorySession:
+        assert self._writer is None or self._writer.closed, "one session that writes is open already"
+        self._writer = MemorySession(self, writes=True)
+        return self._writer
+
+    def read_session(self) -> MemorySession:
+        return MemorySession(self, writes=False)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class MemorySession:
+    """A `storage.contract.Session`."""
+
+    def __init__(self, database: MemoryDatabase, *, writes: bool) -> None:
+        self.log = MemoryLog(self)
+        self.writes = writes
+        self.closed = False
+        self._database = database
+        self._working: _State | None = None
+        self._parts: list[_State] = []
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._database.connection
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._working is not None
+
+    def begin(self) -> None:
+        assert self._working is None, "transactions do not nest"
+        self._working = self._database.committed
+        if self.writes:
+            self._working = self._working.copy()
+            self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        assert self._working is not None, "there is no transaction"
+        if self.writes:
+            self.connection.execute("COMMIT")
+            self._database.committed = self._working
+        self._working = None
+        self._parts.clear()
+
+    def rollback(self) -> None:
+        if self._working is not None and self.writes:
+            self.connection.execute("ROLLBACK")
+        self._working = None
+        self._parts.clear()
+
+    def savepoint(self) -> None:
+        self._parts.append(self.writable().copy())
+        self.connection.execute("SAVEPOINT part")
+
+    def release(self) -> None:
+        self._parts.pop()
+        self.connection.execute("RELEASE part")
+
+    def rollback_to(self) -> None:
+        self._working = self._parts.pop()
+        self.connection.execute("ROLLBACK TO part")
+        self.connection.execute("RELEASE part")
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.rollback()
+
+    def visible(self) -> _State:
+        """What this session sees."""
+        return self._database.committed if self._working is None else self._working
+
+    def writable(self) -> _State:
+        """What this session may change. Raises StorageReadOnly."""
+        if not self.writes:
+            raise StorageReadOnly("this session only reads; write in the session that writes")
+        assert self._working is not None, "writing needs a transaction"
+        return self._working
+
+
+class MemoryLog:
+    """See `storage.contract.Log`."""
+
+    def __init__(self, session: MemorySession) -> None:
+        self._session = session
+
+    def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
+        state = self._session.writable()
+        found = self.find_stream(name, partition)
+        if found is not None:
+            return found
+        state.last_id += 1
+        record = StreamRecord(state.last_id, name, partition, 0, 0, 0, created_us)
+        state.streams[record.stream_id] = _Stream(record, [], 0)
+        state.ids[name, partition] = record.stream_id
+        return record
+
+    def append(self, appends: Sequence[Append]) -> None:
+        state = self._session.writable()
+        for append in appends:
+            record, rows, offset = _get(state, append.stream_id)
+            if append.first_index != record.next_index:
+                raise IndexConflict(append.stream_id, record.next_index, append.first_index)
+            nothing: list[bytes | None] = [None] * len(append.data)
+            columns = zip(append.data, append.keys or nothing, append.headers or nothing, strict=True)
+            del rows[record.next_index - offset :]
+            rows += [
+                (index, data, append.time_us, key, headers)
+                for index, (data, key, headers) in enumerate(columns, append.first_index)
+            ]
+            grown = msgspec.structs.replace(
+                record,
+                next_index=record.next_index + len(append.data),
+                size_bytes=record.size_bytes + sum(map(len, append.data)),
+            )
+            state.streams[append.stream_id] = _Stream(grown, rows, offset)
+
+    def truncate_before(self, stream_id: int, index: int) -> int:
+        state = self._session.writable()
+        record, rows, offset = _get(state, stream_id)
+        end = min(index, record.next_index)
+        if end <= record.first_index:
+            return 0
+        deleted = rows[record.first_index - offset : end - offset]
+        kept = rows[end - offset : record.next_index - offset]
+        shortened = msgspec.structs.replace(
+            record, first_index=end, size_bytes=record.size_bytes - sum(len(row[1]) for row in deleted)
+        )
+        state.streams[stream_id] = _Stream(shortened, kept, end)
+        return len(deleted)
+
+    def delete_stream(self, stream_id: int) -> None:
+        state = self._session.writable()
+        record = _get(state, stream_id).record
+        del state.streams[stream_id], state.ids[record.name, record.partition]
+
+    def find_stream(self, name: str, partition: int) -> StreamRecord | None:
+        state = self._session.visible()
+        stream_id = state.ids.get((name, partition))
+        return None if stream_id is None else state.streams[stream_id].record
+
+    def get_stream(self, stream_id: int) -> StreamRecord:
+        return _get(self._session.visible(), stream_id).record
+
+    def list_streams(
+        self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
+    ) -> list[StreamRecord]:
+        state = self._session.visible()
+        wanted = [key for key in state.ids if key[0].startswith(prefix) and (after is None or key > after)]
+        return [state.streams[state.ids[key]].record for key in sorted(wanted)[:limit]]
+
+    def read(
+        self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
+    ) -> list[Record]:
+        record, rows, offset = _get(self._session.visible(), stream_id)
+        start = max(index, record.first_index)
+        page: list[Record] = []
+        room_bytes = bytes_max
+        for row in rows[start - offset : min(start + limit, record.next_index) - offset]:
+            room_bytes -= len(row[1])
+            if page and room_bytes < 0:
+                break
+            if not page and first_bytes_max is not None and len(row[1]) > first_bytes_max:
+                break
+            page.append(row)
+        return page
+
+
+def _get(state: _State, stream_id: int) -> _Stream:
+    found = state.streams.get(stream_id)
+    if found is None:
+        raise StreamNotFound(stream_id)
+    return found

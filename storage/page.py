@@ -1,0 +1,188 @@
+"""Reads a page of one stream's messages and checks every one. It knows messages only, not the ends of
+streams.
+
+How, and why not row by row: each row that the driver fetches gives up the interpreter's lock and has to win
+it back, and beside a busy trio thread that was measured at up to 7 ms a row, seconds a page. So a page is
+read in two steps of SQLite: what it would hold (sizes, checksums), which decides how much of it fits, and
+then the data of those messages joined to one value, cut up here. Small pages, large ones, and those with keys
+or headers are fetched by rows, still no more than fit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from itertools import accumulate, repeat
+from typing import NamedTuple
+
+from storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
+from storage.contract import Record
+from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.statements import (
+    JOIN_PROBE,
+    JOIN_PROBE_RESULT,
+    MEASURE_PAGE,
+    READ_JOINED,
+    READ_JOINED_TIMES,
+    READ_ROWS,
+)
+
+WINDOW_MIN = 16
+WINDOW_MAX = 1024
+"""How many messages are measured at once: as many as may fit, judged by the size of those before them."""
+ASSUMED_BYTES = 1024
+"""The size of a message before any was measured."""
+JOIN_ROWS_MIN = 8
+"""Fewer rows cost less than a joined value."""
+JOIN_BYTES_MAX = 16 * 1024 * 1024
+"""A joined value exists three times for a moment: in SQLite, as a whole, and cut up."""
+
+
+class Measure(NamedTuple):
+    """What `MEASURE_PAGE` gives. attributed: rows with a key or headers; the texts: with commas."""
+
+    rows: int
+    first: int
+    last: int
+    time_us_min: int
+    time_us_max: int
+    attributed: int
+    sizes_text: str
+    checksums_text: str
+
+
+def can_join(connection: sqlite3.Connection) -> bool:
+    """Whether this SQLite joins values that contain zero bytes."""
+    return bool(connection.execute(JOIN_PROBE).fetchone()[0] == JOIN_PROBE_RESULT)
+
+
+def read_page(
+    connection: sqlite3.Connection,
+    stream_id: int,
+    index: int,
+    limit: int,
+    bytes_max: int,
+    first_bytes_max: int | None,
+    *,
+    joins: bool,
+) -> tuple[list[Record], bool]:
+    """The page from `index` on as `Log.read` describes it, and whether it ends because there are no more
+    messages.
+
+    joins: what `can_join` said. Needs a transaction, so that all its statements see the same state.
+    Raises DatabaseCorrupt where a message is damaged, or missing between two others; sqlite3.Error.
+    """
+    records: list[Record] = []
+    room_bytes = bytes_max
+    window = _window(room_bytes, ASSUMED_BYTES)
+    while limit > 0 and room_bytes >= 0:
+        asked = min(limit, window)
+        measure = Measure(*connection.execute(MEASURE_PAGE, (stream_id, index, asked)).fetchone())
+        if measure.rows == 0:
+            return records, True
+        totals = list(accumulate(_integers(measure.sizes_text)))
+        begins = index if records else measure.first
+        if (measure.first, measure.last, len(totals)) != (begins, begins + measure.rows - 1, measure.rows):
+            raise _damage(connection, stream_id, begins, measure.rows)
+        fitting = bisect_right(totals, room_bytes)
+        if not records:
+            if first_bytes_max is not None and totals[0] > first_bytes_max:
+                return [], False
+            fitting = max(fitting, 1)
+        if fitting == 0:
+            return records, False
+        records += _messages(connection, stream_id, measure, totals[:fitting], joins)
+        if fitting < measure.rows:
+            return records, False
+        if measure.rows < asked:
+            return records, True
+        room_bytes -= totals[-1]
+        limit -= measure.rows
+        index = measure.last + 1
+        window = _window(room_bytes, totals[-1] // measure.rows)
+    return records, False
+
+
+def _window(room_bytes: int, message_bytes: int) -> int:
+    return min(WINDOW_MAX, max(WINDOW_MIN, room_bytes // max(message_bytes, 1) + 1))
+
+
+def _messages(
+    connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
+) -> list[Record]:
+    """The first `len(totals)` of the messages measured, whose data ends at `totals` when joined."""
+    rows = (stream_id, measure.first, len(totals))
+    if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
+        return _by_rows(connection, rows)
+    if measure.time_us_min == measure.time_us_max:
+        joined = connection.execute(READ_JOINED, rows).fetchone()[0]
+        times = [measure.time_us_min] * len(totals)
+    else:
+        joined, times_text = connection.execute(READ_JOINED_TIMES, rows).fetchone()
+        times = _integers(times_text)
+    data = [joined[start:end] for start, end in zip([0, *totals], totals, strict=False)]
+    written = _integers(measure.checksums_text)[: len(totals)]
+    if (
+        len(joined) != totals[-1]
+        or len(times) != len(totals)
+        or written != _checksums(stream_id, measure, times, data)
+    ):
+        raise _damage(connection, *rows)
+    indexes = range(measure.first, measure.first + len(totals))
+    return list(zip(indexes, data, times, repeat(None), repeat(None), strict=False))
+
+
+def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[bytes]) -> list[int] | None:
+    """What the checksums should be; None where damage has put something else in the place of a time."""
+    if not isinstance(measure.time_us_min, int) or not isinstance(measure.time_us_max, int):
+        return None
+    if measure.time_us_min == measure.time_us_max:
+        return checksums_plain(seed_base(stream_id, measure.time_us_min), measure.first, data)
+    return checksums_plain_timed(stream_id, measure.first, times, data)
+
+
+def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
+    records: list[Record] = []
+    for index, time_us, checksum, key, headers, data in connection.execute(READ_ROWS, rows).fetchall():
+        damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
+        if damage is not None:
+            raise DatabaseCorrupt(corrupt_text(damage))
+        records.append((index, data, time_us, key, headers))
+    return records
+
+
+def find_damage(
+    stream_id: int, index: int, time_us: object, checksum: object, key: object, headers: object, data: object
+) -> str | None:
+    """What is wrong with one stored message, or None."""
+    if (
+        isinstance(data, bytes)
+        and isinstance(time_us, int)
+        and isinstance(key, bytes | None)
+        and isinstance(headers, bytes | None)
+        and checksum == checksum_full(seed_base(stream_id, time_us), index, data, key, headers)
+    ):
+        return None
+    return f"message {index} of stream {stream_id} is not what was written (its checksum differs)"
+
+
+def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:
+    """The error that names the first message that is damaged or missing among those from `index` on."""
+    expected = index
+    for found, *columns in connection.execute(READ_ROWS, (stream_id, index, rows)):
+        if found != expected:
+            return DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
+        damage = find_damage(stream_id, found, *columns)
+        if damage is not None:
+            return DatabaseCorrupt(corrupt_text(damage))
+        expected += 1
+    reason = f"message {expected} of stream {stream_id}, and perhaps more before it, cannot be read"
+    return DatabaseCorrupt(corrupt_text(reason))
+
+
+def _integers(text: str | None) -> list[int]:
+    """The numbers of a joined column; none of them where damage has put something else there."""
+    try:
+        return list(map(int, text.split(","))) if text is not None else []
+    except ValueError:
+        return []

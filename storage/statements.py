@@ -1,0 +1,223 @@
+"""The statements of the log as text, made once from the schema; they run on the driver's connection.
+
+Composing and running a statement through SQLAlchemy's connection costs ten times what SQLite needs for a
+point read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    Select,
+    bindparam,
+    cast,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.sql import ClauseElement
+
+from storage.schema import messages, streams
+
+_dialect = sqlite.dialect(paramstyle="qmark")
+
+
+def compiled(statement: ClauseElement, *names: str) -> str:
+    """The statement as text with `?` for its parameters, which must be those named, in that order."""
+    made = statement.compile(dialect=_dialect)
+    positions = tuple(getattr(made, "positiontup", None) or ())
+    assert positions == names, f"the parameters are {positions}, not {names}"
+    return str(made)
+
+
+# Streams.
+
+_record = (
+    streams.c.id,
+    streams.c.name,
+    streams.c.partition,
+    streams.c.first_index,
+    streams.c.next_index,
+    streams.c.size_bytes,
+    streams.c.created_us,
+)
+_zero: ColumnElement[int] = literal_column("0")
+_by_id = streams.c.id == bindparam("stream_id")
+_listed = (
+    select(*_record)
+    .where(
+        tuple_(streams.c.name, streams.c.partition)
+        > tuple_(bindparam("after_name"), bindparam("after_partition"))
+    )
+    .order_by(streams.c.name, streams.c.partition)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero)
+)
+
+INSERT_STREAM: Final = compiled(
+    sqlite.insert(streams)
+    .values(
+        name=bindparam("name"),
+        partition=bindparam("partition"),
+        first_index=_zero,
+        next_index=_zero,
+        size_bytes=_zero,
+        created_us=bindparam("created_us"),
+    )
+    .on_conflict_do_nothing(),
+    *("name", "partition", "created_us"),
+)
+FIND_STREAM: Final = compiled(
+    select(*_record).where(
+        streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")
+    ),
+    *("name", "partition"),
+)
+GET_STREAM: Final = compiled(select(*_record).where(_by_id), "stream_id")
+LIST_STREAMS: Final = compiled(_listed, *("after_name", "after_partition", "limit"))
+LIST_STREAMS_BELOW: Final = compiled(
+    _listed.where(streams.c.name < bindparam("end_name")),
+    *("after_name", "after_partition", "end_name", "limit"),
+)
+"""The same for names below `end_name`, which is how a prefix ends."""
+TRUNCATE_STREAM: Final = compiled(
+    update(streams)
+    .where(_by_id)
+    .values(first_index=bindparam("first"), size_bytes=streams.c.size_bytes - bindparam("deleted_bytes")),
+    *("first", "deleted_bytes", "stream_id"),
+)
+DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
+
+
+def advance_streams(count: int) -> str:
+    """Move the ends of `count` streams, each given as id, first index, next index, bytes: where the end is
+    the first index.
+
+    One step of SQLite for all of them: each step gives up the interpreter's lock and has to win it back.
+    """
+    rows = ",".join(["(?,?,?,?)"] * count)
+    return (
+        "UPDATE streams SET next_index = ends.column3, size_bytes = streams.size_bytes + ends.column4 "
+        f"FROM (VALUES {rows}) AS ends WHERE streams.id = ends.column1 AND streams.next_index = ends.column2"
+    )
+
+
+# Messages, written.
+
+CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows of one INSERT. Every count is a sum of few of these, so a few prepared statements serve all counts."""
+
+
+def insert_run(count: int) -> str:
+    """`count` messages of one stream that follow each other, stored at one time, without keys and headers.
+
+    Parameters: stream id, first index, time, then checksum and data of each.
+    """
+    rows = ",".join(f"(?1,?2+{k},?3,?{4 + 2 * k},?{5 + 2 * k})" for k in range(count))
+    return f"INSERT INTO messages (stream_id, idx, time_us, checksum, data) VALUES {rows}"
+
+
+def insert_rows(count: int) -> str:
+    """`count` messages of any streams. Parameters of each: all columns, in the order of the table."""
+    names = ", ".join(column.name for column in messages.columns)
+    rows = ",".join([f"({','.join('?' * len(messages.columns))})"] * count)
+    return f"INSERT INTO messages ({names}) VALUES {rows}"
+
+
+INSERT_RUN: Final = tuple((count, insert_run(count)) for count in CHUNKS)
+INSERT_ROWS: Final = tuple((count, insert_rows(count)) for count in CHUNKS)
+ADVANCE_STREAMS: Final = tuple((count, advance_streams(count)) for count in CHUNKS)
+
+# Messages, deleted.
+
+_of_stream = messages.c.stream_id == bindparam("stream_id")
+_below = _of_stream & (messages.c.idx < bindparam("end"))
+SIZE_BELOW: Final = compiled(
+    select(func.coalesce(func.sum(func.length(messages.c.data)), _zero)).where(_below), *("stream_id", "end")
+)
+DELETE_BELOW: Final = compiled(delete(messages).where(_below), *("stream_id", "end"))
+DELETE_MESSAGES: Final = compiled(delete(messages).where(_of_stream), "stream_id")
+
+# Messages, read.
+
+_from_index = (_of_stream, messages.c.idx >= bindparam("index"))
+
+
+def _page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    """`columns` of at most `limit` messages of a stream from an index on."""
+    return (
+        select(*columns)
+        .where(*_from_index)
+        .order_by(messages.c.idx)
+        .limit(bindparam("limit", type_=Integer))
+        .offset(_zero)
+    )
+
+
+_message = messages.c
+_measured = _page(
+    _message.idx,
+    _message.time_us,
+    (_message.key.is_not(None) | _message.headers.is_not(None)).label("attributed"),
+    func.length(_message.data).label("size_bytes"),
+    _message.checksum,
+).subquery("page")
+_joined = _page(_message.data, _message.time_us).subquery("page")
+_join = cast(func.group_concat(_joined.c.data, literal_column("''")), LargeBinary)
+
+MEASURE_PAGE: Final = compiled(
+    select(
+        func.count(),
+        func.min(_measured.c.idx),
+        func.max(_measured.c.idx),
+        func.min(_measured.c.time_us),
+        func.max(_measured.c.time_us),
+        func.sum(_measured.c.attributed),
+        func.group_concat(_measured.c.size_bytes),
+        func.group_concat(_measured.c.checksum),
+    ),
+    *("stream_id", "index", "limit"),
+)
+"""What a page would hold, without its data, as one row."""
+READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
+"""The data of a page as one value."""
+READ_JOINED_TIMES: Final = compiled(
+    select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
+)
+READ_ROWS: Final = compiled(
+    _page(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data),
+    *("stream_id", "index", "limit"),
+)
+READ_STREAM: Final = compiled(
+    select(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data)
+    .where(_of_stream)
+    .order_by(_message.idx),
+    "stream_id",
+)
+
+# Everything, for verification.
+
+NEXT_STREAM: Final = compiled(
+    select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id"
+)
+NEXT_MESSAGES: Final = compiled(
+    select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
+)
+"""The next stream id that has messages, whether or not there is such a stream."""
+COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
+
+# What this SQLite can do.
+
+JOIN_PROBE: Final = (
+    "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
+)
+JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
+"""Older versions of SQLite end a joined value at its first zero byte; there, pages are read row by row."""

@@ -1,0 +1,170 @@
+"""Checks everything that is stored: the file, the schema, every stream, every message. It repairs nothing.
+
+It reads one state of the database from beginning to end, one row in memory at a time. On a node in use that
+keeps the write-ahead log from being emptied meanwhile; a large database is better checked from a backup.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from storage.contract import Session, StreamRecord
+from storage.errors import storage_error
+from storage.page import find_damage
+from storage.schema import APPLICATION_ID, SCHEMA_VERSION, metadata
+from storage.statements import COUNT_MESSAGES, GET_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
+
+PROBLEMS_MAX = 1_000
+"""More are counted, not listed."""
+PROGRESS_MESSAGES = 10_000
+"""How often progress is told within a stream."""
+
+Progress = Callable[[int, int], None]
+"""Told how many streams and messages were checked so far."""
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found. size_bytes: of data; problems: the first PROBLEMS_MAX; problem_count: all of them."""
+
+    streams: int
+    messages: int
+    size_bytes: int
+    problems: tuple[str, ...]
+    problem_count: int
+
+    @property
+    def sound(self) -> bool:
+        return self.problem_count == 0
+
+
+def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
+    """Check all of it. Raises StorageError where the database cannot be read at all; damage that can be read
+    around is a problem in the report."""
+    session.begin()
+    try:
+        return _Verification(session.connection, progress or _ignore).run()
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+    finally:
+        session.rollback()
+
+
+def _ignore(streams: int, messages: int) -> None:
+    """Nobody watches."""
+
+
+class _Verification:
+    """One pass over everything; the counters are of what was checked so far."""
+
+    def __init__(self, connection: sqlite3.Connection, progress: Progress) -> None:
+        self._connection = connection
+        self._progress = progress
+        self._problems: list[str] = []
+        self._problem_count = 0
+        self._streams = 0
+        self._messages = 0
+        self._size_bytes = 0
+
+    def run(self) -> VerifyReport:
+        self._check_schema()
+        self._check_file()
+        for stream_id in self._ids(NEXT_STREAM):
+            self._check_stream(stream_id)
+            self._streams += 1
+            self._progress(self._streams, self._messages)
+        self._check_orphans()
+        return VerifyReport(
+            streams=self._streams,
+            messages=self._messages,
+            size_bytes=self._size_bytes,
+            problems=tuple(self._problems),
+            problem_count=self._problem_count,
+        )
+
+    def _problem(self, text: str) -> None:
+        self._problem_count += 1
+        if len(self._problems) < PROBLEMS_MAX:
+            self._problems.append(text)
+
+    def _check_schema(self) -> None:
+        execute = self._connection.execute
+        for name, wanted in (("application_id", APPLICATION_ID), ("user_version", SCHEMA_VERSION)):
+            found = execute(f"PRAGMA {name}").fetchone()[0]
+            if found != wanted:
+                self._problem(f"the file has {name} {found}, not {wanted}")
+        for table in metadata.sorted_tables:
+            columns = {row[1] for row in execute(f"PRAGMA table_info('{table.name}')")}
+            missing = [column.name for column in table.columns if column.name not in columns]
+            if missing:
+                self._problem(f"table {table.name} has no column {', '.join(missing)}")
+
+    def _check_file(self) -> None:
+        try:
+            for (text,) in self._connection.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})"):
+                if text != "ok":
+                    self._problem(f"the file: {text}")
+        except sqlite3.Error as error:
+            self._problem(f"the file cannot be checked to the end: {error}")
+
+    def _check_stream(self, stream_id: int) -> None:
+        """The row against its messages; where reading breaks off, the rest of the stream is not checked."""
+        try:
+            record = StreamRecord(*self._connection.execute(GET_STREAM, (stream_id,)).fetchone())
+            name = f"stream {stream_id} ({record.name}/{record.partition})"
+            if not 0 <= record.first_index <= record.next_index:
+                self._problem(f"{name} goes from {record.first_index} to {record.next_index}")
+            size_bytes = self._check_messages(name, record)
+        except (sqlite3.Error, TypeError) as error:
+            self._problem(f"stream {stream_id} cannot be read to its end: {error}")
+            return
+        if size_bytes != record.size_bytes:
+            self._problem(f"{name} holds {size_bytes} bytes, its row says {record.size_bytes}")
+
+    def _check_messages(self, name: str, record: StreamRecord) -> int:
+        """Indexes and checksums of one stream; the bytes of its data."""
+        expected, size_bytes = record.first_index, 0
+        for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
+            if index > expected:
+                self._problem(f"{name}: {_range(expected, index)} missing")
+            elif index < expected:
+                self._problem(f"{name}: message {index} is stored where {expected} belongs")
+            damage = find_damage(record.stream_id, index, *columns)
+            if damage is not None:
+                self._problem(damage)
+            expected = index + 1
+            size_bytes += len(columns[-1])
+            self._messages += 1
+            if self._messages % PROGRESS_MESSAGES == 0:
+                self._progress(self._streams, self._messages)
+        self._size_bytes += size_bytes
+        if expected < record.next_index:
+            self._problem(f"{name}: {_range(expected, record.next_index)} missing")
+        elif expected > record.next_index:
+            self._problem(f"{name}: stored up to {expected - 1}, but its next index is {record.next_index}")
+        return size_bytes
+
+    def _check_orphans(self) -> None:
+        try:
+            for stream_id in self._ids(NEXT_MESSAGES):
+                if self._connection.execute(GET_STREAM, (stream_id,)).fetchone() is None:
+                    count = self._connection.execute(COUNT_MESSAGES, (stream_id,)).fetchone()[0]
+                    self._problem(f"{count} messages belong to stream {stream_id}, which does not exist")
+        except sqlite3.Error as error:
+            self._problem(f"the table of messages cannot be read to its end: {error}")
+
+    def _ids(self, statement: str) -> Iterator[int]:
+        """All stream ids in a table, each found from the one before, so that no cursor stays open."""
+        stream_id = -1
+        while True:
+            stream_id = self._connection.execute(statement, (stream_id,)).fetchone()[0]
+            if stream_id is None:
+                return
+            yield stream_id
+
+
+def _range(start: int, end: int) -> str:
+    """Messages from start up to, not including, end, and what they are doing."""
+    return f"message {start} is" if end == start + 1 else f"messages {start} to {end - 1} are"

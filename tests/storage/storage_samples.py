@@ -1,0 +1,78 @@
+"""What the tests of the storage share: sources of sessions, transactions, streams with content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from storage.contract import Append, Operation, Session
+from storage.database import Database
+from storage.memory import MemoryDatabase
+from storage.verify import verify
+
+Source: TypeAlias = MemoryDatabase | Database
+EVERYTHING = 2**64 - 1
+
+
+@contextmanager
+def open_sources(kind: str, directory: Path) -> Iterator[Source]:
+    """A source of the kind "memory" or "sqlite"; a database is verified whole at the end."""
+    source: Source = MemoryDatabase() if kind == "memory" else Database.open(directory)
+    try:
+        yield source
+        if isinstance(source, Database):
+            session = source.read_session()
+            assert verify(session).problems == ()
+            session.close()
+    finally:
+        source.close()
+
+
+@contextmanager
+def writing(source: Source) -> Iterator[Session]:
+    """A session that writes, in a transaction that is committed at the end."""
+    session = source.session()
+    try:
+        session.begin()
+        yield session
+        session.commit()
+    finally:
+        session.close()
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[Session]:
+    session = source.read_session()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def make_stream(source: Source, data: Sequence[bytes] = (), name: str = "stream") -> int:
+    """The id of a stream that holds `data`."""
+    with writing(source) as session:
+        stream_id = session.log.ensure_stream(name, 0, 1).stream_id
+        session.log.append([Append(stream_id, 0, 1_000, data)])
+    return stream_id
+
+
+def stored_data(source: Source, stream_id: int) -> list[bytes]:
+    with reading(source) as session:
+        return [record[1] for record in session.log.read(stream_id, 0, EVERYTHING, EVERYTHING)]
+
+
+class Call(Operation):
+    """An operation that does what a function does; `result` is what it returned."""
+
+    __slots__ = ("function", "result")
+
+    def __init__(self, function: Callable[[Session], Any], on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.function = function
+        self.result: Any = None
+
+    def apply(self, session: Session) -> None:
+        self.result = self.function(session)

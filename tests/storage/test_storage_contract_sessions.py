@@ -1,0 +1,134 @@
+"""The contract of `storage.contract.Session`, on every implementation."""
+
+from __future__ import annotations
+
+import pytest
+from storage_samples import Source, make_stream, reading, stored_data, writing
+
+from storage.contract import Append
+from storage.errors import StorageReadOnly
+
+
+def test_what_is_not_committed_is_seen_by_its_own_session_only(source: Source) -> None:
+    stream_id = make_stream(source, [b"a"])
+    writer, reader = source.session(), source.read_session()
+    writer.begin()
+    writer.log.append([Append(stream_id, 1, 5, [b"b"])])
+    writer.log.ensure_stream("new", 0, 1)
+    assert len(writer.log.read(stream_id, 0, 10, 100)) == 2
+    assert len(reader.log.read(stream_id, 0, 10, 100)) == 1
+    assert reader.log.get_stream(stream_id).next_index == 1
+    assert reader.log.find_stream("new", 0) is None
+    writer.commit()
+    assert len(reader.log.read(stream_id, 0, 10, 100)) == 2
+    writer.close()
+    reader.close()
+
+
+def test_a_reading_transaction_sees_one_state(source: Source) -> None:
+    stream_id = make_stream(source, [b"a", b"b"])
+    writer, reader = source.session(), source.read_session()
+    reader.begin()
+    before = reader.log.read(stream_id, 0, 10, 100)
+    writer.begin()
+    writer.log.append([Append(stream_id, 2, 5, [b"c"])])
+    writer.log.truncate_before(stream_id, 1)
+    writer.commit()
+    assert reader.log.read(stream_id, 0, 10, 100) == before
+    assert reader.log.get_stream(stream_id).next_index == 2
+    reader.commit()
+    assert [row[0] for row in reader.log.read(stream_id, 0, 10, 100)] == [1, 2]
+    writer.close()
+    reader.close()
+
+
+def test_a_rolled_back_transaction_leaves_nothing(source: Source) -> None:
+    stream_id = make_stream(source, [b"a"])
+    session = source.session()
+    session.begin()
+    session.log.append([Append(stream_id, 1, 5, [b"b", b"c"])])
+    session.log.truncate_before(stream_id, 1)
+    session.log.ensure_stream("new", 0, 1)
+    assert session.in_transaction
+    session.rollback()
+    session.rollback()
+    assert not session.in_transaction
+    assert session.log.find_stream("new", 0) is None
+    session.begin()
+    session.log.append([Append(stream_id, 1, 6, [b"d"])])
+    session.commit()
+    session.close()
+    assert stored_data(source, stream_id) == [b"a", b"d"]
+
+
+def test_closing_a_session_undoes_its_transaction(source: Source) -> None:
+    stream_id = make_stream(source, [b"a"])
+    session = source.session()
+    session.begin()
+    session.log.append([Append(stream_id, 1, 5, [b"b"])])
+    session.close()
+    session.close()
+    assert stored_data(source, stream_id) == [b"a"]
+
+
+def test_a_part_of_a_transaction_can_be_undone_alone(source: Source) -> None:
+    stream_id = make_stream(source)
+    with writing(source) as session:
+        session.log.append([Append(stream_id, 0, 5, [b"a"])])
+        session.savepoint()
+        session.log.append([Append(stream_id, 1, 5, [b"undone", b"undone"])])
+        session.savepoint()
+        session.log.truncate_before(stream_id, 2)
+        session.release()
+        session.rollback_to()
+        session.savepoint()
+        session.log.append([Append(stream_id, 1, 5, [b"b"])])
+        session.release()
+    assert stored_data(source, stream_id) == [b"a", b"b"]
+
+
+def test_tables_of_other_packages_share_the_transaction(source: Source) -> None:
+    session = source.session()
+    session.connection.execute("CREATE TABLE other (value INTEGER)")
+    session.begin()
+    session.connection.execute("INSERT INTO other VALUES (1)")
+    session.commit()
+    session.begin()
+    session.connection.execute("INSERT INTO other VALUES (2)")
+    session.savepoint()
+    session.connection.execute("INSERT INTO other VALUES (3)")
+    session.rollback_to()
+    assert session.connection.execute("SELECT value FROM other").fetchall() == [(1,), (2,)]
+    session.rollback()
+    assert session.connection.execute("SELECT value FROM other").fetchall() == [(1,)]
+    session.close()
+
+
+def test_a_reading_session_cannot_write(source: Source) -> None:
+    stream_id = make_stream(source, [b"a"])
+    with reading(source) as session:
+        session.begin()
+        with pytest.raises(StorageReadOnly):
+            session.log.ensure_stream("new", 0, 1)
+        with pytest.raises(StorageReadOnly):
+            session.log.append([Append(stream_id, 1, 5, [b"x"])])
+        with pytest.raises(StorageReadOnly):
+            session.log.truncate_before(stream_id, 1)
+        with pytest.raises(StorageReadOnly):
+            session.log.delete_stream(stream_id)
+        session.rollback()
+
+
+def test_writing_needs_a_transaction(source: Source) -> None:
+    session = source.session()
+    with pytest.raises(AssertionError, match="transaction"):
+        session.log.ensure_stream("a", 0, 1)
+    session.close()
+
+
+def test_only_one_session_writes(source: Source) -> None:
+    session = source.session()
+    with pytest.raises(AssertionError, match="open already"):
+        source.session()
+    session.close()
+    source.session().close()
