@@ -1,4 +1,4 @@
-"""Goal: tell the two framings apart by a peer's first bytes. Method: captured and constructed openings, cut anywhere."""
+"""Goal: tell the framings apart by a peer's first bytes. Method: captured and constructed openings, cut anywhere."""
 
 from __future__ import annotations
 
