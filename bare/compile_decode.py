@@ -115,6 +115,9 @@ class _Compiler:
 
     Each method takes a type and a place, writes the statements that read it, and returns an expression for
     the value, which has no side effects and is valid until the end of the iteration, and the place after it.
+
+    A slice may reach beyond the end of the message. Places only grow, so whatever is read next is missing,
+    and the last place is compared with the end.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
@@ -174,7 +177,6 @@ class _Compiler:
                 return self._slice(at)
             case DataType(length=length):
                 end = at.plus(length or 0)
-                self.source.line(f"if {end} > size: raise Irregular")
                 return f"data[{at}:{end}]", end
             case VoidType():
                 return "None", at
@@ -215,7 +217,6 @@ class _Compiler:
         length, start = self._uint(at)
         end = self.source.name("p")
         self.source.line(f"{end} = {start} + {length}")
-        self.source.line(f"if {end} > size: raise Irregular")
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:

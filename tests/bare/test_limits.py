@@ -107,11 +107,12 @@ def test_a_count_without_bytes_behind_it_costs_no_memory(type_: Any, message: st
 
 def test_every_type_that_can_be_an_item_has_at_least_one_byte() -> None:
     """So a list's count is bounded by the message. Types that recur through a union are the hard case."""
-    text = "type A struct { a: union { B | void } } type B struct { b: A } type L list<B> type V list<union { void }>"
+    text = "type A struct { a: union { B | void } } type B struct { b: A } type L list<B> type V list<union { void }> "
+    text += "type Both struct { a: list<A> b: list<B> }"
     loaded = schema.load(text, dialect="legacy")
-    for name in ("L", "V"):
-        with pytest.raises(bare.DecodeError, match="needs at least"):
-            loaded.decode(name, b"\x05\0\0\0\0")
+    for name, message in (("L", b"\5\0\0\0\0"), ("V", b"\5\0\0\0\0"), ("Both", b"\0\5\0\0\0\0")):
+        with pytest.raises(bare.DecodeError, match="needs at least 5 bytes and has 4"):
+            loaded.decode(name, message)
 
 
 def test_values_may_be_as_deep_as_the_limit_and_no_deeper() -> None:
@@ -144,6 +145,13 @@ def test_types_that_do_not_recur_are_not_counted() -> None:
     type_: Any = list[list[list[list[list[list[list[bare.UInt]]]]]]]
     value: Any = [[[[[[[1, 300]]], [[]]]]], []]
     assert bare.Decoder(type_, limits).decode(bare.Encoder(type_, limits).encode(value)) == value
+
+
+def test_a_type_may_nest_deeper_than_loops_in_python() -> None:
+    depth = 60
+    loaded = schema.load(f"type A {'list<' * depth}u8{'>' * depth}")
+    message = b"\1" * depth + b"\7"
+    assert loaded.encode("A", loaded.decode("A", message)) == message
 
 
 def test_a_long_chain_of_types_is_compiled_and_used_within_the_stack() -> None:

@@ -85,6 +85,15 @@ def test_the_order_of_definitions_does_not_change_the_values(reverse: bool) -> N
     assert loaded.decode("A", b"\0\1\1\1a") == ["a"]
 
 
+def test_members_that_are_not_known_yet_are_taken_to_look_alike() -> None:
+    """B is built before A, which then has a member that looks like one of B's."""
+    loaded = schema.load("type A (string | []B) type B (A | string)")
+    value = [bare.Tagged(0, "a"), bare.Tagged(1, "a"), bare.Tagged(0, [])]
+    message = bytes.fromhex("0103 00000161 010161 000100")
+    assert loaded.encode("A", value) == message
+    assert loaded.decode("A", message) == value
+
+
 def test_limits_reach_the_codecs() -> None:
     loaded = schema.load("type A list<u8>", limits=bare.Limits(list_items_max=1))
     with pytest.raises(bare.EncodeError, match="over the limit of 1"):
@@ -104,6 +113,8 @@ def test_a_schema_can_use_what_another_defines() -> None:
     assert second.decode("Item", b"\1a") == item
     with pytest.raises(bare.SchemaError, match="line 7, column 12: the key of a map"):
         schema.load("type A map<Key><u8>", known=second, line=7)
+    third = schema.load("type Key u8 type Same Key", known=first)
+    assert schema.load("type A map<Same><u8>", known=third).decode("A", b"\1\2\3") == {2: 3}
     with pytest.raises(bare.SchemaError, match="Gone is not defined"):
         schema.load("type A list<Gone>", known=second)
 
