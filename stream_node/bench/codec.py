@@ -5,6 +5,7 @@ python -m stream_node.bench.codec ours|pybare        prints one JSON line
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def _pybare(data: bytes) -> tuple[Callable[[], Any], Callable[[], Any]]:
         data = bare.Field(bare.Data)
 
     encoded = bytes(Request(request_id=300, data=data).pack())
-    return lambda: Request(request_id=300, data=data).pack(), lambda: Request.unpack(encoded)
+    return lambda: Request(request_id=300, data=data).pack(), lambda: Request.unpack(io.BytesIO(encoded))
 
 
 def main() -> None:

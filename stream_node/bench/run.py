@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stream_node.bench.codec import CodecRate, compare
+from stream_node.bench.errors import UnknownBench
 from stream_node.bench.measure import Latency, Rate, pull_rate, push_latency, push_rate
 from stream_node.process import NodeProcess
 
@@ -40,10 +41,6 @@ class Report(msgspec.Struct, kw_only=True):
     latencies: list[Latency] = []
     codecs: list[CodecRate] = []
     ceiling: dict[int, float] = {}
-
-
-class UnknownBench(Exception):
-    """There is no measurement of that name."""
 
 
 def run_bench(what: str, *, messages: int, size_bytes: int, ceiling: Path | None, as_json: bool) -> None:

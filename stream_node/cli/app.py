@@ -54,15 +54,17 @@ def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
     from ockam.errors import InvalidAddress
     from storage.errors import StorageError
+    from stream_node.bench.errors import UnknownBench
     from stream_node.config import ConfigError
+    from stream_node.demo.errors import DemoFailed
     from stream_service.client.errors import ClientError, NodeUnreachable
 
     cause = first_cause(error)
     if isinstance(cause, NodeUnreachable):
         return UNREACHABLE
-    if isinstance(cause, ConfigError | InvalidAddress):
+    if isinstance(cause, ConfigError | InvalidAddress | UnknownBench):
         return WRONG_USAGE
-    return FAILED if isinstance(cause, ClientError | StorageError | OSError) else None
+    return FAILED if isinstance(cause, ClientError | StorageError | OSError | DemoFailed) else None
 
 
 def first_cause(error: BaseException) -> BaseException:

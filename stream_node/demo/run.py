@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from stream_node.demo.errors import DemoFailed
 from stream_node.demo.proof import Proof, prove
 from stream_node.demo.readers import Readers
 from stream_node.demo.source import Line, read_lines
@@ -45,10 +46,6 @@ class Step(msgspec.Struct, frozen=True):
     messages: int
     size_bytes: int
     seconds: float
-
-
-class DemoFailed(Exception):
-    """A promise was broken, or a step did not end; the text says which."""
 
 
 def run_demo(input_dir: Path | None = None, *, as_json: bool = False) -> None:

@@ -37,6 +37,7 @@ UNSENT_BYTES_MAX = 64 * 1024
 WINDOW = 1_000
 """How many pushes may wait for their confirm, unless the caller says otherwise."""
 ANSWER_TIMEOUT_S = 30.0
+SEND_TIMEOUT_S = 5.0
 CHECK_INTERVAL_S = 2.0
 """What is unanswered for one to two of these is asked again; answers come within milliseconds, or after a failed disk
 within the node's `error_delay_s`."""
@@ -62,7 +63,7 @@ async def connect(
 
     Raises NodeUnreachable where the first connection fails; later ones are made again by `reconnect`, and what was not
     answered is sent again: a push whose confirm was lost can then be stored twice. With reconnect None, a lost
-    connection fails everything that waits with ConnectionLost.
+    connection fails everything that waits with ConnectionLost. Leaving the block normally sends what is still to be sent.
     """
     client = StreamClient(address, ClientCore(via=via), framing, reconnect, answer_timeout_s)
     stream, wire = await client.dial()
@@ -72,6 +73,7 @@ async def connect(
             tasks.start_soon(client.keep_checking)
         try:
             yield client
+            await client.wait_sent()
         finally:
             client.core.close()
             tasks.cancel_scope.cancel()
@@ -94,6 +96,7 @@ class StreamClient:
         self._reconnect = reconnect
         self._answer_timeout_s = answer_timeout_s
         self._wake_sender = anyio.Event()
+        self._all_sent = anyio.Event()
         self.reconnects = 0
         core.on_outgoing = self._outgoing
 
@@ -112,6 +115,11 @@ class StreamClient:
     def tell(self, service: str, payload: bytes) -> None:
         """Send a service something that it does not answer; lost when the connection is."""
         self.core.tell(service, payload)
+
+    async def wait_sent(self) -> None:
+        """Wait until what has no answer (a saved index) has left too, for SEND_TIMEOUT_S at most."""
+        with anyio.move_on_after(SEND_TIMEOUT_S):
+            await self._all_sent.wait()
 
     async def wait(self, call: Call) -> Call:
         """The call, answered. Raises its error, or RequestTimeout."""
@@ -187,6 +195,7 @@ class StreamClient:
         while True:
             data = self.core.data_to_send()
             if not data:
+                self._all_sent.set()
                 self._wake_sender = anyio.Event()
                 await self._wake_sender.wait()
                 continue
@@ -197,6 +206,8 @@ class StreamClient:
                 return
 
     def _outgoing(self) -> None:
+        if self._all_sent.is_set():
+            self._all_sent = anyio.Event()
         self._wake_sender.set()
 
     async def _create(self, name: str | None, partitions: int) -> list[Stream]:

@@ -1,0 +1,7 @@
+"""How a demo can fail."""
+
+from __future__ import annotations
+
+
+class DemoFailed(Exception):
+    """A promise was broken, or a step did not end; the text says which."""
