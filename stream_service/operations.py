@@ -44,24 +44,35 @@ class EnsureStreams(Operation):
 class ReadPages(Operation):
     """The pages of several pulls of one stream: each a start index, a limit and a bound in bytes.
 
-    `pages` has a list of records or the error of that page, in the order of the pulls.
+    `pages` has a list of records or the error of that page, in the order of the pulls. It has fewer than there are
+    pulls where their data together reached `bytes_max`: the others are to be read later.
     """
 
-    __slots__ = ("pages", "pulls", "stream_id")
+    __slots__ = ("bytes_max", "pages", "pulls", "stream_id")
 
     def __init__(
         self,
         stream_id: int,
         pulls: Sequence[tuple[int, int, int, int]],
+        bytes_max: int,
         on_done: Callable[[ReadPages], None],
     ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
         self.pulls = pulls
+        self.bytes_max = bytes_max
         self.pages: list[list[Record] | StorageError] = []
 
     def apply(self, session: Session) -> None:
-        self.pages = [self._page(session, *pull) for pull in self.pulls]
+        self.pages = []
+        bytes_left = self.bytes_max
+        for pull in self.pulls:
+            page = self._page(session, *pull)
+            self.pages.append(page)
+            if isinstance(page, list):
+                bytes_left -= sum(len(record[1]) for record in page)
+            if bytes_left <= 0:
+                return
 
     def _page(
         self, session: Session, index: int, limit: int, bytes_max: int, first_bytes_max: int

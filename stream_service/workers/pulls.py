@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -26,6 +27,11 @@ MESSAGE_OVERHEAD_BYTES = 15
 HOP_OVERHEAD_BYTES = 16
 """Type and size of one address of a route, in either framing; about 6 at most."""
 
+PULLS_WAITING_MAX = 10_000
+"""With this many pulls waiting the stream takes no more messages from its mailbox, and so from its peers."""
+PULLS_PER_READ_MAX = 256
+"""How many pulls one read serves at most; it ends sooner when it has `pull_bytes_max` of data."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -44,20 +50,33 @@ class PullQueue:
 
     A page is bounded by what the way back can carry: the framing's frame, and how much already waits to be sent there,
     so that a consumer who asks faster than it reads gets small pages and not all memory. One message is always sent,
-    unless no frame of that framing can hold it; then the answer is an error that says so.
+    unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
+    data of one full page, so that the answers of a thousand pulls are never in memory together.
     Invariant: at most one read is under way, and its pulls are older than all that wait.
     """
 
     def __init__(
-        self, worker: Worker, end: StreamEnd, storage: Runner, limits: StreamLimits, counters: StreamCounters
+        self,
+        worker: Worker,
+        end: StreamEnd,
+        storage: Runner,
+        limits: StreamLimits,
+        counters: StreamCounters,
+        on_room: Callable[[], None],
     ) -> None:
+        """on_room: called after each read that leaves fewer pulls waiting than `full` means."""
         self._worker = worker
         self._end = end
         self._storage = storage
         self._limits = limits
         self._counters = counters
-        self._waiting: list[tuple[Message, PullRequest]] = []
+        self._on_room = on_room
+        self._waiting: deque[tuple[Message, PullRequest]] = deque()
         self._reading = False
+
+    @property
+    def full(self) -> bool:
+        return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, message: Message, request: PullRequest) -> None:
         """Note a pull; `answer` serves it."""
@@ -65,21 +84,29 @@ class PullQueue:
 
     def answer(self) -> None:
         """Answer all pulls noted so far: at once where they lie beyond the end, else when they have been read."""
-        if self._reading or not self._waiting:
-            return
-        pulls, self._waiting = self._waiting, []
-        if all(request.index >= self._end.next_index or not request.limit for _, request in pulls):
-            self._send(pulls, [[]] * len(pulls))
-            return
+        while self._waiting and not self._reading:
+            pulls = [self._waiting.popleft() for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX))]
+            if all(request.index >= self._end.next_index or not request.limit for _, request in pulls):
+                self._send(pulls, [[]] * len(pulls))
+            else:
+                self._read(pulls)
+
+    def _read(self, pulls: Sequence[tuple[Message, PullRequest]]) -> None:
         self._reading = True
         asked = [self._bounds(message, request) for message, request in pulls]
         answered = self._worker.context.guard(lambda read: self._answered(read, pulls))
-        self._storage.submit_read(ReadPages(self._end.stream_id, asked, on_done=answered))
+        bytes_max = self._limits.pull_bytes_max
+        self._storage.submit_read(ReadPages(self._end.stream_id, asked, bytes_max, on_done=answered))
 
     def _answered(self, read: ReadPages, pulls: Sequence[tuple[Message, PullRequest]]) -> None:
+        """Send what was read; the pulls that it did not come to are again the oldest that wait."""
         self._reading = False
-        self._send(pulls, read.pages if read.error is None else [read.error] * len(pulls))
+        pages = read.pages if read.error is None else [read.error] * len(pulls)
+        self._waiting.extendleft(reversed(pulls[len(pages) :]))
+        self._send(pulls[: len(pages)], pages)
         self.answer()
+        if not self.full:
+            self._on_room()
 
     def _bounds(self, message: Message, request: PullRequest) -> tuple[int, int, int, int]:
         """Start, limit, bytes of data, and bytes of the first message, of one page."""

@@ -35,7 +35,8 @@ class StreamWorker(Worker):
 
     record: the stream as stored, where the caller has just read it; None after a crash, and then it is read again
     behind whatever the worker's earlier life left in the writing thread.
-    Invariant: at most one append and one read are under way; while an append is, the mailbox is paused.
+    Invariant: at most one append and one read are under way; while an append is, or too many pulls wait, the
+    mailbox is paused.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class StreamWorker(Worker):
         self._counters = counters
         self._end = StreamEnd(record.stream_id, record.next_index) if record is not None else StreamEnd(0, 0)
         self._route: tuple[Address, ...] = ()
-        self._pulls = PullQueue(self, self._end, storage, limits, counters)
+        self._pulls = PullQueue(self, self._end, storage, limits, counters, self._maybe_resume)
+        self._appending = False
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -91,6 +93,8 @@ class StreamWorker(Worker):
             self._append(pushes, requests)
         else:
             self._pulls.answer()
+            if self._pulls.full:
+                self.context.pause()
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         """A failed push is told by its confirm, never by `error`: a real producer would publish an `error` back."""
@@ -125,6 +129,7 @@ class StreamWorker(Worker):
             raise ProtocolError("this is another stream; create streams at the stream service")
 
     def _append(self, pushes: list[Message], requests: list[PushRequest]) -> None:
+        self._appending = True
         self.context.pause()
         data = [request.data for request in requests]
         self._storage.submit_write(
@@ -138,6 +143,7 @@ class StreamWorker(Worker):
         )
 
     def _appended(self, operation: Operation, pushes: list[Message], requests: list[PushRequest]) -> None:
+        self._appending = False
         if operation.error is None:
             self._confirm(pushes, requests, Status.OK, self._end.next_index)
             self._end.next_index += len(pushes)
@@ -147,7 +153,11 @@ class StreamWorker(Worker):
             if isinstance(operation.error, IndexConflict):
                 raise operation.error
         self._pulls.answer()
-        self.context.resume()
+        self._maybe_resume()
+
+    def _maybe_resume(self) -> None:
+        if not self._appending and not self._pulls.full:
+            self.context.resume()
 
     def _loaded(self, operation: EnsureStreams) -> None:
         if operation.error is not None:

@@ -1,0 +1,145 @@
+"""Goal: whatever was stored is pulled back by either framing, or its asker is told why it cannot be.
+
+Method: messages of sizes around every limit, pushed by the head framing and pulled by both, on a whole server.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from ockam.address import Route, local
+from ockam.message import Message
+from ockam.protocol import ERROR
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest, Status
+from tests.support.served import PATIENCE_S, neighbour, served
+from tests.support.stream_peer import StreamPeer
+
+BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+LEGACY_ROOM_BYTES = 300
+"""A message this much smaller than a legacy frame always fits, with its envelope and a short route."""
+
+
+async def pull_answer(peer: StreamPeer, route: Route, index: int, limit: int, back: Route = (local("me"),)) -> Message:
+    """The answer to a pull with that return route."""
+    await peer.stream.send_all(peer.frame(route, PULL.encode_request(PullRequest(5, index, limit)), back))
+    with trio.fail_after(PATIENCE_S):
+        return await peer.receive()
+
+
+def indexes(page: PullResponse) -> list[int]:
+    return [message.index for message in page.messages]
+
+
+@pytest.mark.parametrize("size", [0, 100, 1_000, 10_000, 64_000, LEGACY.send_bytes_max - LEGACY_ROOM_BYTES])
+@BOTH_WIRES
+async def test_pages_are_cut_to_what_a_frame_carries_and_nothing_is_missed(
+    tmp_path: Path, wire: Wire, size: int
+) -> None:
+    """Every page has at least one message, in order, and the pages together are everything."""
+    count = max(3, min(400, 200_000 // (size + 1)))
+    data = [bytes((number % 256,)) * size for number in range(count)]
+    async with served(tmp_path, pull_bytes_max=150_000) as server:
+        publisher = await server.peer()
+        route = await publisher.create("s")
+        await publisher.push_all(route, data)
+        consumer = await server.peer(wire)
+        found: list[bytes] = []
+        while page := (await consumer.pull(route, len(found), 2**64 - 1)).messages:
+            assert [message.index for message in page] == list(range(len(found), len(found) + len(page)))
+            found += [message.data for message in page]
+        assert server.statistics().node.dropped == {}
+    assert found == data
+
+
+async def test_around_the_largest_legacy_message_it_is_delivered_or_refused_and_never_neither(tmp_path: Path) -> None:
+    """The limit moves with the length of the return route, since that stands in the same frame."""
+    sizes = range(LEGACY.send_bytes_max - 3 * LEGACY_ROOM_BYTES, LEGACY.send_bytes_max + 1, 7)
+    short, long = (local("me"),), tuple(local("hop%d" % number) for number in range(12))
+    async with served(tmp_path) as server, neighbour(server):
+        publisher, consumer = await server.peer(), await server.peer(LEGACY)
+        route = await publisher.create("s")
+        await publisher.push_all(route, [b"x" * size for size in sizes])
+        fit: dict[Route, list[bool]] = {short: [], long: []}
+        for back, fits in fit.items():
+            for index, size in enumerate(sizes):
+                answer = await pull_answer(consumer, route, index, 10, back)
+                fits.append(not ERROR.is_in(answer.payload))
+                if fits[-1]:
+                    page = PULL.decode_response(answer.payload)
+                    assert [len(message.data) for message in page.messages] == [size]
+        assert server.statistics().node.dropped == {}
+    for fits in fit.values():
+        assert fits == sorted(fits, reverse=True)
+        assert (fits[0], fits[-1]) == (True, False)
+    assert sum(fit[short]) > sum(fit[long])
+
+
+async def test_a_message_too_large_for_legacy_is_told_counted_and_logged_and_can_be_stepped_over(
+    tmp_path: Path,
+) -> None:
+    """The real service's connection crashes here, and its consumer asks for the same batch for ever."""
+    with capture_logs() as logs:
+        async with served(tmp_path) as server, neighbour(server):
+            modern, legacy = await server.peer(), await server.peer(LEGACY)
+            route = await modern.create("s")
+            await modern.push_all(route, [b"before", bytes(100_000), b"behind"])
+            assert indexes(await legacy.pull(route, 0, 10)) == [0]
+            answer = await pull_answer(legacy, route, 1, 10)
+            assert indexes(await legacy.pull(route, 2, 10)) == [2]
+            assert indexes(await modern.pull(route, 0, 10)) == [0, 1, 2]
+            assert server.statistics().services.pulls_failed == 1
+    reason = ERROR.decode_response(answer.payload).reason
+    assert answer.return_route == route
+    assert "index 1 has 100000 bytes" in reason
+    assert "pull from index 2" in reason
+    assert [line["event"] for line in logs].count("pull_failed") == 1
+
+
+async def test_a_legacy_frame_can_bring_a_message_that_no_legacy_frame_can_take_back(tmp_path: Path) -> None:
+    """65,535 bytes are read, 65,000 sent, as at the real node. It is stored and confirmed; head consumers get it."""
+    async with served(tmp_path) as server:
+        legacy, modern = await server.peer(LEGACY), await server.peer()
+        route = await legacy.create("s")
+        push = PUSH.encode_request(PushRequest(1, b"x" * 65_400))
+        body = LEGACY.encode_routes(route, (local("me"),)) + LEGACY.encode_payload(push)
+        await legacy.stream.send_all(len(body).to_bytes(2, "big") + body)
+        assert PUSH.decode_response((await legacy.receive()).payload).status is Status.OK
+        assert ERROR.is_in((await pull_answer(legacy, route, 0, 1)).payload)
+        assert [len(message.data) for message in (await modern.pull(route, 0, 1)).messages] == [65_400]
+
+
+async def test_the_largest_message_goes_in_and_comes_back(tmp_path: Path) -> None:
+    size = HEAD.receive_bytes_max - 1_000
+    async with served(tmp_path) as server, neighbour(server):
+        peer = await server.peer()
+        route = await peer.create("s")
+        assert (await peer.push(route, b"x" * size)).status is Status.OK
+        (message,) = (await peer.pull(route, 0, 10)).messages
+        assert len(message.data) == size
+        assert server.statistics().node.dropped == {}
+
+
+@BOTH_WIRES
+async def test_a_return_route_that_fills_the_frame_leaves_room_for_an_error_or_is_dropped_and_counted(
+    tmp_path: Path, wire: Wire
+) -> None:
+    """The connection and its other requests go on."""
+    hops = tuple(local(bytes(1_000)) for _ in range(60))
+    async with served(tmp_path) as server, neighbour(server):
+        peer = await server.peer(wire)
+        route = await peer.create("s")
+        await peer.push(route, b"x" * 6_000)
+        answer = await pull_answer(peer, route, 0, 10, hops)
+        assert ERROR.is_in(answer.payload) is (wire is LEGACY)
+        if wire is LEGACY:
+            pull = PULL.encode_request(PullRequest(1, 0, 10))
+            await peer.stream.send_all(peer.frame(route, pull, (*hops, local(bytes(4_600)))))
+        assert (await peer.push(route, b"next")).index == 1
+        assert server.statistics().node.dropped == ({"frame_too_large": 1} if wire is LEGACY else {})

@@ -1,0 +1,200 @@
+"""Goal: a client that never reads, or a thousand that say nothing, cost the node little and others nothing.
+
+Method: a whole server with short time limits, raw sockets, a neighbour who pushes and pulls.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from ockam import connection as connection_module
+from ockam.address import Route, split_host_port
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from storage.contract import Session
+from stream_service.operations import ReadPages
+from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest
+from stream_service.workers import pulls as pulls_module
+from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
+from tests.support.stream_peer import StreamPeer
+
+BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+SILENT = 1_000
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many open files as two ends of a thousand connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 3 * SILENT
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"this user may open only {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def send_for_ever(stream: trio.SocketStream, data: bytes) -> None:
+    """Send until the other side closes the connection."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                await stream.send_all(data)
+            except trio.BrokenResourceError:
+                return
+
+
+@BOTH_WIRES
+async def test_a_consumer_that_never_reads_is_closed_and_its_answers_do_not_pile_up(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages shrink while answers wait; then its requests are not read any more; then it is closed."""
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 1_000_000)
+    most_waiting = 0
+    with capture_logs() as logs:
+        async with served(tmp_path, send_timeout_s=0.3) as server, neighbour(server):
+            bad = await server.peer(wire)
+            route = await bad.create("s")
+            await bad.push_all(route, [bytes(10_000)] * 100)
+            pull = bad.frame(route, PULL.encode_request(PullRequest(1, 0, 1_000)))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send_for_ever, bad.stream, pull * 20)
+                while "slow_consumer" not in server.statistics().tcp.closed:
+                    waiting = [connection.backlog_bytes for connection in server.statistics().tcp.connections]
+                    most_waiting = max(most_waiting, *waiting)
+                    await trio.sleep(0.005)
+            good = await server.peer(wire)
+            assert len((await good.pull(route, 0, 10)).messages) > 0
+    assert most_waiting < connection_module.BACKLOG_BYTES_HARD
+    (line,) = [line for line in logs if line["event"] == "slow_consumer"]
+    assert line["peer"].startswith("127.0.0.1:")
+
+
+@BOTH_WIRES
+async def test_a_publisher_that_never_reads_its_confirms_is_closed_and_its_stream_goes_on(
+    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 10_000)
+    async with served(tmp_path, send_timeout_s=0.3) as server, neighbour(server):
+        bad = await server.peer(wire)
+        route = await bad.create("s")
+        bad.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4_096)
+        pushes = b"".join(bad.frame(route, PUSH.encode_request(PushRequest(number, b""))) for number in range(500))
+        await send_for_ever(bad.stream, pushes)
+        await server.wait_closed_because("slow_consumer")
+        good = await server.peer()
+        await wait_until(lambda: server.statistics().storage.outstanding == 0)
+        end = (await good.push(route, b"the end")).index
+        (message,) = (await good.pull(route, end, 10)).messages
+        assert (message.index, message.data) == (end, b"the end")
+
+
+async def test_the_answers_of_many_pulls_are_never_in_memory_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of pulls is a few bytes each, and each may ask for a full page."""
+    sizes: list[int] = []
+    apply = ReadPages.apply
+
+    def apply_and_measure(self: ReadPages, session: Session) -> None:
+        apply(self, session)
+        sizes.append(sum(len(record[1]) for page in self.pages if isinstance(page, list) for record in page))
+
+    monkeypatch.setattr(ReadPages, "apply", apply_and_measure)
+    async with served(tmp_path, pull_bytes_max=50_000) as server, neighbour(server):
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push_all(route, [bytes(10_000)] * 5)
+        pages = await pull_all(peer, route, [(0, 100)] * 500)
+    assert all(page.messages and page.messages[0].index == 0 for page in pages)
+    assert 50_000 <= max(sizes) < 100_000
+
+
+async def test_more_pulls_than_a_stream_lets_wait_are_all_answered_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream stops taking messages for a while, and so do its peers' pushes; nothing is lost or overtaken."""
+    monkeypatch.setattr(pulls_module, "PULLS_WAITING_MAX", 20)
+    monkeypatch.setattr(pulls_module, "PULLS_PER_READ_MAX", 7)
+
+    async def pull_many(server: Served, route: Route) -> None:
+        peer = await server.peer()
+        pages = await pull_all(peer, route, [(0, number % 3) for number in range(300)])
+        assert [len(page.messages) for page in pages] == [number % 3 for number in range(300)]
+
+    async def push_many(server: Served, route: Route) -> None:
+        peer = await server.peer(LEGACY)
+        confirms = await peer.push_all(route, [b"more"] * 300)
+        assert [confirm.request_id for confirm in confirms] == list(range(300))
+
+    async with served(tmp_path) as server, neighbour(server):
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push_all(route, [b"data"] * 2)
+        async with trio.open_nursery() as nursery:
+            for task in (pull_many, push_many, pull_many, push_many):
+                nursery.start_soon(task, server, route)
+
+
+async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hard limit, for answers that were on their way before reading stopped."""
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 3_000_000)
+    with capture_logs() as logs:
+        async with served(tmp_path, pull_bytes_max=1_000_000) as server, neighbour(server):
+            bad = await server.peer()
+            route = await bad.create("s")
+            await bad.push(route, bytes(900_000))
+            pulls = b"".join(bad.frame(route, PULL.encode_request(PullRequest(n, 0, 1))) for n in range(20))
+            await bad.stream.send_all(pulls)
+            await server.wait_closed_because("slow_consumer")
+    assert "slow_consumer" in {line["event"] for line in logs}
+
+
+async def test_a_thousand_connections_that_send_nothing(tmp_path: Path, many_files: None) -> None:
+    """Others are served while they stand, they are closed when the header does not come, and all is free again."""
+    async with served(tmp_path, header_timeout_s=2.0) as server, neighbour(server):
+        silent = await connect_many(server, SILENT)
+        await wait_until(lambda: server.statistics().tcp.accepted == SILENT + 1)
+        peer = await server.peer(LEGACY)
+        route = await peer.create("s")
+        for number in range(20):
+            assert (await peer.push(route, b"data")).index == number
+        await server.wait_closed_because("header_timeout", SILENT)
+        assert len(server.statistics().tcp.connections) == 2
+        for stream in silent:
+            await stream.aclose()
+
+
+async def test_connections_above_the_limit_are_closed_at_once(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with served(tmp_path, connections_max=20) as server, neighbour(server):
+            silent = await connect_many(server, 30)
+            await server.wait_closed_because("too_many_connections", 11)
+            assert len(server.statistics().tcp.connections) == 20
+            for stream in silent:
+                await stream.aclose()
+            await wait_until(lambda: len(server.statistics().tcp.connections) == 1)
+            assert await (await server.peer()).create("s")
+    assert [line["event"] for line in logs].count("connection_refused") == 11
+
+
+async def pull_all(peer: StreamPeer, route: Route, asked: list[tuple[int, int]]) -> list[PullResponse]:
+    """The answers to pulls (index, limit) that are sent without waiting; they must come in order."""
+    pulls = [PULL.encode_request(PullRequest(number, *each)) for number, each in enumerate(asked)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.stream.send_all, b"".join(peer.frame(route, pull) for pull in pulls))
+        pages = [PULL.decode_response((await peer.receive()).payload) for _ in asked]
+    assert [page.request_id for page in pages] == list(range(len(asked)))
+    return pages
+
+
+async def connect_many(server: Served, count: int) -> list[trio.SocketStream]:
+    host, port = split_host_port(server.address)
+    return [await trio.open_tcp_stream(host, port) for _ in range(count)]
