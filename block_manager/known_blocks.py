@@ -1,0 +1,90 @@
+"""Every block there is, in memory or in a store, under one lock. It does not move blocks between them.
+
+Threads: the lock is held for one call, and while a store is asked for blocks; never while a store writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from block_manager.block import NULL_BLOCK_ID, Block
+from block_manager.errors import UnknownBlock
+from block_manager.stores import StoreSet
+from block_manager.tree import ForkTree
+
+
+class KnownBlocks:
+    """The tree and the stores. Methods that are named `_locked` are for those who hold the lock.
+
+    Invariant: a block is in the tree, or in one or more stores; both only while a transfer is under way.
+    """
+
+    def __init__(self) -> None:
+        self.tree = ForkTree()
+        self.stores = StoreSet()
+        self._lock = Lock()
+        self._abandoned: deque[tuple[str, ...]] = deque()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        with self._lock:
+            while self._abandoned:
+                self._release_locked(self._abandoned.popleft())
+            yield
+
+    def find(self, block_id: str) -> Block | None:
+        with self.lock():
+            return self.find_locked(block_id)
+
+    def find_locked(self, block_id: str) -> Block | None:
+        return self.find_many_locked((block_id,)).get(block_id)
+
+    def find_many_locked(self, block_ids: Iterable[str]) -> dict[str, Block]:
+        found: dict[str, Block] = {}
+        missing: list[str] = []
+        for block_id in block_ids:
+            if (block := self.tree.find(block_id)) is not None:
+                found[block_id] = block
+            elif block_id != NULL_BLOCK_ID:
+                missing.append(block_id)
+        if missing:
+            found |= self.stores.find_many(missing)
+        return found
+
+    def get_many_locked(self, block_ids: Iterable[str]) -> list[Block]:
+        """Raises UnknownBlock where one is nowhere."""
+        wanted = list(block_ids)
+        found = self.find_many_locked(wanted)
+        for block_id in wanted:
+            if block_id not in found:
+                raise UnknownBlock(block_id)
+        return [found[block_id] for block_id in wanted]
+
+    def check_known_locked(self, block_id: str) -> None:
+        """Raises UnknownBlock. A block that is held is known without asking a store."""
+        entry = self.tree.find_references(block_id)
+        if entry is None or not entry.external:
+            self.get_many_locked((block_id,))
+
+    # A `holds.Keeper`.
+
+    def take(self, block_ids: tuple[str, ...]) -> list[Block]:
+        with self.lock():
+            blocks = self.get_many_locked(block_ids)
+            for block_id in block_ids:
+                self.tree.hold(block_id, owned=True)
+            return blocks
+
+    def give_back(self, block_ids: tuple[str, ...]) -> None:
+        with self.lock():
+            self._release_locked(block_ids)
+
+    def abandon(self, block_ids: tuple[str, ...]) -> None:
+        self._abandoned.append(block_ids)
+
+    def _release_locked(self, block_ids: tuple[str, ...]) -> None:
+        for block_id in block_ids:
+            self.tree.release(block_id, owned=True)

@@ -1,0 +1,187 @@
+"""Moves blocks between the tree and the stores; one at a time, and while everything else goes on.
+
+Nobody who reads sees a move: a body is in the tree, in the transfer or in the store at every moment, and
+lookups go through them in this order. A transfer is settled when the store has been seen to hold all of it or
+nothing of it. Where a store raises and then cannot be asked, the transfer stays in doubt, with all its bodies,
+and the next call here asks again.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from threading import Lock
+
+import msgspec
+
+from block_manager.block import NULL_BLOCK_ID, Block
+from block_manager.errors import BlockConflict, IntegrityBroken
+from block_manager.holds import BlockIterator, Hold
+from block_manager.known_blocks import KnownBlocks
+from block_manager.store import BlockStore
+from block_manager.stores import Transfer
+from block_manager.walk import BranchWalk, DiffWalk
+
+
+class PersistStatistics(msgspec.Struct, frozen=True):
+    """Since the start. persist_count: those that changed a store; failed_count: those whose store raised;
+    stored_count, displaced_count: blocks that stores took and gave up; in_doubt: whether the outcome of the
+    last failure is still unknown."""
+
+    persist_count: int
+    failed_count: int
+    stored_count: int
+    displaced_count: int
+    in_doubt: bool
+
+
+class Persister:
+    """Invariant: between two calls there is no transfer, or one that is in doubt."""
+
+    def __init__(self, known: KnownBlocks) -> None:
+        self._known = known
+        self._lock = Lock()
+        self._persist_count = 0
+        self._failed_count = 0
+        self._stored_count = 0
+        self._displaced_count = 0
+
+    def add_store(self, store_name: str, store: BlockStore) -> None:
+        """As `BlockManager.add_store`."""
+        known = self._known
+        with self._lock:
+            self._settle_doubt()
+            head = next(store.iter(), None)
+            with known.lock():
+                known.stores.check_absent(store_name)
+                shared = {block.block_id: block for block in store.get(list(known.tree.block_ids()))}
+                for block in shared.values():
+                    self._check_shared(block, shared)
+                known.stores.add(store_name, store)
+                known.tree.unload(shared)
+                if head is not None and known.tree.find_references(head.block_id) is None:
+                    known.tree.hold(head.block_id)
+
+    def persist(self, head: str, store_name: str) -> None:
+        """As `BlockManager.persist`.
+
+        1. Settle what an earlier failure left in doubt.
+        2. Hold the new head and the store's, so that nothing of either branch is dropped meanwhile.
+        3. Find what the store lacks, and what it has beside the new branch; if it lacks nothing, stop.
+        4. Tell everybody who reads where the displaced blocks will be.
+        5. The store deletes and adds in one step. If it raises, ask it what it has.
+        6. Bodies that are stored leave the tree, bodies that are displaced come back under their counts.
+        """
+        known = self._known
+        with self._lock, ExitStack() as holds:
+            self._settle_doubt()
+            with known.lock():
+                store = known.stores.get(store_name)
+            holds.enter_context(Hold(known, head))
+            stored_head = next(store.iter(), None)
+            if stored_head is not None:
+                holds.enter_context(Hold(known, stored_head.block_id))
+            transfer = self._plan(store_name, head, stored_head)
+            if transfer.inserted:
+                self._move(store, transfer)
+
+    def check(self) -> None:
+        """As `BlockManager.check_integrity`."""
+        known = self._known
+        with self._lock:
+            self._settle_doubt()
+            with known.lock():
+                stored: set[str] = set()
+                for store_name in known.stores.names():
+                    stored |= _check_store(store_name, known.stores.get(store_name))
+                known.tree.check(stored.__contains__)
+
+    def statistics(self) -> PersistStatistics:
+        return PersistStatistics(
+            persist_count=self._persist_count,
+            failed_count=self._failed_count,
+            stored_count=self._stored_count,
+            displaced_count=self._displaced_count,
+            in_doubt=self._known.stores.transfer is not None,
+        )
+
+    def _check_shared(self, block: Block, shared: dict[str, Block]) -> None:
+        """Whether a block of the tree may move into a store that has it already. Raises BlockConflict."""
+        tree = self._known.tree
+        if tree.find(block.block_id) != block:
+            raise BlockConflict(block.block_id, "the store has another block under this id")
+        if block.previous_id not in shared and tree.find(block.previous_id) is not None:
+            raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
+
+    def _plan(self, store_name: str, head: str, stored_head: Block | None) -> Transfer:
+        if stored_head is None:
+            return Transfer(store_name, tuple(reversed(self._branch(head))), (), (), None)
+        inserted = tuple(reversed(self._diff(head, stored_head.block_id)))
+        displaced = tuple(self._diff(stored_head.block_id, head)) if inserted else ()
+        if not displaced:
+            return Transfer(store_name, inserted, (), (), None)
+        known, oldest = self._known, displaced[-1]
+        with known.lock():
+            elsewhere = known.stores.find_many((block.block_id for block in displaced), besides=store_name)
+            rooted = oldest.previous_id == NULL_BLOCK_ID or known.find_locked(oldest.previous_id) is not None
+        returning = tuple(block for block in displaced if block.block_id not in elsewhere)
+        return Transfer(store_name, inserted, displaced, returning, None if rooted else oldest.block_id)
+
+    def _branch(self, tip: str) -> list[Block]:
+        return list(BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip)))
+
+    def _diff(self, tip: str, exclude: str) -> list[Block]:
+        return list(BlockIterator(DiffWalk(tip, exclude), self._known.find, Hold(self._known, tip, exclude)))
+
+    def _move(self, store: BlockStore, transfer: Transfer) -> None:
+        with self._known.lock():
+            self._known.stores.begin(transfer)
+        try:
+            store.put(transfer.inserted, [block.block_id for block in transfer.displaced])
+        except BaseException as error:
+            self._failed_count += 1
+            try:
+                self._settle_doubt()
+            except Exception as doubt:
+                error.add_note(f"whether the store {transfer.store_name!r} did it is not known yet: {doubt}")
+            raise
+        self._settle(transfer, done=True)
+
+    def _settle_doubt(self) -> None:
+        """Ask the store of a transfer that failed what it has. Raises what the store raises, IntegrityBroken."""
+        transfer = self._known.stores.transfer
+        if transfer is None:
+            return
+        inserted = {block.block_id for block in transfer.inserted}
+        displaced = {block.block_id for block in transfer.displaced}
+        store = self._known.stores.get(transfer.store_name)
+        stored = {block.block_id for block in store.get([*inserted, *displaced])}
+        if stored not in (inserted, displaced):
+            raise IntegrityBroken(
+                f"the store {transfer.store_name!r} did a part of what it must do as one: it has {sorted(stored)} "
+                f"of the new {sorted(inserted)} and the old {sorted(displaced)}; all of them are kept in memory"
+            )
+        self._settle(transfer, done=stored == inserted)
+
+    def _settle(self, transfer: Transfer, *, done: bool) -> None:
+        known = self._known
+        with known.lock():
+            if done:
+                ids = (block.block_id for block in transfer.inserted)
+                known.tree.unload([block_id for block_id in ids if known.tree.find(block_id) is not None])
+                known.tree.load(transfer.returning, root_id=transfer.root_id)
+                self._persist_count += 1
+                self._stored_count += len(transfer.inserted)
+                self._displaced_count += len(transfer.displaced)
+            known.stores.end()
+
+
+def _check_store(store_name: str, store: BlockStore) -> set[str]:
+    """Whether the store holds one branch; the ids of its blocks. Raises IntegrityBroken, BlockStoreError."""
+    block_ids: set[str] = set()
+    child: Block | None = None
+    for block in store.iter():
+        if child is not None and (child.previous_id != block.block_id or child.number <= block.number):
+            raise IntegrityBroken(f"in the store {store_name!r}, {child.block_id} does not follow {block.block_id}")
+        block_ids.add(block.block_id)
+        child = block
+    return block_ids

@@ -1,0 +1,77 @@
+"""The stores of a block manager by name, and the one transfer that may be under way to one of them.
+
+A body in a transfer is never nowhere: those that go into the store stay in the tree until the store has said
+yes, those that the store gives up are here until the tree has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from block_manager.block import Block
+from block_manager.errors import StoreExists, UnknownStore
+from block_manager.store import BlockStore
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """What one persist changes in one store.
+
+    inserted: what the store gets, oldest first. displaced: what it gives up, newest first; returning: those of
+    them that no other store has. root_id: of the displaced block whose parent nobody has, if there is one.
+    """
+
+    store_name: str
+    inserted: tuple[Block, ...]
+    displaced: tuple[Block, ...]
+    returning: tuple[Block, ...]
+    root_id: str | None
+
+
+class StoreSet:
+    """Not locked: `KnownBlocks` does that."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, BlockStore] = {}
+        self._displaced: dict[str, Block] = {}
+        self.transfer: Transfer | None = None
+
+    def check_absent(self, store_name: str) -> None:
+        """Raises StoreExists."""
+        if store_name in self._stores:
+            raise StoreExists(store_name)
+
+    def add(self, store_name: str, store: BlockStore) -> None:
+        self._stores[store_name] = store
+
+    def get(self, store_name: str) -> BlockStore:
+        """Raises UnknownStore."""
+        try:
+            return self._stores[store_name]
+        except KeyError:
+            raise UnknownStore(store_name) from None
+
+    def names(self) -> list[str]:
+        return list(self._stores)
+
+    def find_many(self, block_ids: Iterable[str], *, besides: str | None = None) -> dict[str, Block]:
+        """Those of the blocks that a store has, or had until now; without looking into the store `besides`."""
+        wanted = dict.fromkeys(block_ids)
+        found: dict[str, Block] = {}
+        for block_id in wanted.keys() & self._displaced.keys():
+            found[block_id] = self._displaced[block_id]
+        for store_name, store in self._stores.items():
+            missing = [block_id for block_id in wanted if block_id not in found]
+            if missing and store_name != besides:
+                found.update((block.block_id, block) for block in store.get(missing))
+        return found
+
+    def begin(self, transfer: Transfer) -> None:
+        assert self.transfer is None, "a second transfer began before the first was settled"
+        self.transfer = transfer
+        self._displaced = {block.block_id: block for block in transfer.displaced}
+
+    def end(self) -> None:
+        self.transfer = None
+        self._displaced = {}

@@ -1,0 +1,215 @@
+"""The fork tree in memory: blocks that no store has, and the reference counts of all blocks. It does no I/O.
+
+An entry of the counts whose block is not here is an anchor (RFC block-manager, "Ensuring Integrity"): a block
+that some store has, and that is held, or is the parent of a block here. Moving a block between here and a
+store moves the body only; its entry lives on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from block_manager.block import NULL_BLOCK_ID, Block
+from block_manager.errors import (
+    BlockConflict,
+    IntegrityBroken,
+    MissingInput,
+    MissingPredecessorInBranch,
+    NumberNotIncreasing,
+    ReferenceBelowZero,
+)
+from block_manager.references import References
+
+
+class TreeStatistics(msgspec.Struct, frozen=True):
+    """block_count: bodies in memory; anchor_count: entries for stored blocks; external_count: holds; purged_count:
+    blocks dropped since the start."""
+
+    block_count: int
+    anchor_count: int
+    external_count: int
+    purged_count: int
+
+
+def check_branch(branch: Sequence[Block]) -> None:
+    """Whether the blocks follow each other (RFC, `put`, conditions 2 and 3).
+
+    Raises MissingInput, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict.
+    """
+    if not branch:
+        raise MissingInput
+    seen: set[str] = set()
+    before: Block | None = None
+    for block in branch:
+        if before is not None:
+            if block.previous_id != before.block_id:
+                raise MissingPredecessorInBranch(block.block_id, block.previous_id, before.block_id)
+            check_number(block, before)
+        if block.block_id == NULL_BLOCK_ID:
+            raise BlockConflict(block.block_id, "this id stands for no block")
+        if block.block_id in seen:
+            raise BlockConflict(block.block_id, "it is twice in one branch")
+        seen.add(block.block_id)
+        before = block
+
+
+def check_number(block: Block, parent: Block) -> None:
+    """Raises NumberNotIncreasing."""
+    if block.number <= parent.number:
+        raise NumberNotIncreasing(block.block_id, block.number, parent.number)
+
+
+class ForkTree:
+    """Blocks in memory with their counts, and anchors.
+
+    Invariant: the dependents of every entry are the blocks here whose parent it is; every block here has an
+    entry; no entry is empty.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, Block] = {}
+        self._entries: dict[str, References] = {}
+        self._roots: set[str] = set()
+        self._purged_count = 0
+
+    def find(self, block_id: str) -> Block | None:
+        return self._blocks.get(block_id)
+
+    def block_ids(self) -> Collection[str]:
+        """The ids of the blocks in memory."""
+        return self._blocks.keys()
+
+    def find_references(self, block_id: str) -> References | None:
+        return self._entries.get(block_id)
+
+    def add(self, new: Sequence[Block]) -> None:
+        """Take blocks that are nowhere yet, parents first, whose first parents are known or null.
+
+        Each has a count of 1 afterwards (RFC, `put`): of its child, or, where none of `new` is its child, a
+        hold of the caller.
+        """
+        for block in new:
+            self._insert(block)
+        parent_ids = {block.previous_id for block in new}
+        for block in new:
+            if block.block_id not in parent_ids:
+                self.hold(block.block_id)
+
+    def hold(self, block_id: str, *, owned: bool = False) -> None:
+        """Count one more reference to a block that is known."""
+        entry = self._ensure_entry(block_id)
+        entry.external += 1
+        entry.owned += owned
+
+    def release(self, block_id: str, *, owned: bool = False) -> bool:
+        """Count one reference less; whether the block was dropped. Raises ReferenceBelowZero.
+
+        A block that nothing refers to is dropped, and then its parent, if nothing else refers to that, and so
+        on up to an anchor. An anchor is forgotten; what a store has is never dropped.
+        """
+        entry = self._entries.get(block_id)
+        if owned:
+            assert entry is not None, f"an owned reference to {block_id} was lost"
+            assert entry.owned, f"an owned reference to {block_id} was released twice"
+            entry.owned -= 1
+        elif entry is None or entry.external == entry.owned:
+            raise ReferenceBelowZero(block_id)
+        entry.external -= 1
+        here = block_id in self._blocks
+        self._purge(block_id)
+        return here and block_id not in self._blocks
+
+    def unload(self, block_ids: Iterable[str]) -> None:
+        """Blocks that a store has taken over: their bodies leave, their counts stay."""
+        for block_id in block_ids:
+            block = self._blocks.pop(block_id)
+            self._roots.discard(block_id)
+            self._drop_empty_anchor(block_id)
+            self._leave_parent(block)
+
+    def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
+        """Blocks that no store has any more, children first: back under the counts they have.
+
+        Those that nothing refers to are dropped at once. root_id: of the one whose parent nobody knows.
+        """
+        for block in displaced:
+            self._insert(block)
+            if block.block_id == root_id:
+                self._roots.add(block.block_id)
+        for block in displaced:
+            self._purge(block.block_id)
+
+    def check(self, is_stored: Callable[[str], bool]) -> None:
+        """Whether the invariant holds, every block has its parent, and none is in two places.
+
+        is_stored: whether some store has the block. Raises IntegrityBroken.
+        """
+        dependents: dict[str, int] = {}
+        for block in self._blocks.values():
+            dependents[block.previous_id] = dependents.get(block.previous_id, 0) + 1
+            if block.block_id not in self._entries:
+                raise IntegrityBroken(f"block {block.block_id} has no reference count")
+            if is_stored(block.block_id):
+                raise IntegrityBroken(f"block {block.block_id} is in memory and in a store")
+            if not (self._is_rooted(block) or is_stored(block.previous_id)):
+                raise IntegrityBroken(f"block {block.block_id} is here without its parent {block.previous_id}")
+        dependents.pop(NULL_BLOCK_ID, None)
+        for block_id, entry in self._entries.items():
+            if entry.empty or not 0 <= entry.owned <= entry.external:
+                raise IntegrityBroken(f"block {block_id} has the impossible counts {entry}")
+            if entry.dependents != dependents.pop(block_id, 0):
+                raise IntegrityBroken(f"block {block_id} does not have the dependents of its count {entry}")
+            if block_id not in self._blocks and entry.external and not is_stored(block_id):
+                raise IntegrityBroken(f"block {block_id} is held, but is nowhere")
+        if dependents:
+            raise IntegrityBroken(f"the dependents of {sorted(dependents)} are not counted")
+
+    def statistics(self) -> TreeStatistics:
+        return TreeStatistics(
+            block_count=len(self._blocks),
+            anchor_count=len(self._entries) - len(self._blocks),
+            external_count=sum(entry.external for entry in self._entries.values()),
+            purged_count=self._purged_count,
+        )
+
+    def _is_rooted(self, block: Block) -> bool:
+        return block.previous_id == NULL_BLOCK_ID or block.previous_id in self._blocks or block.block_id in self._roots
+
+    def _ensure_entry(self, block_id: str) -> References:
+        entry = self._entries.get(block_id)
+        if entry is None:
+            entry = self._entries[block_id] = References()
+        return entry
+
+    def _insert(self, block: Block) -> None:
+        assert block.block_id not in self._blocks, f"block {block.block_id} is in memory already"
+        self._blocks[block.block_id] = block
+        self._ensure_entry(block.block_id)
+        if block.previous_id != NULL_BLOCK_ID:
+            self._ensure_entry(block.previous_id).dependents += 1
+
+    def _purge(self, block_id: str) -> None:
+        """Drop the block if nothing refers to it, and what only it referred to."""
+        while (entry := self._entries.get(block_id)) is not None and entry.empty:
+            del self._entries[block_id]
+            block = self._blocks.pop(block_id, None)
+            if block is None or block.previous_id == NULL_BLOCK_ID:
+                self._purged_count += block is not None
+                return
+            self._roots.discard(block_id)
+            self._purged_count += 1
+            self._entries[block.previous_id].dependents -= 1
+            block_id = block.previous_id
+
+    def _leave_parent(self, block: Block) -> None:
+        if block.previous_id != NULL_BLOCK_ID:
+            self._entries[block.previous_id].dependents -= 1
+            self._drop_empty_anchor(block.previous_id)
+
+    def _drop_empty_anchor(self, block_id: str) -> None:
+        """Forget an anchor that says nothing. A block still in memory waits to be taken over as well."""
+        entry = self._entries.get(block_id)
+        if entry is not None and entry.empty and block_id not in self._blocks:
+            del self._entries[block_id]
