@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from ockam.address import Address, local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire_head import HEAD
-from stream_service.client.core import ClientCore
+from ockam.message import Message
+from ockam.protocol import error_payload
+from stream_service.client import connect
 from stream_service.names import stream_address
-from stream_service.protocol import CREATE, CREATE_PARTITIONED, PUSH, CreateStream, StreamCreated
+from stream_service.protocol import (
+    CREATE,
+    CREATE_PARTITIONED,
+    PUSH,
+    CreateStream,
+    PushConfirm,
+    Status,
+    StreamCreated,
+)
+from tests.support.fake_node import Answers, fake_node
 from tests.support.served import served
 from tests.support.stream_peer import SERVICE
 
@@ -64,19 +72,23 @@ async def test_the_init_says_the_name_and_of_a_partition_also_its_number(tmp_pat
 
 
 @pytest.mark.parametrize("hops", [(local("anything"),), (local("far"), Address(1, b"10.0.0.1:4000"), local("s"))])
-def test_our_client_pushes_to_the_return_route_of_the_init(hops: tuple[Address, ...]) -> None:
+async def test_our_client_pushes_to_the_return_route_of_the_init(hops: tuple[Address, ...]) -> None:
     """Stream creation: "The client MUST use stream address from the return route"."""
-    client = ClientCore()
-    client.connected()
-    call = client.create("orders")
-    (asked,) = FrameReader(HEAD, HERE).feed(client.data_to_send().removeprefix(HEAD.hello))
-    init = Message((local("-"), *asked.return_route), hops, CREATE.encode_response(StreamCreated("orders")))
-    client.receive_data(b"".join(FrameWriter(HEAD).frames([init], lambda error: pytest.fail(str(error)))))
-    (port,) = client.ports(call)
-    client.push(port, b"data")
-    (pushed,) = FrameReader(HEAD, HERE).feed(client.data_to_send())
-    assert pushed.onward_route == hops
-    assert PUSH.decode_request(pushed.payload).data == b"data"
+    pushed: list[Message] = []
+
+    def answer(message: Message) -> Answers:
+        if CREATE.is_in(message.payload):
+            return [(hops, CREATE.encode_response(StreamCreated("orders")))]
+        if not PUSH.is_in(message.payload):
+            return [(message.onward_route[:1], error_payload("not served here"))]
+        pushed.append(message)
+        request_id = PUSH.decode_request(message.payload).request_id
+        return [(hops, PUSH.encode_response(PushConfirm(request_id, Status.OK, 5)))]
+
+    async with fake_node(answer) as address, connect(address) as client:
+        assert await (await client.create("orders")).push(b"data") == 5
+    (message,) = pushed
+    assert message.onward_route == hops
 
 
 async def test_streams_and_their_names_are_known_after_a_restart(tmp_path: Path) -> None:

@@ -13,12 +13,21 @@ from typing import TypeAlias
 import pytest
 
 from index_service.client import SavedIndexes
-from ockam.address import local
-from ockam.protocol import Protocol
+from ockam.address import Route, local
+from ockam.message import Message
+from ockam.protocol import Protocol, error_payload
 from stream_service.client import Consumer, StreamClient, connect
-from stream_service.client.core import ClientCore
-from stream_service.protocol import CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, PartitionCreated
+from stream_service.protocol import (
+    CREATE_PARTITIONED,
+    CREATE_PARTITIONS,
+    PUSH,
+    CreatePartitions,
+    PartitionCreated,
+    PushConfirm,
+    Status,
+)
 from tests.support.data_dir import truncate_before
+from tests.support.fake_node import Answers, fake_node
 from tests.support.served import served
 
 Partitioned: TypeAlias = Protocol[CreatePartitions, PartitionCreated]
@@ -65,6 +74,7 @@ async def test_our_consumer_detects_holes(tmp_path: Path) -> None:
         await push_numbers(client, 20)
         consumer, indexes = await read_some(client, 4)
         await consumer.save()
+        assert await SavedIndexes(client, "c").get("s") == 3
         assert (indexes, consumer.next_index, consumer.holes) == ([0, 1, 2, 3], 3, 0)
     truncate_before(tmp_path, "s", 10)
     async with served(tmp_path) as server, connect(server.address) as client:
@@ -156,13 +166,23 @@ async def test_our_client_tells_partitions_apart_by_their_return_routes(tmp_path
             assert [message.data for message in page] == [b"for %d" % init.partition]
 
 
-def test_our_client_tells_partitions_apart_in_any_order() -> None:
+async def test_our_client_tells_partitions_apart_in_any_order() -> None:
     """Create partitioned stream: "Client SHOULD associate partition number with return route"."""
-    core = ClientCore()
-    core.connected()
-    call = core.create("parted", 3)
     routes = [(local(f"stream {number}"),) for number in range(3)]
-    for number in (2, 0, 1):
-        call.answers.append(CREATE_PARTITIONED.encode_response(PartitionCreated("parted", number)))
-        call.return_routes.append(routes[number])
-    assert [(port.partition, port.route) for port in core.ports(call)] == list(enumerate(routes))
+    pushed: list[tuple[Route, bytes]] = []
+
+    def answer(message: Message) -> Answers:
+        if CREATE_PARTITIONED.is_in(message.payload):
+            for number in (2, 0, 1):
+                yield routes[number], CREATE_PARTITIONED.encode_response(PartitionCreated("parted", number))
+        elif PUSH.is_in(message.payload):
+            push = PUSH.decode_request(message.payload)
+            pushed.append((message.onward_route, push.data))
+            yield message.onward_route, PUSH.encode_response(PushConfirm(push.request_id, Status.OK, 0))
+        else:
+            yield message.onward_route[:1], error_payload("not served here")
+
+    async with fake_node(answer) as address, connect(address) as client:
+        for part in (await client.create_partitioned("parted", 3)).partitions:
+            await part.push(b"%d" % part.partition)
+    assert pushed == [(routes[number], b"%d" % number) for number in range(3)]

@@ -5,6 +5,7 @@ Each docstring begins with the chapter and the words of the rule (see `test_spec
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,44 +13,37 @@ import pytest
 import trio
 
 from ockam.address import Route, local
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.wire_head import HEAD
-from stream_service.client.core import ClientCore, Port
+from ockam.message import Message
+from ockam.protocol import error_payload
+from stream_service.client import connect
 from stream_service.protocol import CREATE, PULL, PUSH, PullRequest, PushConfirm, PushRequest, Status, StreamCreated
 from tests.support.data_dir import truncate_before
+from tests.support.fake_node import Answers, HangUp, fake_node
 from tests.support.served import Served, served
 from tests.support.stream_peer import StreamPeer
 
 STREAM = (local("a stream"),)
 
 
-def answer(client: ClientCore, to: Route, payload: bytes) -> None:
-    """Let the client get this payload at one of its addresses, from STREAM."""
-    message = Message((local("-"), *to), STREAM, payload)
-    client.receive_data(b"".join(FrameWriter(HEAD).frames([message], lambda error: pytest.fail(str(error)))))
-
-
-def sent(client: ClientCore) -> list[Message]:
-    return FrameReader(HEAD, HERE).feed(client.data_to_send().removeprefix(HEAD.hello))
-
-
-def opened_port(client: ClientCore) -> Port:
-    """A client's end of a stream that exists."""
-    client.connected()
-    call = client.create("orders")
-    (create,) = sent(client)
-    answer(client, create.return_route, CREATE.encode_response(StreamCreated("orders")))
-    (port,) = client.ports(call)
-    return port
-
-
 def pull_request(limit: int) -> bytes:
     return PULL.encode_request(PullRequest(request_id=77, index=0, limit=limit))
 
 
-def pushes_of(messages: list[Message]) -> list[PushRequest]:
-    return [PUSH.decode_request(message.payload) for message in messages if PUSH.is_in(message.payload)]
+class Stream:
+    """The far end of one stream: it notes the pushes that come, and answers each with what `confirm` says."""
+
+    def __init__(self, confirm: Callable[[PushRequest], Iterable[PushConfirm]]) -> None:
+        self._confirm = confirm
+        self.pushes: list[PushRequest] = []
+
+    def answer(self, message: Message) -> Answers:
+        if CREATE.is_in(message.payload):
+            return [(STREAM, CREATE.encode_response(StreamCreated("orders")))]
+        if not PUSH.is_in(message.payload):
+            return [(message.onward_route[:1], error_payload("not served here"))]
+        push = PUSH.decode_request(message.payload)
+        self.pushes.append(push)
+        return [(STREAM, PUSH.encode_response(confirm)) for confirm in self._confirm(push)]
 
 
 async def stream(server: Served, name: str = "orders") -> tuple[StreamPeer, Route]:
@@ -57,19 +51,22 @@ async def stream(server: Served, name: str = "orders") -> tuple[StreamPeer, Rout
     return peer, await peer.create(name)
 
 
-def test_our_client_sends_again_what_was_not_confirmed_and_nothing_else() -> None:
+async def test_our_client_sends_again_what_was_not_confirmed_and_nothing_else() -> None:
     """Pushing/pulling messages: "MAY re-send messages if it didn't get the Status: OK response"."""
-    client = ClientCore()
-    port = opened_port(client)
-    first, second = client.push(port, b"first"), client.push(port, b"second")
-    requests = pushes_of(sent(client))
-    answer(client, (port.address,), PUSH.encode_response(PushConfirm(requests[0].request_id, Status.OK, 0)))
-    client.disconnected()
-    client.connected()
-    (create,) = sent(client)
-    answer(client, create.return_route, CREATE.encode_response(StreamCreated("orders")))
-    assert pushes_of(sent(client)) == [requests[1]]
-    assert (first.done, first.index, second.done) == (True, 0, False)
+    indexes = iter(range(10))
+
+    def confirm(push: PushRequest) -> list[PushConfirm]:
+        """Hang up on the second message when it comes for the first time."""
+        if push.data == b"second" and sum(each.data == b"second" for each in far.pushes) == 1:
+            raise HangUp
+        return [PushConfirm(push.request_id, Status.OK, next(indexes))]
+
+    far = Stream(confirm)
+    async with fake_node(far.answer) as address, connect(address) as client:
+        stream = await client.create("orders")
+        assert await stream.push(b"first") == 0
+        assert await stream.push(b"second") == 1
+    assert [push.data for push in far.pushes] == [b"first", b"second", b"second"]
 
 
 async def test_messages_of_one_request_id_are_all_saved(tmp_path: Path) -> None:
@@ -91,20 +88,17 @@ async def test_each_message_of_one_request_id_gets_its_own_confirm(tmp_path: Pat
     assert confirms == [PushConfirm(9, Status.OK, index) for index in range(5)]
 
 
-def test_our_client_uses_each_request_id_once() -> None:
+async def test_our_client_uses_each_request_id_once() -> None:
     """Pushing/pulling messages: "The client SHOULD use different request_id for different messages".
 
     A confirm that comes twice is for one message, the second changes nothing.
     """
-    client = ClientCore()
-    port = opened_port(client)
-    pushes = [client.push(port, b"data") for _ in range(100)]
-    requests = pushes_of(sent(client))
-    assert len({request.request_id for request in requests}) == 100
-    for index in (7, 8):
-        confirm = PushConfirm(requests[3].request_id, Status.OK, index)
-        answer(client, (port.address,), PUSH.encode_response(confirm))
-    assert [(push.done, push.index) for push in pushes[:5]] == [(False, -1)] * 3 + [(True, 7)] + [(False, -1)]
+    far = Stream(lambda push: [PushConfirm(push.request_id, Status.OK, int(push.data))] * 2)
+    async with fake_node(far.answer) as address, connect(address) as client:
+        async with (await client.create("orders")).publisher(window=20) as publisher:
+            indexes = await publisher.push_many([b"%d" % number for number in range(100)])
+    assert indexes == list(range(100))
+    assert len({push.request_id for push in far.pushes}) == len(far.pushes) == 100
 
 
 async def test_indexes_are_unique_and_rise_under_many_publishers(tmp_path: Path) -> None:
