@@ -28,6 +28,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data_dir: where the database lives; one node at a time may use it.
     listen: `host:port` for TCP; port 0 picks a free one.
     allow_forward: destinations `host:port` that remote peers may route to through this node.
+    retention_age_s, retention_messages, retention_bytes: what each stream-partition keeps at most, where it has no
+    retention of its own; None keeps everything. retention_interval_s: between two rounds over all streams.
+    free_disk_bytes_min: with less free on the disk, pushes are refused, so that deleting still works.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
     """
 
@@ -44,6 +47,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streams_max: int = 100_000
     partitions_max: int = 4_096
     pull_bytes_max: int = 1024 * 1024
+    retention_age_s: int | None = None
+    retention_messages: int | None = None
+    retention_bytes: int | None = None
+    retention_interval_s: float = 5.0
+    free_disk_bytes_min: int = 64 * 1024 * 1024
     error_delay_s: float = 1.0
     drain_timeout_s: float = 10.0
     log_level: str = "info"

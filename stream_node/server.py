@@ -6,6 +6,7 @@ checkpoint, close. What was confirmed is on disk at any moment, so a kill loses 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from storage.database import Database
 from storage.runner import RunnerStatistics, ThreadRunner
 from stream_node.config import Config
 from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams
+
+DISK_INTERVAL_S = 1.0
+"""Between two looks at the free space of the disk."""
 
 logger = structlog.get_logger(__name__)
 
@@ -40,6 +44,7 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.addresses: list[str] = []
+        self.refusing_pushes = False
         self._stop = trio.Event()
         self._statistics: Callable[[], ServerStatistics] | None = None
 
@@ -77,6 +82,7 @@ class Server:
                         node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
                     )
                     logger.info("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
+                    nursery.start_soon(self._watch_disk, services)
                     task_status.started(self.addresses)
                     await self._stop.wait()
                     await self._drain(tcp, runner)
@@ -87,6 +93,18 @@ class Server:
                 nursery.cancel_scope.cancel()
         finally:
             database.close()
+
+    async def _watch_disk(self, services: Services) -> None:
+        """Refuse pushes while the disk has less free than it must have, so that deleting and stopping still work."""
+        least_bytes = self.config.free_disk_bytes_min
+        while True:
+            free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
+            if (free_bytes < least_bytes) != self.refusing_pushes:
+                self.refusing_pushes = free_bytes < least_bytes
+                reason = f"the disk has {free_bytes} bytes free, below free_disk_bytes_min = {least_bytes}"
+                services.refuse_pushes(reason if self.refusing_pushes else None)
+                logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
+            await trio.sleep(DISK_INTERVAL_S)
 
     async def _drain(self, tcp: TcpTransport, runner: ThreadRunner) -> None:
         logger.info("draining")

@@ -6,6 +6,7 @@ The server, the simulation and the tests all start their nodes here, so that wha
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable
 
@@ -13,14 +14,17 @@ import msgspec
 
 from index_service.worker import IndexService, IndexStatistics
 from ockam.node import Node
-from storage.contract import Operation, StreamRecord
+from storage.contract import Operation
 from storage.database import Database
+from storage.errors import storage_error
 from storage.runner import Runner
 from stream_node.config import Config
+from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
-from stream_service.workers.service import StreamDirectory, register_service
-
-LIST_PAGE = 10_000
+from stream_service.stored import StoredStream, list_stored
+from stream_service.workers.directory import StreamDirectory
+from stream_service.workers.retention import register_retention
+from stream_service.workers.service import register_service
 
 
 def wall_clock_us() -> int:
@@ -32,16 +36,13 @@ def random_id() -> str:
     return secrets.token_hex(8)
 
 
-def stored_streams(database: Database) -> list[StreamRecord]:
-    """All streams in the database; about 200 bytes of memory each."""
+def stored_streams(database: Database) -> list[StoredStream]:
+    """All streams in the database; about 300 bytes of memory each. Raises StorageError."""
     session = database.read_session()
     try:
-        records: list[StreamRecord] = []
-        after = None
-        while page := session.log.list_streams(after=after, limit=LIST_PAGE):
-            records += page
-            after = (page[-1].name, page[-1].partition)
-        return records
+        return list(list_stored(session))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
     finally:
         session.close()
 
@@ -88,13 +89,21 @@ class Services:
         )
         self._config = config
         self._node = node
-        self._directory = StreamDirectory(node, storage, limits=limits, now_us=now_us, new_id=new_id)
+        self._directory = StreamDirectory(
+            node,
+            storage,
+            limits=limits,
+            now_us=now_us,
+            new_id=new_id,
+            default_retention=_default_retention(config),
+        )
         self._index = IndexService(storage, now_us)
 
-    def start(self, stored: list[StreamRecord]) -> None:
+    def start(self, stored: list[StoredStream]) -> None:
         """Serve the streams that are stored, and whatever is created from now on."""
-        for record in stored:
-            self._directory.open_stream(record)
+        for stream in stored:
+            self._directory.open_stream(stream)
+        register_retention(self._directory, self._config.retention_interval_s)
         register_service(self._directory, self._config.service_addresses)
         self._index.register(self._node, self._config.index_addresses)
 
@@ -109,3 +118,12 @@ class Services:
             write_failure=counters.write_failure,
             index=self._index.statistics(),
         )
+
+    def refuse_pushes(self, reason: str | None) -> None:
+        """From now on answer every push with ERROR, for that reason; None takes pushes again."""
+        self._directory.counters.push_refusal = reason
+
+
+def _default_retention(config: Config) -> Retention | None:
+    retention = Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)
+    return None if retention == Retention() else retention

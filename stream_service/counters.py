@@ -16,12 +16,14 @@ class StreamCounters:
 
     refused: requests answered with `error`, because of what they ask.
     pushes_failed, pulls_failed, creates_failed: requests that storage could not carry out.
+    push_refusal: why no push is stored at the moment (the disk is nearly full); None usually.
     write_failure: why the last push was not stored; None once one has been stored again.
     """
 
     def __init__(self) -> None:
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.write_failure: str | None = None
+        self.push_refusal: str | None = None
 
     def refuse(self, worker: Worker, message: Message, reason: str) -> None:
         """Answer a request that is not to be served, log it and count it."""

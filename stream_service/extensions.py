@@ -26,7 +26,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 # type Retention struct { age_s: optional<uint>  messages: optional<uint>  size_bytes: optional<uint> }
 class Retention(msgspec.Struct, frozen=True):
-    """What a stream-partition keeps at most: the oldest messages beyond any of these go. None is no limit of that kind."""
+    """What a stream-partition keeps at most: the oldest messages beyond any of these go. None is no such limit."""
 
     age_s: bare.UInt | None = None
     messages: bare.UInt | None = None
@@ -182,7 +182,7 @@ class RichMessage(msgspec.Struct, frozen=True, gc=False):
 # type RichPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<RichMessage> }
 class RichPage(msgspec.Struct, frozen=True):
-    """first_index, next_index: the stream's, now. resume_index: where the next pull goes on, also after an empty page."""
+    """first_index, next_index: the stream's. resume_index: where the next pull goes on, also after an empty page."""
 
     request_id: bare.UInt
     first_index: bare.UInt

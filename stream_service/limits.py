@@ -11,6 +11,11 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     partitions_max: partitions of one stream; the real service loops over any number (2^40 would end it).
     streams_max: stream-partitions of the whole node, each about 2 KiB of memory.
     pull_messages_max, pull_bytes_max: one answer to a pull, whatever its limit says ("0 - limit messages").
+    rich_pull_messages_max: the same of a rich pull, whose keys and headers are not counted in pull_bytes_max.
+    key_bytes_max, headers_bytes_max: of one message, names and values of its headers together.
+    list_streams_max: streams in one answer to a listing.
+    truncate_step_messages: deleted in one transaction, so that pushes never wait for long.
+    pull_wait_s_max: how long a rich pull may wait for a message; the real clients give up after 10 s.
     error_delay_s: how long a failed push waits for its answer, since a real publisher re-sends it at once.
     """
 
@@ -18,4 +23,10 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int = 100_000
     pull_messages_max: int = 10_000
     pull_bytes_max: int = 1024 * 1024
+    rich_pull_messages_max: int = 1_000
+    key_bytes_max: int = 4 * 1024
+    headers_bytes_max: int = 16 * 1024
+    pull_wait_s_max: float = 5.0
+    list_streams_max: int = 1_000
+    truncate_step_messages: int = 1_000
     error_delay_s: float = 1.0

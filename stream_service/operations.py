@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from storage.contract import Operation, Record, Session, StreamRecord
 from storage.errors import StorageError
+from stream_service import stored
+from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
+from stream_service.stored import StoredStream
+
+Place: TypeAlias = FromIndex | FromTime | FromEnd
 
 
 class NothingFits(StorageError):
@@ -19,9 +25,9 @@ class NothingFits(StorageError):
 
 
 class EnsureStreams(Operation):
-    """Make the partitions of a stream that are missing; `records` are all of those asked for, in order."""
+    """Make the partitions of a stream that are missing; `streams` are all of those asked for, in order."""
 
-    __slots__ = ("created_us", "name", "partitions", "records")
+    __slots__ = ("created_us", "name", "partitions", "streams")
 
     def __init__(
         self,
@@ -34,57 +40,214 @@ class EnsureStreams(Operation):
         self.name = name
         self.partitions = partitions
         self.created_us = created_us
-        self.records: list[StreamRecord] = []
+        self.streams: list[StoredStream] = []
 
     def apply(self, session: Session) -> None:
-        ensure_stream = session.log.ensure_stream
-        self.records = [ensure_stream(self.name, partition, self.created_us) for partition in self.partitions]
+        records = [session.log.ensure_stream(self.name, partition, self.created_us) for partition in self.partitions]
+        self.streams = [stored.stored_stream(session, record) for record in records]
+
+
+class Page:
+    """One pull as the reading thread needs it, and the records or the error that it found.
+
+    start: the place asked for; index: where that turned out to be. first_bytes_max: the largest message that can be
+    sent at all.
+    """
+
+    __slots__ = ("bytes_max", "first_bytes_max", "found", "index", "limit", "start")
+
+    def __init__(self, start: Place, limit: int) -> None:
+        self.start = start
+        self.limit = limit
+        self.bytes_max = 0
+        self.first_bytes_max = 0
+        self.index = 0
+        self.found: list[Record] | StorageError = []
 
 
 class ReadPages(Operation):
-    """The pages of several pulls of one stream: each a start index, a limit and a bound in bytes.
+    """The pages of several pulls of one stream, read together.
 
-    `pages` has a list of records or the error of that page, in the order of the pulls. It has fewer than there are
-    pulls where their data together reached `bytes_max`: the others are to be read later.
+    `read` counts the pages that were come to; it is less than all of them where their data together reached
+    `bytes_max`, and the others are to be read later.
     """
 
-    __slots__ = ("bytes_max", "pages", "pulls", "stream_id")
+    __slots__ = ("bytes_max", "pages", "read", "stream_id")
+
+    def __init__(
+        self, stream_id: int, pages: Sequence[Page], bytes_max: int, on_done: Callable[[ReadPages], None]
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.pages = pages
+        self.bytes_max = bytes_max
+        self.read = 0
+
+    def apply(self, session: Session) -> None:
+        self.read = 0
+        bytes_left = self.bytes_max
+        for page in self.pages:
+            try:
+                page.index = self._resolve(session, page.start)
+                page.found = self._read(session, page)
+                bytes_left -= sum(len(record[1]) for record in page.found)
+            except StorageError as error:
+                page.found = error
+            self.read += 1
+            if bytes_left <= 0:
+                return
+
+    def _resolve(self, session: Session, start: Place) -> int:
+        if isinstance(start, FromIndex):
+            return min(start.index, INDEX_MAX)
+        record = session.log.get_stream(self.stream_id)
+        if isinstance(start, FromEnd):
+            return max(record.first_index, record.next_index - start.messages)
+        return stored.first_index_at(session, record, start.time_us)
+
+    def _read(self, session: Session, page: Page) -> list[Record]:
+        read, index = session.log.read, page.index
+        found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
+        if found or not page.limit:
+            return found
+        first = read(self.stream_id, index, 1, page.bytes_max)
+        if first and len(first[0][1]) > page.first_bytes_max:
+            raise NothingFits(first[0][0], len(first[0][1]), page.first_bytes_max)
+        return first
+
+
+class LoadSequences(Operation):
+    """Publisher, number and index of the sequenced messages among the last `messages` of a stream, oldest first."""
+
+    __slots__ = ("found", "from_index", "stream_id")
+
+    def __init__(
+        self, stream_id: int, next_index: int, messages: int, on_done: Callable[[LoadSequences], None]
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.from_index = max(0, next_index - messages)
+        self.found: list[tuple[bytes, int, int]] = []
+
+    def apply(self, session: Session) -> None:
+        self.found = stored.list_sequences(session, self.stream_id, self.from_index)
+
+
+class DescribeStreams(Operation):
+    """What `node/stream_info/1` tells of streams: of one by its id, or of those that a listing finds.
+
+    `infos` are in order; `more` says that a listing has more to tell.
+    """
+
+    __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
+
+    def __init__(
+        self,
+        on_done: Callable[[DescribeStreams], None],
+        *,
+        stream_id: int | None = None,
+        prefix: str = "",
+        after: tuple[str, int] | None = None,
+        limit: int = 1,
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.prefix = prefix
+        self.after = after
+        self.limit = limit
+        self.infos: list[StreamInfo] = []
+        self.more = False
+
+    def apply(self, session: Session) -> None:
+        log = session.log
+        if self.stream_id is not None:
+            records = [log.get_stream(self.stream_id)]
+        else:
+            records = log.list_streams(self.prefix, self.after, self.limit + 1)
+        self.more = len(records) > self.limit
+        self.infos = [describe(session, record) for record in records[: self.limit]]
+
+
+class FindCut(Operation):
+    """The index before which messages are to go: `before`, or what a retention no longer keeps."""
+
+    __slots__ = ("before", "index", "now_us", "retention", "stream_id")
 
     def __init__(
         self,
         stream_id: int,
-        pulls: Sequence[tuple[int, int, int, int]],
-        bytes_max: int,
-        on_done: Callable[[ReadPages], None],
+        on_done: Callable[[FindCut], None],
+        *,
+        before: BeforeIndex | BeforeTime | None = None,
+        retention: Retention | None = None,
+        now_us: int = 0,
     ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
-        self.pulls = pulls
-        self.bytes_max = bytes_max
-        self.pages: list[list[Record] | StorageError] = []
+        self.before = before
+        self.retention = retention
+        self.now_us = now_us
+        self.index = 0
 
     def apply(self, session: Session) -> None:
-        self.pages = []
-        bytes_left = self.bytes_max
-        for pull in self.pulls:
-            page = self._page(session, *pull)
-            self.pages.append(page)
-            if isinstance(page, list):
-                bytes_left -= sum(len(record[1]) for record in page)
-            if bytes_left <= 0:
-                return
+        record = session.log.get_stream(self.stream_id)
+        if isinstance(self.before, BeforeIndex):
+            self.index = min(self.before.index, record.next_index)
+        elif isinstance(self.before, BeforeTime):
+            self.index = stored.first_index_at(session, record, self.before.time_us)
+        elif self.retention is not None:
+            self.index = stored.first_index_kept(session, record, self.retention, self.now_us)
 
-    def _page(
-        self, session: Session, index: int, limit: int, bytes_max: int, first_bytes_max: int
-    ) -> list[Record] | StorageError:
-        read = session.log.read
-        try:
-            page = read(self.stream_id, index, limit, bytes_max, first_bytes_max=first_bytes_max)
-            if page or not limit:
-                return page
-            first = read(self.stream_id, index, 1, bytes_max)
-        except StorageError as error:
-            return error
-        if first and len(first[0][1]) > first_bytes_max:
-            return NothingFits(first[0][0], len(first[0][1]), first_bytes_max)
-        return first
+
+class TruncateStep(Operation):
+    """Delete the earliest messages, before `index` and at most `messages_max` of them; `record` is the stream after."""
+
+    __slots__ = ("deleted", "index", "messages_max", "record", "stream_id")
+
+    def __init__(self, stream_id: int, index: int, messages_max: int, on_done: Callable[[TruncateStep], None]) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.index = index
+        self.messages_max = messages_max
+        self.deleted = 0
+        self.record: StreamRecord | None = None
+
+    def apply(self, session: Session) -> None:
+        record = session.log.get_stream(self.stream_id)
+        index = min(self.index, record.first_index + self.messages_max)
+        self.deleted = session.log.truncate_before(self.stream_id, index)
+        self.record = session.log.get_stream(self.stream_id)
+
+
+class ChangeStream(Operation):
+    """Any one change of a stream in a transaction: a function of the session."""
+
+    __slots__ = ("change",)
+
+    def __init__(self, change: Callable[[Session], None], on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.change = change
+
+    def apply(self, session: Session) -> None:
+        self.change(session)
+
+
+INDEX_MAX = 2**63 - 1
+"""No stored index is above this: SQLite's integers end here."""
+
+
+def describe(session: Session, record: StreamRecord) -> StreamInfo:
+    """A stream as `node/stream_info/1` tells it."""
+    first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
+    last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
+    return StreamInfo(
+        record.name,
+        record.partition,
+        record.first_index,
+        record.next_index,
+        record.size_bytes,
+        record.created_us,
+        first_time_us,
+        last_time_us,
+        stored.get_retention(session, record.stream_id),
+    )

@@ -6,43 +6,56 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
+import trio
 
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.worker import Worker
 from storage.contract import Record
 from storage.errors import StorageError
-from storage.runner import Runner
-from stream_service.counters import StreamCounters
-from stream_service.limits import StreamLimits
-from stream_service.operations import ReadPages
+from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, RichMessage, RichPage, RichPull
+from stream_service.operations import Page, ReadPages
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
+from stream_service.stored import decode_beside
+from stream_service.workers.needs import StreamServices
 
-INDEX_MAX = 2**63 - 1
-"""No stored index is above this: SQLite's integers end here."""
-ANSWER_OVERHEAD_BYTES = 64
-"""Protocol name, sizes, request id and count of an answer, and the frame around it; about 45 at most."""
-MESSAGE_OVERHEAD_BYTES = 15
-"""Index and size of one message in an answer: a uint of up to 10 bytes and one of up to 5."""
+ANSWER_OVERHEAD_BYTES = 128
+"""Protocol name, sizes, request id, bounds and count of an answer, and the frame around it; about 80 at most."""
+MESSAGE_OVERHEAD_BYTES = 30
+"""Index, time and sizes of one message in an answer: 24 at most, beside its data, key and headers."""
 HOP_OVERHEAD_BYTES = 16
 """Type and size of one address of a route, in either framing; about 6 at most."""
-
 PULLS_WAITING_MAX = 10_000
 """With this many pulls waiting the stream takes no more messages from its mailbox, and so from its peers."""
 PULLS_PER_READ_MAX = 256
 """How many pulls one read serves at most; it ends sooner when it has `pull_bytes_max` of data."""
+PARKED_MAX = 10_000
+"""How many pulls of one stream may wait for a message; more are answered at once."""
 
 logger = structlog.get_logger(__name__)
 
 
 class StreamEnd:
-    """Where a stream is stored and where it ends, as its worker knows it; shared with the worker's pull queue."""
+    """Where a stream is stored and where it begins and ends, as its worker knows it; shared with its pull queue."""
 
-    __slots__ = ("next_index", "stream_id")
+    __slots__ = ("first_index", "next_index", "stream_id")
 
-    def __init__(self, stream_id: int, next_index: int) -> None:
+    def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
+        self.first_index = first_index
         self.next_index = next_index
+
+
+class Pull:
+    """One pull that has not been answered. deadline_s: until when it may wait for a message (trio's clock)."""
+
+    __slots__ = ("deadline_s", "message", "page", "request")
+
+    def __init__(self, message: Message, request: PullRequest | RichPull, page: Page, deadline_s: float) -> None:
+        self.message = message
+        self.request = request
+        self.page = page
+        self.deadline_s = deadline_s
 
 
 class PullQueue:
@@ -51,27 +64,21 @@ class PullQueue:
     A page is bounded by what the way back can carry: the framing's frame, and how much already waits to be sent there,
     so that a consumer who asks faster than it reads gets small pages and not all memory. One message is always sent,
     unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
-    data of one full page, so that the answers of a thousand pulls are never in memory together.
+    data of one full page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
+    nothing may be parked until there is a message or its time is up.
     Invariant: at most one read is under way, and its pulls are older than all that wait.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        end: StreamEnd,
-        storage: Runner,
-        limits: StreamLimits,
-        counters: StreamCounters,
-        on_room: Callable[[], None],
-    ) -> None:
+    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices, on_room: Callable[[], None]) -> None:
         """on_room: called after each read that leaves fewer pulls waiting than `full` means."""
         self._worker = worker
         self._end = end
-        self._storage = storage
-        self._limits = limits
-        self._counters = counters
+        self._storage = services.storage
+        self._limits = services.limits
+        self._counters = services.counters
         self._on_room = on_room
-        self._waiting: deque[tuple[Message, PullRequest]] = deque()
+        self._waiting: deque[Pull] = deque()
+        self._parked: list[Pull] = []
         self._reading = False
 
     @property
@@ -80,66 +87,127 @@ class PullQueue:
 
     def add(self, message: Message, request: PullRequest) -> None:
         """Note a pull; `answer` serves it."""
-        self._waiting.append((message, request))
+        limit = min(request.limit, self._limits.pull_messages_max)
+        self._waiting.append(Pull(message, request, Page(FromIndex(request.index), limit), 0.0))
+
+    def add_rich(self, message: Message, request: RichPull) -> None:
+        """Note a rich pull; `answer` serves it."""
+        limit = min(request.limit, self._limits.rich_pull_messages_max)
+        wait_s = min(request.wait_ms / 1000, self._limits.pull_wait_s_max)
+        deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
+        self._waiting.append(Pull(message, request, Page(request.start, limit), deadline_s))
+
+    def wake(self) -> None:
+        """The stream has more messages: what is parked can be answered."""
+        self._waiting += self._parked
+        self._parked = []
 
     def answer(self) -> None:
         """Answer all pulls noted so far: at once where they lie beyond the end, else when they have been read."""
         while self._waiting and not self._reading:
             pulls = [self._waiting.popleft() for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX))]
-            if all(request.index >= self._end.next_index or not request.limit for _, request in pulls):
-                self._send(pulls, [[]] * len(pulls))
+            if all(self._finds_nothing(pull.page) for pull in pulls):
+                self._answer_or_park(pulls)
             else:
                 self._read(pulls)
 
-    def _read(self, pulls: Sequence[tuple[Message, PullRequest]]) -> None:
+    def _read(self, pulls: Sequence[Pull]) -> None:
         self._reading = True
-        asked = [self._bounds(message, request) for message, request in pulls]
+        for pull in pulls:
+            self._bound(pull)
         answered = self._worker.context.guard(lambda read: self._answered(read, pulls))
-        bytes_max = self._limits.pull_bytes_max
-        self._storage.submit_read(ReadPages(self._end.stream_id, asked, bytes_max, on_done=answered))
+        pages, bytes_max = [pull.page for pull in pulls], self._limits.pull_bytes_max
+        self._storage.submit_read(ReadPages(self._end.stream_id, pages, bytes_max, on_done=answered))
 
-    def _answered(self, read: ReadPages, pulls: Sequence[tuple[Message, PullRequest]]) -> None:
+    def _answered(self, read: ReadPages, pulls: Sequence[Pull]) -> None:
         """Send what was read; the pulls that it did not come to are again the oldest that wait."""
         self._reading = False
-        pages = read.pages if read.error is None else [read.error] * len(pulls)
-        self._waiting.extendleft(reversed(pulls[len(pages) :]))
-        self._send(pulls[: len(pages)], pages)
+        count = read.read
+        if read.error is not None:
+            count = len(pulls)
+            for pull in pulls:
+                pull.page.found = read.error
+        self._waiting.extendleft(reversed(pulls[count:]))
+        self._answer_or_park(pulls[:count])
         self.answer()
         if not self.full:
             self._on_room()
 
-    def _bounds(self, message: Message, request: PullRequest) -> tuple[int, int, int, int]:
-        """Start, limit, bytes of data, and bytes of the first message, of one page."""
-        limit = min(request.limit, self._limits.pull_messages_max)
-        first_bytes_max = max(0, _payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
+    def _bound(self, pull: Pull) -> None:
+        """What the page may hold, as things are with the way back right now."""
+        page, message = pull.page, pull.message
+        page.first_bytes_max = max(0, _payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
         room_bytes = max(0, self._limits.pull_bytes_max - message.origin.backlog_bytes())
-        return min(request.index, INDEX_MAX), limit, min(room_bytes, first_bytes_max), first_bytes_max
+        page.bytes_max = min(room_bytes, page.first_bytes_max)
 
-    def _send(self, pulls: Sequence[tuple[Message, PullRequest]], pages: Sequence[list[Record] | StorageError]) -> None:
-        route = (self._worker.context.address,)
-        self._worker.context.send_run(
-            Message(message.return_route, route, self._payload(message, request, page))
-            for (message, request), page in zip(pulls, pages, strict=True)
-        )
+    def _finds_nothing(self, page: Page) -> bool:
+        """Whether a page is known to be empty without reading; then its index is set."""
+        if isinstance(page.start, FromIndex):
+            page.index = page.start.index
+        elif isinstance(page.start, FromEnd) and not page.start.messages:
+            page.index = self._end.next_index
+        elif page.limit:
+            return False
+        return not page.limit or page.index >= self._end.next_index
 
-    def _payload(self, message: Message, request: PullRequest, page: list[Record] | StorageError) -> bytes:
-        if isinstance(page, StorageError):
+    def _answer_or_park(self, pulls: Sequence[Pull]) -> None:
+        answers = []
+        now_s = trio.current_time()
+        for pull in pulls:
+            if pull.page.found or pull.deadline_s <= now_s or len(self._parked) >= PARKED_MAX:
+                answers.append(self._answer_to(pull))
+            else:
+                pull.page.start = FromIndex(pull.page.index)
+                self._parked.append(pull)
+                self._worker.context.call_later(pull.deadline_s - now_s, self._give_up)
+        self._worker.context.send_run(answers)
+
+    def _give_up(self) -> None:
+        """Answer what has been parked for as long as its asker wanted."""
+        now_s = trio.current_time()
+        late = [pull for pull in self._parked if pull.deadline_s <= now_s]
+        self._parked = [pull for pull in self._parked if pull.deadline_s > now_s]
+        self._worker.context.send_run([self._answer_to(pull) for pull in late])
+
+    def _answer_to(self, pull: Pull) -> Message:
+        address = self._worker.context.address
+        return Message(pull.message.return_route, (address,), self._payload(pull))
+
+    def _payload(self, pull: Pull) -> bytes:
+        found, request = pull.page.found, pull.request
+        if isinstance(found, StorageError):
+            address = str(self._worker.context.address)
             self._counters.pulls_failed += 1
-            logger.error("pull_failed", address=str(self._worker.context.address), reason=str(page))
-            return error_payload(f"the stream cannot be read at index {request.index}: {page}")
-        _fit(page, _payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES)
-        messages = [StreamMessage(record[0], record[1]) for record in page]
-        return PULL.encode_response(PullResponse(request.request_id, messages))
+            logger.error("pull_failed", address=address, index=pull.page.index, reason=str(found))
+            return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
+        _fit(found, _payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES)
+        if isinstance(request, PullRequest):
+            messages = [StreamMessage(record[0], record[1]) for record in found]
+            return PULL.encode_response(PullResponse(request.request_id, messages))
+        resume_index = found[-1][0] + 1 if found else pull.page.index
+        rich = [
+            RichMessage(index, time_us, key, decode_beside(headers).headers, data)
+            for index, data, time_us, key, headers in found
+        ]
+        end = self._end
+        return RICH_PULL.encode_response(
+            RichPage(request.request_id, end.first_index, end.next_index, resume_index, rich)
+        )
 
 
 def _payload_bytes_max(message: Message) -> int:
     """The largest payload that an answer along this message's return route can have."""
     hops = message.return_route
-    return message.origin.frame_bytes_max - sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in hops) - 64
+    return message.origin.frame_bytes_max - sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in hops)
 
 
 def _fit(page: list[Record], bytes_max: int) -> None:
     """Take messages off the end of a page until it fits, whatever their indexes and sizes cost to write."""
-    size_bytes = sum(len(record[1]) for record in page) + MESSAGE_OVERHEAD_BYTES * len(page)
+    size_bytes = sum(map(_size_bytes, page))
     while size_bytes > bytes_max and len(page) > 1:
-        size_bytes -= len(page.pop()[1]) + MESSAGE_OVERHEAD_BYTES
+        size_bytes -= _size_bytes(page.pop())
+
+
+def _size_bytes(record: Record) -> int:
+    _, data, _, key, headers = record
+    return len(data) + len(key or b"") + len(headers or b"") + MESSAGE_OVERHEAD_BYTES

@@ -6,26 +6,22 @@ so that the way back in the answer is the stream's address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
 from ockam.address import local
 from ockam.errors import AddressInUse
 from ockam.message import Message
-from ockam.node import Node
 from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
 from ockam.worker import Worker
-from storage.contract import StreamRecord
 from storage.errors import StorageError
-from storage.runner import Runner
 from stream_service import protocol
-from stream_service.counters import StreamCounters
-from stream_service.limits import StreamLimits
-from stream_service.names import generated_name, refusal_of_name, stream_address
-from stream_service.operations import EnsureStreams
+from stream_service.extensions import LIST, ListResponse
+from stream_service.names import refusal_of_name, stream_address
+from stream_service.operations import DescribeStreams, EnsureStreams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
-from stream_service.workers.stream import StreamWorker
+from stream_service.workers.directory import StreamDirectory
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The specification's address, and those under which the real clients look for the service."""
@@ -33,56 +29,18 @@ SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 logger = structlog.get_logger(__name__)
 
 
-class StreamDirectory:
-    """Starts the workers of the streams that are stored, and makes more; it outlives crashes of the service worker."""
-
-    def __init__(
-        self,
-        node: Node,
-        storage: Runner,
-        *,
-        limits: StreamLimits,
-        now_us: Callable[[], int],
-        new_id: Callable[[], str],
-    ) -> None:
-        self.counters = StreamCounters()
-        self.node = node
-        self.storage = storage
-        self.limits = limits
-        self.now_us = now_us
-        self.new_id = new_id
-        self.partitions: dict[str, int] = {}
-        self.count = 0
-
-    def open_stream(self, record: StreamRecord) -> None:
-        """Start the worker of a stored stream, unless it runs. Raises AddressInUse where two names share an address."""
-        name, partition = record.name, record.partition
-        address = stream_address(name, partition)
-        if self.node.is_registered(address):
-            worker = self.node.find_worker(address)
-            if not isinstance(worker, StreamWorker) or worker.identity != (name, partition):
-                raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
-            return
-        first: list[StreamRecord | None] = [record]
-
-        def make() -> StreamWorker:
-            known, first[0] = first[0], None
-            return StreamWorker(name, partition, known, self.storage, self.limits, self.now_us, self.counters)
-
-        self.node.register([address], make)
-        self.count += 1
-        self.partitions[name] = max(self.partitions.get(name, 0), partition + 1)
-
-
 class ServiceWorker(Worker):
-    """Serves `stream_create` and its two partitioned names; everything else gets an error."""
+    """Serves `stream_create`, its two partitioned names and `node/stream_list/1`; all else gets an error."""
 
     def __init__(self, directory: StreamDirectory) -> None:
         self._directory = directory
 
     def handle(self, message: Message) -> None:
         try:
-            self._create(message)
+            if LIST.is_in(message.payload):
+                self._list(message)
+            else:
+                self._create(message)
         except ProtocolError as error:
             self._directory.counters.refuse(self, message, str(error))
 
@@ -120,12 +78,31 @@ class ServiceWorker(Worker):
             self._later(message, operation.error)
             return
         try:
-            for record in operation.records:
-                self._directory.open_stream(record)
+            for stream in operation.streams:
+                self._directory.open_stream(stream)
         except AddressInUse as error:
             self._directory.counters.refuse(self, message, str(error))
             return
         self.context.send_run(requests)
+
+    def _list(self, message: Message) -> None:
+        request = LIST.decode_request(message.payload)
+
+        def listed(found: DescribeStreams) -> None:
+            if found.error is not None:
+                self.reply(message, error_payload(str(found.error)))
+            else:
+                self.reply(message, LIST.encode_response(ListResponse(request.request_id, found.infos, found.more)))
+
+        after = (request.after.stream_name, request.after.partition) if request.after is not None else None
+        self._directory.storage.submit_read(
+            DescribeStreams(
+                self.context.guard(listed),
+                prefix=request.prefix,
+                after=after,
+                limit=min(request.limit, self._directory.limits.list_streams_max),
+            )
+        )
 
     def _later(self, message: Message, error: StorageError) -> None:
         """A failed create is answered late, so that a peer that asks again at once cannot spin."""
@@ -136,10 +113,7 @@ class ServiceWorker(Worker):
 
     def _name(self, asked: str | None) -> str:
         if asked is None:
-            name = generated_name(self._directory.new_id)
-            while name in self._directory.partitions:
-                name = generated_name(self._directory.new_id)
-            return name
+            return self._directory.new_name()
         refusal = refusal_of_name(asked)
         if refusal is not None:
             raise ProtocolError(refusal)

@@ -15,51 +15,63 @@ import structlog
 
 from ockam.address import Address
 from ockam.message import Message
-from ockam.protocol import ProtocolError, error_payload, find_name
+from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
-from storage.contract import Append, Operation, StreamRecord
-from storage.errors import IndexConflict, StorageError
-from storage.runner import Runner
+from storage.contract import Append, Operation
+from storage.errors import IndexConflict
 from stream_service import protocol
-from stream_service.counters import StreamCounters
-from stream_service.limits import StreamLimits
-from stream_service.operations import EnsureStreams
-from stream_service.protocol import PULL, PUSH, PushConfirm, PushRequest, Status
+from stream_service.extensions import RICH_PULL, RICH_PUSH, RichPush
+from stream_service.operations import EnsureStreams, LoadSequences
+from stream_service.protocol import PULL, PUSH
+from stream_service.stored import StoredStream
+from stream_service.workers.care import Care
+from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
+from stream_service.workers.push_run import PushRun, failure_payload
+from stream_service.workers.sequence_machine import RECENT_MAX, SequenceMachine
+
+PUBLISHER_ID_BYTES_MAX = 64
 
 logger = structlog.get_logger(__name__)
 
 
 class StreamWorker(Worker):
-    """Serves push, pull and create (idempotent) at the stream's own address.
+    """Serves push, pull and create (idempotent) at the stream's own address, and the care of the stream (`care`).
 
-    record: the stream as stored, where the caller has just read it; None after a crash, and then it is read again
+    services: what all streams of a node share.
+    stream: the stream as stored, where the caller has just read it; None after a crash, and then it is read again
     behind whatever the worker's earlier life left in the writing thread.
-    Invariant: at most one append and one read are under way; while an append is, or too many pulls wait, the
-    mailbox is paused.
+    removed: called when the stream has been deleted, to free its address.
+    Invariant: `_busy` counts what is under way and must end before the mailbox goes on: at most one append and one
+    loading of sequences; the mailbox is paused while it is not 0, or while too many
+    pulls wait.
     """
 
     def __init__(
         self,
         name: str,
         partition: int,
-        record: StreamRecord | None,
-        storage: Runner,
-        limits: StreamLimits,
-        now_us: Callable[[], int],
-        counters: StreamCounters,
+        stream: StoredStream | None,
+        services: StreamServices,
+        removed: Callable[[], None],
     ) -> None:
         self._name = name
         self._partition = partition
-        self._record = record
-        self._storage = storage
-        self._limits = limits
-        self._now_us = now_us
-        self._counters = counters
-        self._end = StreamEnd(record.stream_id, record.next_index) if record is not None else StreamEnd(0, 0)
+        self._storage = services.storage
+        self._limits = services.limits
+        self._now_us = services.now_us
+        self._counters = services.counters
+        self._loaded = False
+        self._busy = 0
+        self._held: Sequence[Message] = ()
+        self._last_time_us = 0
         self._route: tuple[Address, ...] = ()
-        self._pulls = PullQueue(self, self._end, storage, limits, counters, self._maybe_resume)
-        self._appending = False
+        self._sequences: SequenceMachine | None = None
+        self._end = StreamEnd(0, 0, 0)
+        self._pulls = PullQueue(self, self._end, services, self._maybe_resume)
+        self.care = Care(self, self._end, services, removed)
+        if stream is not None:
+            self._load(stream)
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -68,50 +80,51 @@ class StreamWorker(Worker):
 
     def started(self) -> None:
         self._route = (self.context.address,)
-        if self._record is None:
+        if not self._loaded:
             self.context.pause()
             self._storage.submit_write(
-                EnsureStreams(self._name, (self._partition,), self._now_us(), on_done=self.context.guard(self._loaded))
+                EnsureStreams(
+                    self._name, (self._partition,), self._now_us(), on_done=self.context.guard(self._loaded_again)
+                )
             )
 
     def receive(self, run: Sequence[Message]) -> None:
-        pushes: list[Message] = []
-        requests: list[PushRequest] = []
-        push_tag, decode_push = PUSH.tag, PUSH.decode_request
-        for message in run:
+        pushes = PushRun(self._sequences)
+        add, push_tag, decode_push = pushes.add, PUSH.tag, PUSH.decode_request
+        for position, message in enumerate(run):
             payload = message.payload
-            if not payload.startswith(push_tag):
-                self._receive_other(message)
-                continue
             try:
-                requests.append(decode_push(payload))
+                if payload.startswith(push_tag):
+                    add(message, decode_push(payload))
+                elif RICH_PUSH.is_in(payload):
+                    request = self._checked(RICH_PUSH.decode_request(payload))
+                    if request.sequence is not None and self._sequences is None:
+                        self._load_sequences(run[position:])
+                        break
+                    pushes.add_rich(message, request)
+                else:
+                    self._receive_other(message)
             except ProtocolError as error:
                 self._counters.refuse(self, message, str(error))
-            else:
-                pushes.append(message)
-        if pushes:
-            self._append(pushes, requests)
+        if len(pushes):
+            self._append(pushes)
         else:
             self._pulls.answer()
             if self._pulls.full:
                 self.context.pause()
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        """A failed push is told by its confirm, never by `error`: a real producer would publish an `error` back."""
-        if not PUSH.is_in(message.payload):
-            return error_payload(reason)
-        request_id = PUSH.decode_request(message.payload).request_id
-        return PUSH.encode_response(PushConfirm(request_id, Status.ERROR, 0))
+        return failure_payload(message, reason)
 
     def _receive_other(self, message: Message) -> None:
+        """Raises ProtocolError."""
         payload = message.payload
-        try:
-            if PULL.is_in(payload):
-                self._pulls.add(message, PULL.decode_request(payload))
-                return
+        if PULL.is_in(payload):
+            self._pulls.add(message, PULL.decode_request(payload))
+        elif RICH_PULL.is_in(payload):
+            self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
+        elif not self.care.receive(message):
             self.reply(message, self._describe(payload))
-        except ProtocolError as error:
-            self._counters.refuse(self, message, str(error))
 
     def _describe(self, payload: bytes) -> bytes:
         """The answer to a create: this stream's Init, under the name of the protocol asked. Raises ProtocolError."""
@@ -128,60 +141,105 @@ class StreamWorker(Worker):
         if name is not None and name != self._name:
             raise ProtocolError("this is another stream; create streams at the stream service")
 
-    def _append(self, pushes: list[Message], requests: list[PushRequest]) -> None:
-        self._appending = True
+    def _checked(self, request: RichPush) -> RichPush:
+        """Raises ProtocolError where a key or headers are too large to be kept beside a message."""
+        limits = self._limits
+        if len(request.key or b"") > limits.key_bytes_max:
+            raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
+        size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)
+        if size_bytes > limits.headers_bytes_max:
+            raise ProtocolError(f"headers of {size_bytes} bytes; at most {limits.headers_bytes_max}")
+        if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
+            raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
+        return request
+
+    def _append(self, pushes: PushRun) -> None:
+        if not pushes.data:
+            self._settled(pushes.stored(self._end.next_index, self._route))
+            return
+        if self._counters.push_refusal is not None:
+            self._refuse(pushes, self._counters.push_refusal)
+            self._settled([])
+            return
+        self._busy += 1
         self.context.pause()
-        data = [request.data for request in requests]
+        self._last_time_us = max(self._last_time_us, self._now_us())
         self._storage.submit_write(
             Append(
                 self._end.stream_id,
                 self._end.next_index,
-                self._now_us(),
-                data,
-                on_done=self.context.guard(lambda operation: self._appended(operation, pushes, requests)),
+                self._last_time_us,
+                pushes.data,
+                pushes.keys,
+                pushes.headers,
+                on_done=self.context.guard(lambda operation: self._appended(operation, pushes)),
             )
         )
 
-    def _appended(self, operation: Operation, pushes: list[Message], requests: list[PushRequest]) -> None:
-        self._appending = False
+    def _appended(self, operation: Operation, pushes: PushRun) -> None:
+        self._busy -= 1
         if operation.error is None:
-            self._confirm(pushes, requests, Status.OK, self._end.next_index)
-            self._end.next_index += len(pushes)
             self._counters.write_failure = None
+            first_index, self._end.next_index = self._end.next_index, self._end.next_index + len(pushes.data)
+            self._pulls.wake()
+            self._settled(pushes.stored(first_index, self._route))
+            return
+        if isinstance(operation.error, IndexConflict):
+            self.context.send_run(pushes.refused(self._route))
+            raise operation.error
+        self._refuse(pushes, str(operation.error))
+        self._settled([])
+
+    def _refuse(self, pushes: PushRun, reason: str) -> None:
+        """Answer with ERROR, but late: a real publisher sends a refused push again at once."""
+        answers = pushes.refused(self._route)
+        self._counters.pushes_failed += len(pushes)
+        self._counters.write_failure = reason
+        logger.error("push_failed", stream=self._name, partition=self._partition, pushes=len(pushes), reason=reason)
+        self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run(answers))
+
+    def _load_sequences(self, held: Sequence[Message]) -> None:
+        """Learn which sequenced messages are stored, and handle these messages after that."""
+        self._busy += 1
+        self._held = held
+        self.context.pause()
+        loaded = self.context.guard(self._sequences_loaded)
+        self._storage.submit_read(LoadSequences(self._end.stream_id, self._end.next_index, RECENT_MAX, loaded))
+
+    def _sequences_loaded(self, operation: LoadSequences) -> None:
+        if operation.error is not None:
+            raise operation.error
+        self._busy -= 1
+        self._sequences = SequenceMachine()
+        self._sequences.remember(operation.found)
+        self._settled([])
+
+    def _settled(self, answers: Sequence[Message]) -> None:
+        """Send answers; when nothing of ours is under way any more, go on with what was held, or with the mailbox."""
+        self.context.send_run(answers)
+        if self._busy:
+            return
+        if self._held:
+            held, self._held = self._held, ()
+            self.receive(held)
         else:
-            self._refuse(pushes, requests, operation.error)
-            if isinstance(operation.error, IndexConflict):
-                raise operation.error
-        self._pulls.answer()
+            self._pulls.answer()
         self._maybe_resume()
 
     def _maybe_resume(self) -> None:
-        if not self._appending and not self._pulls.full:
+        if not self._busy and not self._pulls.full:
             self.context.resume()
 
-    def _loaded(self, operation: EnsureStreams) -> None:
+    def _loaded_again(self, operation: EnsureStreams) -> None:
         if operation.error is not None:
             raise operation.error
-        (record,) = operation.records
-        self._end.stream_id, self._end.next_index = record.stream_id, record.next_index
+        self._load(operation.streams[0])
         self.context.resume()
 
-    def _refuse(self, pushes: list[Message], requests: list[PushRequest], error: StorageError) -> None:
-        self._counters.pushes_failed += len(pushes)
-        self._counters.write_failure = str(error)
-        logger.error("push_failed", stream=self._name, partition=self._partition, pushes=len(pushes), reason=str(error))
-        self.context.call_later(self._limits.error_delay_s, lambda: self._confirm(pushes, requests, Status.ERROR, None))
-
-    def _confirm(
-        self, pushes: list[Message], requests: list[PushRequest], status: Status, first_index: int | None
-    ) -> None:
-        """Answer each push, in order; the messages are on disk by now, or they never will be (first_index None)."""
-        encode, route = PUSH.encode_response, self._route
-        step = 0 if first_index is None else 1
-        index = first_index or 0
-        answers = []
-        for message, request in zip(pushes, requests, strict=True):
-            confirm = encode(PushConfirm(request.request_id, status, index))
-            answers.append(Message(message.return_route, route, confirm))
-            index += step
-        self.context.send_run(answers)
+    def _load(self, stream: StoredStream) -> None:
+        record = stream.record
+        end = self._end
+        end.stream_id, end.first_index, end.next_index = record.stream_id, record.first_index, record.next_index
+        self._last_time_us = stream.last_time_us
+        self.care.retention = stream.retention
+        self._loaded = True

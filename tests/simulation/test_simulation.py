@@ -15,7 +15,8 @@ import pytest
 
 from storage.contract import Append, Operation
 from storage.inline_runner import InlineRunner
-from stream_service.workers.stream import StreamWorker
+from stream_service.protocol import Status
+from stream_service.workers.push_run import PushRun
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.world import Outcome, Stuck, run_seed
 
@@ -81,11 +82,10 @@ def test_canary_confirm_before_commit_is_caught(tmp_path: Path) -> None:
 
 
 def test_canary_an_index_used_twice_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    confirm = StreamWorker._confirm
+    answers = PushRun._plain_answers
 
-    def confirm_one_index_for_all(self: Any, pushes: Any, requests: Any, status: Any, first_index: Any) -> None:
-        for push, request in zip(pushes, requests, strict=True):
-            confirm(self, [push], [request], status, first_index)
+    def answers_of_one_index(self: PushRun, status: Status, index: int, step: int, route: Any) -> Any:
+        return answers(self, status, index, 0, route)
 
-    monkeypatch.setattr(StreamWorker, "_confirm", confirm_one_index_for_all)
+    monkeypatch.setattr(PushRun, "_plain_answers", answers_of_one_index)
     assert caught(lambda seed: run_seed(seed, tmp_path / str(seed))) > 0

@@ -1,0 +1,169 @@
+"""What the stream service keeps about a stream beside its messages, and the statements that read it.
+
+A stream's row has a column for attributes and a message's row one for headers; both are BARE, so that more can come
+without another schema. The functions raise StorageError and sqlite3.Error, which the storage threads map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Integer, bindparam, func, literal_column, select, update
+
+import bare
+from storage.contract import Session, StreamRecord
+from storage.schema import messages, streams
+from storage.statements import compiled
+from stream_service.extensions import Header, Retention, Sequence
+
+LIST_PAGE = 10_000
+SIZES_MAX = 10_000
+"""How many messages are measured at once for a retention by size; the next round goes on behind them."""
+
+
+# type Beside struct { headers: list<Header>  sequence: optional<Sequence> }
+class Beside(msgspec.Struct, frozen=True):
+    """What is stored in a message's `headers` column, where it has any."""
+
+    headers: list[Header]
+    sequence: Sequence | None
+
+
+_beside_encoder = bare.Encoder(Beside)
+_beside_decoder = bare.Decoder(Beside)
+NOTHING_BESIDE = Beside([], None)
+encode_beside = _beside_encoder.encode
+
+
+def decode_beside(stored: bytes | None) -> Beside:
+    """Headers and sequence of a stored message."""
+    return NOTHING_BESIDE if stored is None else _beside_decoder.decode(stored)
+
+
+# type Attributes struct { retention: optional<Retention> }
+class Attributes(msgspec.Struct, frozen=True):
+    retention: Retention | None = None
+
+
+class StoredStream(msgspec.Struct, frozen=True):
+    """A stream-partition as its worker needs it. last_time_us: of its latest message; 0 where none is stored."""
+
+    record: StreamRecord
+    last_time_us: int
+    retention: Retention | None
+
+
+_attributes_encoder = bare.Encoder(Attributes)
+_attributes_decoder = bare.Decoder(Attributes)
+
+_zero: ColumnElement[int] = literal_column("0")
+_of_stream = messages.c.stream_id == bindparam("stream_id")
+GET_ATTRIBUTES: Final = compiled(
+    select(streams.c.attributes).where(streams.c.id == bindparam("stream_id")), "stream_id"
+)
+SET_ATTRIBUTES: Final = compiled(
+    update(streams).where(streams.c.id == bindparam("stream_id")).values(attributes=bindparam("attributes")),
+    *("attributes", "stream_id"),
+)
+GET_TIME: Final = compiled(
+    select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
+)
+LIST_BESIDE: Final = compiled(
+    select(messages.c.idx, messages.c.headers)
+    .where(_of_stream, messages.c.idx >= bindparam("index"), messages.c.headers.is_not(None))
+    .order_by(messages.c.idx),
+    *("stream_id", "index"),
+)
+SIZES: Final = compiled(
+    select(func.length(messages.c.data))
+    .where(_of_stream, messages.c.idx >= bindparam("index"))
+    .order_by(messages.c.idx)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero),
+    *("stream_id", "index", "limit"),
+)
+
+
+def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
+    """When the message at that index was published; None where it is not stored."""
+    row = session.connection.execute(GET_TIME, (stream_id, index)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def get_retention(session: Session, stream_id: int) -> Retention | None:
+    """The stream's own retention."""
+    row = session.connection.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
+    return _attributes_decoder.decode(row[0]).retention if row is not None and row[0] is not None else None
+
+
+def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
+    """In a transaction."""
+    encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
+    session.connection.execute(SET_ATTRIBUTES, (encoded, stream_id))
+
+
+def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
+    """The stream with what is kept beside its row."""
+    last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
+    return StoredStream(record, last or 0, get_retention(session, record.stream_id))
+
+
+def list_stored(session: Session) -> Iterator[StoredStream]:
+    """All streams of the database."""
+    after = None
+    while page := session.log.list_streams(after=after, limit=LIST_PAGE):
+        for record in page:
+            yield stored_stream(session, record)
+        after = (page[-1].name, page[-1].partition)
+
+
+def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[bytes, int, int]]:
+    """Publisher, number and index of the sequenced messages from `index` on, oldest first."""
+    found = []
+    for stored_index, headers in session.connection.execute(LIST_BESIDE, (stream_id, index)):
+        sequence = decode_beside(headers).sequence
+        if sequence is not None:
+            found.append((sequence.publisher_id, sequence.sequence, stored_index))
+    return found
+
+
+def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
+    """The first stored message published at that time or later; the stream's end where there is none.
+
+    Times never fall along a stream, since its worker sees to it, so this halves the range with each point read.
+    """
+    low, high = record.first_index, record.next_index
+    while low < high:
+        middle = (low + high) // 2
+        found = find_time_us(session, record.stream_id, middle)
+        if found is None or found < time_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
+    """Before which index a retention keeps nothing. By size it looks at SIZES_MAX messages and may stop early."""
+    index = record.first_index
+    if retention.messages is not None:
+        index = max(index, record.next_index - retention.messages)
+    if retention.age_s is not None:
+        index = max(index, first_index_at(session, record, max(0, now_us - retention.age_s * 1_000_000)))
+    if retention.size_bytes is not None:
+        index = max(index, _first_index_within(session, record, retention.size_bytes))
+    return min(index, record.next_index)
+
+
+def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) -> int:
+    excess_bytes, index = record.size_bytes - bytes_max, record.first_index
+    if excess_bytes <= 0:
+        return index
+    for (size_bytes,) in session.connection.execute(SIZES, (record.stream_id, index, SIZES_MAX)):
+        excess_bytes -= size_bytes
+        index += 1
+        if excess_bytes <= 0:
+            break
+    return index

@@ -1,0 +1,195 @@
+"""The care of one stream: what it is, its retention, its truncation and its end. It reads and pushes no messages.
+
+Deleting many messages is done in steps, each a short transaction, so that pushes go on between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ockam.message import Message
+from ockam.protocol import Protocol, ProtocolError, error_payload
+from storage.contract import Operation
+from storage.errors import StorageError, StreamNotFound
+from stream_service import stored
+from stream_service.extensions import (
+    DELETE,
+    INFO,
+    RETENTION,
+    TRUNCATE,
+    BeforeIndex,
+    BeforeTime,
+    DeleteResponse,
+    InfoResponse,
+    Retention,
+    TruncateResponse,
+)
+from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
+from stream_service.workers.needs import StreamServices
+from stream_service.workers.pulls import StreamEnd
+
+if TYPE_CHECKING:
+    from ockam.worker import Worker
+
+logger = structlog.get_logger(__name__)
+
+Finish = Callable[[int, StorageError | None], None]
+"""What follows a truncation: how many messages it deleted, and why it stopped early."""
+
+
+class Care:
+    """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
+
+    Invariant: at most one step of truncation is under way; `_cuts` are those that wait for it.
+    """
+
+    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices, removed: Callable[[], None]) -> None:
+        self._worker = worker
+        self._end = end
+        self._storage = services.storage
+        self._limits = services.limits
+        self._now_us = services.now_us
+        self._removed = removed
+        self._cuts: list[tuple[int, Finish]] = []
+        self._cutting = False
+        self.retention: Retention | None = None
+
+    def receive(self, message: Message) -> bool:
+        """Serve a request of these protocols; False where it is of another. Raises ProtocolError."""
+        payload = message.payload
+        if INFO.is_in(payload):
+            self._tell(message, INFO, INFO.decode_request(payload).request_id)
+        elif TRUNCATE.is_in(payload):
+            truncate = TRUNCATE.decode_request(payload)
+            self._truncate(message, truncate.request_id, truncate.before)
+        elif DELETE.is_in(payload):
+            self._delete(message, DELETE.decode_request(payload).request_id)
+        elif RETENTION.is_in(payload):
+            retain = RETENTION.decode_request(payload)
+            self._retain(message, retain.request_id, retain.retention)
+        else:
+            return False
+        return True
+
+    def apply_retention(self, default: Retention | None) -> None:
+        """Delete what the stream's retention, or the node's default, no longer keeps."""
+        retention = self.retention if self.retention is not None else default
+        if retention is None or self._cuts or self._end.first_index == self._end.next_index:
+            return
+
+        def cut(found: FindCut) -> None:
+            if found.error is None and found.index > self._end.first_index:
+                self._cut(found.index, self._retained)
+
+        self._storage.submit_read(
+            FindCut(self._end.stream_id, self._worker.context.guard(cut), retention=retention, now_us=self._now_us())
+        )
+
+    def _retained(self, deleted: int, error: StorageError | None) -> None:
+        address = str(self._worker.context.address)
+        if error is not None:
+            logger.error("retention_failed", address=address, deleted=deleted, reason=str(error))
+        else:
+            logger.info("retention_applied", address=address, deleted=deleted)
+
+    def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
+        """Answer with the stream as it is now, under the name of that protocol."""
+
+        def told(found: DescribeStreams) -> None:
+            if found.error is not None:
+                self._refuse(message, found.error)
+            else:
+                self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.infos[0])))
+
+        self._storage.submit_read(DescribeStreams(self._worker.context.guard(told), stream_id=self._end.stream_id))
+
+    def _truncate(self, message: Message, request_id: int, before: BeforeIndex | BeforeTime) -> None:
+        def finished(deleted: int, error: StorageError | None) -> None:
+            if error is not None:
+                self._refuse(message, error)
+                return
+            response = TruncateResponse(request_id, deleted, self._end.first_index)
+            self._worker.reply(message, TRUNCATE.encode_response(response))
+
+        def found(cut: FindCut) -> None:
+            if cut.error is not None:
+                self._refuse(message, cut.error)
+            else:
+                self._cut(cut.index, finished)
+
+        self._storage.submit_read(FindCut(self._end.stream_id, self._worker.context.guard(found), before=before))
+
+    def _delete(self, message: Message, request_id: int) -> None:
+        stream_id = self._end.stream_id
+
+        def emptied(deleted: int, error: StorageError | None) -> None:
+            if error is not None:
+                self._refuse(message, error)
+                return
+            left = self._end.next_index - self._end.first_index
+            gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
+            self._storage.submit_write(ChangeStream(lambda session: session.log.delete_stream(stream_id), gone))
+
+        def removed(operation: Operation, deleted: int) -> None:
+            if operation.error is not None and not isinstance(operation.error, StreamNotFound):
+                self._refuse(message, operation.error)
+                return
+            self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
+            self._removed()
+
+        self._cut(self._end.next_index, emptied)
+
+    def _retain(self, message: Message, request_id: int, retention: Retention | None) -> None:
+        if retention == Retention():
+            raise ProtocolError("a retention without any limit; leave it out to return to the node's default")
+
+        def kept(operation: Operation) -> None:
+            if operation.error is not None:
+                self._refuse(message, operation.error)
+                return
+            self.retention = retention
+            self._tell(message, RETENTION, request_id)
+
+        stream_id = self._end.stream_id
+        self._storage.submit_write(
+            ChangeStream(
+                lambda session: stored.set_retention(session, stream_id, retention), self._worker.context.guard(kept)
+            )
+        )
+
+    def _cut(self, index: int, finish: Finish) -> None:
+        """Delete the messages before `index` in steps, then call `finish`."""
+        self._cuts.append((index, finish))
+        if not self._cutting:
+            self._next_step(0)
+
+    def _next_step(self, deleted: int) -> None:
+        index = self._cuts[0][0]
+        if self._end.first_index >= min(index, self._end.next_index):
+            self._finish(deleted, None)
+            return
+        self._cutting = True
+        stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
+        self._storage.submit_write(
+            TruncateStep(self._end.stream_id, index, self._limits.truncate_step_messages, stepped)
+        )
+
+    def _stepped(self, step: TruncateStep, deleted: int) -> None:
+        self._cutting = False
+        if step.error is not None or step.record is None:
+            self._finish(deleted, step.error)
+            return
+        self._end.first_index = step.record.first_index
+        self._next_step(deleted + step.deleted)
+
+    def _finish(self, deleted: int, error: StorageError | None) -> None:
+        _, finish = self._cuts.pop(0)
+        finish(deleted, error)
+        if self._cuts and not self._cutting:
+            self._next_step(0)
+
+    def _refuse(self, message: Message, error: StorageError) -> None:
+        self._worker.reply(message, error_payload(str(error)))

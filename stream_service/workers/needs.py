@@ -1,0 +1,29 @@
+"""What the workers of streams share, as each of their parts needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from storage.runner import Runner
+from stream_service.counters import StreamCounters
+from stream_service.limits import StreamLimits
+
+
+class StreamServices(Protocol):
+    """Storage, bounds, time and counters; `directory.StreamDirectory` has them.
+
+    now_us: microseconds since 1970.
+    """
+
+    @property
+    def storage(self) -> Runner: ...
+
+    @property
+    def limits(self) -> StreamLimits: ...
+
+    @property
+    def now_us(self) -> Callable[[], int]: ...
+
+    @property
+    def counters(self) -> StreamCounters: ...

@@ -1,0 +1,129 @@
+"""The pushes of one run: what of them is appended, and how each is answered once that is on disk. It stores nothing.
+
+A run is nearly always plain pushes only; then every push is stored and `offsets` is not needed. With rich pushes among
+them (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ockam.address import Route
+from ockam.message import Message
+from ockam.protocol import error_payload
+from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+from stream_service.stored import NOTHING_BESIDE, Beside, encode_beside
+from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
+
+
+class PushRun:
+    """Gathers pushes in order. `data`, `keys` and `headers` are what is to be appended.
+
+    Invariant: `decisions` has one entry a push, once there is a rich push; None before.
+    """
+
+    def __init__(self, sequences: SequenceMachine | None) -> None:
+        self._sequences = sequences
+        self.messages: list[Message] = []
+        self.requests: list[PushRequest | RichPush] = []
+        self.data: list[bytes] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[bytes | None] | None = None
+        self.decisions: list[Decision] | None = None
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def add(self, message: Message, request: PushRequest) -> None:
+        self.messages.append(message)
+        self.requests.append(request)
+        self.data.append(request.data)
+        if self.decisions is not None and self.keys is not None and self.headers is not None:
+            self.decisions.append(New())
+            self.keys.append(None)
+            self.headers.append(None)
+
+    def add_rich(self, message: Message, request: RichPush) -> None:
+        """Needs the machine of the stream's sequences where the push has one."""
+        if self.decisions is None or self.keys is None or self.headers is None:
+            self.decisions = [New() for _ in self.messages]
+            self.keys = [None] * len(self.messages)
+            self.headers = [None] * len(self.messages)
+        decision: Decision = New()
+        if request.sequence is not None:
+            assert self._sequences is not None, "the sequences of the stream have not been loaded"
+            sequence = request.sequence
+            decision = self._sequences.decide(sequence.publisher_id, sequence.sequence, len(self.data))
+        self.messages.append(message)
+        self.requests.append(request)
+        self.decisions.append(decision)
+        if isinstance(decision, New):
+            beside = Beside(request.headers, request.sequence)
+            self.data.append(request.data)
+            self.keys.append(request.key)
+            self.headers.append(None if beside == NOTHING_BESIDE else encode_beside(beside))
+
+    def stored(self, first_index: int, route: Route) -> list[Message]:
+        """The answers, now that all of `data` is on disk from `first_index` on."""
+        if self._sequences is not None:
+            self._sequences.stored(first_index)
+        if self.decisions is None:
+            return self._plain_answers(Status.OK, first_index, 1, route)
+        return list(self._rich_answers(first_index, route))
+
+    def refused(self, route: Route) -> list[Message]:
+        """The answers when nothing could be stored."""
+        if self._sequences is not None:
+            self._sequences.refused()
+        if self.decisions is None:
+            return self._plain_answers(Status.ERROR, 0, 0, route)
+        return list(self._rich_answers(None, route))
+
+    def _plain_answers(self, status: Status, index: int, step: int, route: Route) -> list[Message]:
+        encode = PUSH.encode_response
+        answers = []
+        for message, request in zip(self.messages, self.requests, strict=True):
+            answers.append(Message(message.return_route, route, encode(PushConfirm(request.request_id, status, index))))
+            index += step
+        return answers
+
+    def _rich_answers(self, first_index: int | None, route: Route) -> Iterator[Message]:
+        index = first_index
+        for message, request, decision in zip(self.messages, self.requests, self.decisions or (), strict=True):
+            if isinstance(request, PushRequest):
+                status = Status.ERROR if index is None else Status.OK
+                payload = PUSH.encode_response(PushConfirm(request.request_id, status, index or 0))
+            else:
+                payload = RICH_PUSH.encode_response(_confirm(request.request_id, decision, index, first_index))
+            if index is not None and isinstance(decision, New):
+                index += 1
+            yield Message(message.return_route, route, payload)
+
+
+def _confirm(request_id: int, decision: Decision, index: int | None, first_index: int | None) -> RichConfirm:
+    match decision:
+        case OutOfOrder(expected):
+            return RichConfirm(request_id, RichStatus.OUT_OF_ORDER, 0, expected)
+        case Duplicate(index=int(known)):
+            return RichConfirm(request_id, RichStatus.DUPLICATE, known, 0)
+        case Duplicate(offset=int(offset)) if first_index is not None:
+            return RichConfirm(request_id, RichStatus.DUPLICATE, first_index + offset, 0)
+        case New() if index is not None:
+            return RichConfirm(request_id, RichStatus.OK, index, 0)
+    return RichConfirm(request_id, RichStatus.ERROR, 0, 0)
+
+
+def failure_payload(message: Message, reason: str) -> bytes:
+    """What the sender of a message is told when the worker failed on it.
+
+    A failed push is told by its confirm, never by `error`: a real producer would publish an `error` back.
+    """
+    payload = message.payload
+    if PUSH.is_in(payload):
+        return PUSH.encode_response(PushConfirm(PUSH.decode_request(payload).request_id, Status.ERROR, 0))
+    if RICH_PUSH.is_in(payload):
+        return RICH_PUSH.encode_response(
+            RichConfirm(RICH_PUSH.decode_request(payload).request_id, RichStatus.ERROR, 0, 0)
+        )
+    return error_payload(reason)

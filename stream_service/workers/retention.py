@@ -1,0 +1,69 @@
+"""Goes round all streams and has each delete what it no longer keeps, then gives free pages back to the disk.
+
+Everything is done in small steps with pauses between them: a slice of the streams at a time, a thousand messages a
+transaction, a few pages a transaction. It decides nothing about a stream; `care` does.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from ockam.address import Address, local
+from ockam.worker import Worker
+from storage.reclaim import Reclaim
+from stream_service.workers.directory import StreamDirectory
+
+SLICE_STREAMS = 1_000
+PAUSE_S = 0.02
+"""Between two steps that follow each other."""
+RECLAIM_PAGES = 64
+"""Given back in one transaction: a quarter of a megabyte, some milliseconds."""
+FREE_PAGES_KEPT = 256
+"""Free pages that are left in the file for the next messages."""
+
+ADDRESS = local("node_retention")
+
+logger = structlog.get_logger(__name__)
+
+
+class RetentionWorker(Worker):
+    """Begins a round every `interval_s` after the one before ended. It takes no messages."""
+
+    def __init__(self, directory: StreamDirectory, interval_s: float) -> None:
+        self._directory = directory
+        self._interval_s = interval_s
+        self._left: list[Address] = []
+
+    def started(self) -> None:
+        self.context.call_later(self._interval_s, self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._left = self._directory.addresses()
+        self._next_slice()
+
+    def _next_slice(self) -> None:
+        now, self._left = self._left[:SLICE_STREAMS], self._left[SLICE_STREAMS:]
+        for address in now:
+            self._directory.apply_retention(address)
+        if self._left:
+            self.context.call_later(PAUSE_S, self._next_slice)
+        else:
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        self._directory.storage.submit_write(
+            Reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT, on_done=self.context.guard(self._reclaimed))
+        )
+
+    def _reclaimed(self, operation: Reclaim) -> None:
+        if operation.error is not None:
+            logger.error("reclaim_failed", reason=str(operation.error))
+        if operation.error is None and operation.pages_left > FREE_PAGES_KEPT:
+            self.context.call_later(PAUSE_S, self._reclaim)
+        else:
+            self.context.call_later(self._interval_s, self._begin_round)
+
+
+def register_retention(directory: StreamDirectory, interval_s: float) -> None:
+    """Start the worker."""
+    directory.node.register([ADDRESS], lambda: RetentionWorker(directory, interval_s))

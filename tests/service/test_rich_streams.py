@@ -1,0 +1,314 @@
+"""Goal: our own stream protocols do what docs/wire.md says. Method: single requests to a real server, raw answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+
+from ockam.address import Route, local
+from ockam.protocol import ERROR, Protocol
+from stream_service.extensions import (
+    DELETE,
+    INFO,
+    LIST,
+    RETENTION,
+    RICH_PULL,
+    RICH_PUSH,
+    TRUNCATE,
+    Before,
+    BeforeIndex,
+    BeforeTime,
+    DeleteRequest,
+    FromEnd,
+    FromIndex,
+    FromTime,
+    Header,
+    InfoRequest,
+    ListRequest,
+    Retention,
+    RetentionRequest,
+    RichConfirm,
+    RichPage,
+    RichPull,
+    RichPush,
+    RichStatus,
+    Start,
+    StreamInfo,
+    StreamKey,
+    TruncateRequest,
+)
+from stream_service.extensions import Sequence as PushSequence
+from tests.support.served import served, wait_until
+from tests.support.stream_peer import SERVICE, StreamPeer
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+async def ask(peer: StreamPeer, route: Route, protocol: Protocol[Q, A], request: Q) -> A:
+    return protocol.decode_response((await peer.ask(route, protocol.encode_request(request))).payload)
+
+
+async def refusal(peer: StreamPeer, route: Route, protocol: Protocol[Q, A], request: Q) -> str:
+    return ERROR.decode_response((await peer.ask(route, protocol.encode_request(request))).payload).reason
+
+
+async def push(
+    peer: StreamPeer,
+    route: Route,
+    data: bytes,
+    *,
+    key: bytes | None = None,
+    headers: Sequence[Header] = (),
+    sequence: tuple[bytes, int] | None = None,
+) -> RichConfirm:
+    placed = PushSequence(*sequence) if sequence is not None else None
+    return await ask(peer, route, RICH_PUSH, RichPush(1, data, key, list(headers), placed))
+
+
+async def pull(peer: StreamPeer, route: Route, start: Start, limit: int = 100, wait_ms: int = 0) -> RichPage:
+    return await ask(peer, route, RICH_PULL, RichPull(1, start, limit, wait_ms))
+
+
+async def info(peer: StreamPeer, route: Route) -> StreamInfo:
+    return (await ask(peer, route, INFO, InfoRequest(1))).info
+
+
+def data_of(page: RichPage) -> list[bytes]:
+    return [message.data for message in page.messages]
+
+
+async def test_key_headers_and_time_come_back_as_pushed_also_after_a_restart(tmp_path: Path) -> None:
+    headers = [Header("kind", b"\x00"), Header("kind", b"again"), Header("", b"")]
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await push(peer, route, b"rich", key=b"k", headers=headers)
+        await peer.push(route, b"plain")
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        page = await pull(peer, await peer.create("s"), FromIndex(0))
+        rich, plain = page.messages
+        assert (rich.data, rich.key, rich.headers) == (b"rich", b"k", headers)
+        assert (plain.data, plain.key, plain.headers) == (b"plain", None, [])
+        assert 0 < rich.time_us <= plain.time_us
+        assert (page.first_index, page.next_index, page.resume_index) == (0, 2, 2)
+        assert [message.data for message in (await peer.pull(route, 0, 10)).messages] == [b"rich", b"plain"]
+
+
+async def test_starts_first_last_index_and_time(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        for number in range(10):
+            await peer.push(route, b"%d" % number)
+            await trio.sleep(0.001)
+        times = [message.time_us for message in (await pull(peer, route, FromIndex(0))).messages]
+        assert times == sorted(set(times))
+        assert data_of(await pull(peer, route, FromIndex(7))) == [b"7", b"8", b"9"]
+        assert data_of(await pull(peer, route, FromEnd(2))) == [b"8", b"9"]
+        assert data_of(await pull(peer, route, FromEnd(1_000), 1)) == [b"0"]
+        assert data_of(await pull(peer, route, FromTime(times[4]))) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+        assert data_of(await pull(peer, route, FromTime(times[4] + 1), 1)) == [b"5"]
+        for nothing in (FromEnd(0), FromIndex(2**64 - 1), FromTime(2**63)):
+            assert data_of(await pull(peer, route, nothing)) == []
+        assert (await pull(peer, route, FromEnd(0))).resume_index == 10
+
+
+async def test_a_long_poll_is_answered_by_the_next_push_or_empty_when_its_time_is_up(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        waiting, pusher = await server.peer(), await server.peer()
+        route = await waiting.create("s")
+        await waiting.send(route, RICH_PULL.encode_request(RichPull(7, FromEnd(0), 10, 60_000)))
+        await waiting.send(route, RICH_PULL.encode_request(RichPull(8, FromEnd(0), 10, 10)))
+        late = RICH_PULL.decode_response((await waiting.receive()).payload)
+        assert (late.request_id, late.messages, late.resume_index) == (8, [], 0)
+        await pusher.push(route, b"news")
+        page = RICH_PULL.decode_response((await waiting.receive()).payload)
+        assert (page.request_id, data_of(page), page.resume_index) == (7, [b"news"], 1)
+
+
+async def test_a_sequenced_push_is_stored_once_however_often_it_is_sent(tmp_path: Path) -> None:
+    """Also when it comes again after a restart of the node, and with others between."""
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        first = await push(peer, route, b"a", sequence=(b"p", 5))
+        await peer.push(route, b"other")
+        again = await push(peer, route, b"a", sequence=(b"p", 5))
+        second = await push(peer, route, b"b", sequence=(b"p", 6))
+        assert (first.status, first.index, second.index) == (RichStatus.OK, 0, 2)
+        assert (again.status, again.index) == (RichStatus.DUPLICATE, 0)
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        again = await push(peer, route, b"b", sequence=(b"p", 6))
+        assert (again.status, again.index) == (RichStatus.DUPLICATE, 2)
+        skips = await push(peer, route, b"d", sequence=(b"p", 8))
+        assert (skips.status, skips.expected) == (RichStatus.OUT_OF_ORDER, 7)
+        assert (await push(peer, route, b"c", sequence=(b"p", 7))).status is RichStatus.OK
+        assert (await push(peer, route, b"x", sequence=(b"other publisher", 0))).status is RichStatus.OK
+        assert data_of(await pull(peer, route, FromIndex(0))) == [b"a", b"other", b"b", b"c", b"x"]
+
+
+async def test_a_whole_window_sent_twice_in_one_write_is_stored_once(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        window = [RichPush(number, b"%d" % number, None, [], PushSequence(b"p", number)) for number in range(50)]
+        frames = [peer.frame(route, RICH_PUSH.encode_request(request)) for request in window]
+        await peer.stream.send_all(b"".join([*frames, *frames]))
+        confirms = [RICH_PUSH.decode_response((await peer.receive()).payload) for _ in range(100)]
+        assert [confirm.index for confirm in confirms] == [*range(50), *range(50)]
+        assert [confirm.status for confirm in confirms[50:]] == [RichStatus.DUPLICATE] * 50
+        assert (await info(peer, route)).next_index == 50
+
+
+async def test_keys_and_headers_have_bounds(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        assert "key of 4097" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", bytes(4097), [], None))
+        large = [Header("h", bytes(16 * 1024))]
+        assert "headers of 16385" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", None, large, None))
+        odd = PushSequence(bytes(65), 0)
+        assert "publisher id" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", None, [], odd))
+        assert (await info(peer, route)).count == 0
+
+
+async def test_info_and_listing_with_prefix_and_pages(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        for name, partitions in (("a", 1), ("b.x", 2), ("b.y", 1), ("c", 1)):
+            await peer.create_partitions(name, partitions)
+        route = await peer.create("b.y")
+        await peer.push(route, b"12345")
+        told = await info(peer, route)
+        assert (told.stream_name, told.first_index, told.next_index, told.size_bytes) == ("b.y", 0, 1, 5)
+        assert told.first_time_us == told.last_time_us is not None
+        assert told.retention is None
+        first = await ask(peer, SERVICE, LIST, ListRequest(1, "b.", None, 2))
+        assert [(each.stream_name, each.partition) for each in first.streams] == [("b.x", 0), ("b.x", 1)]
+        assert first.more
+        rest = await ask(peer, SERVICE, LIST, ListRequest(1, "b.", StreamKey("b.x", 1), 2))
+        assert (rest.streams, rest.more) == ([told], False)
+
+
+@pytest.mark.parametrize("by_time", [False, True], ids=["index", "time"])
+async def test_truncating_deletes_before_and_keeps_indexes(tmp_path: Path, by_time: bool) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        for number in range(10):
+            await peer.push(route, b"%d" % number)
+            await trio.sleep(0.001)
+        time_us = (await pull(peer, route, FromIndex(6), 1)).messages[0].time_us
+        before: Before = BeforeTime(time_us) if by_time else BeforeIndex(6)
+        done = await ask(peer, route, TRUNCATE, TruncateRequest(1, before))
+        assert (done.deleted, done.first_index) == (6, 6)
+        assert data_of(await pull(peer, route, FromIndex(0))) == [b"6", b"7", b"8", b"9"]
+        again = await ask(peer, route, TRUNCATE, TruncateRequest(1, before))
+        assert (again.deleted, again.first_index) == (0, 6)
+        everything = await ask(peer, route, TRUNCATE, TruncateRequest(1, BeforeIndex(2**64 - 1)))
+        assert (everything.deleted, everything.first_index) == (4, 10)
+        assert (await peer.push(route, b"next")).index == 10
+
+
+async def test_a_deleted_stream_is_gone_and_its_name_is_free(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        for _ in range(5):
+            await peer.push(route, b"x")
+        assert (await ask(peer, route, DELETE, DeleteRequest(1))).deleted == 5
+        assert server.statistics().services.streams == 0
+        route = await peer.create("s")
+        assert (await peer.push(route, b"new")).index == 0
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        assert data_of(await pull(peer, await peer.create("s"), FromIndex(0))) == [b"new"]
+
+
+async def test_a_stream_of_many_messages_is_deleted_in_steps_while_others_push(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer, other = await server.peer(), await server.peer()
+        route, other_route = await peer.create("big"), await other.create("other")
+        requests = [RichPush(number, b"x", None, [], None) for number in range(5_000)]
+        await peer.stream.send_all(b"".join(peer.frame(route, RICH_PUSH.encode_request(each)) for each in requests))
+        for _ in requests:
+            await peer.receive()
+        await peer.send(route, DELETE.encode_request(DeleteRequest(1)))
+        assert [(await other.push(other_route, b"y")).index for _ in range(5)] == [0, 1, 2, 3, 4]
+        assert DELETE.decode_response((await peer.receive()).payload).deleted == len(requests)
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        pytest.param(Retention(messages=3), 3, id="count"),
+        pytest.param(Retention(size_bytes=45), 4, id="bytes"),
+        pytest.param(Retention(age_s=0), 0, id="age"),
+    ],
+)
+async def test_retention_deletes_what_is_beyond_it(tmp_path: Path, retention: Retention, left: int) -> None:
+    async with served(tmp_path, retention_interval_s=0.02) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        for _ in range(10):
+            await peer.push(route, bytes(10))
+        kept = await ask(peer, route, RETENTION, RetentionRequest(1, retention))
+        assert kept.info.retention == retention
+        with trio.fail_after(20):
+            while (await info(peer, route)).count > left:
+                await trio.sleep(0.01)
+        assert ((await info(peer, route)).count, (await info(peer, route)).next_index) == (left, 10)
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        assert (await info(peer, await peer.create("s"))).retention == retention
+
+
+async def test_the_nodes_default_retention_and_a_streams_own(tmp_path: Path) -> None:
+    async with served(tmp_path, retention_interval_s=0.02, retention_messages=2) as server:
+        peer = await server.peer()
+        plain, own = await peer.create("plain"), await peer.create("own")
+        await ask(peer, own, RETENTION, RetentionRequest(1, Retention(messages=5)))
+        for _ in range(10):
+            await peer.push(plain, b"x")
+            await peer.push(own, b"x")
+        with trio.fail_after(20):
+            while (await info(peer, plain)).count > 2 or (await info(peer, own)).count > 5:
+                await trio.sleep(0.01)
+        assert (await info(peer, own)).count == 5
+        await ask(peer, own, RETENTION, RetentionRequest(1, None))
+        with trio.fail_after(20):
+            while (await info(peer, own)).count > 2:
+                await trio.sleep(0.01)
+        assert "without any limit" in await refusal(peer, own, RETENTION, RetentionRequest(1, Retention()))
+
+
+async def test_below_the_disk_floor_pushes_are_refused_and_reading_and_deleting_go_on(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push(route, b"before")
+    async with served(tmp_path, free_disk_bytes_min=2**60, error_delay_s=0.01) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await wait_until(lambda: server.server.refusing_pushes)
+        assert (await push(peer, route, b"x")).status is RichStatus.ERROR
+        assert (await peer.push(route, b"x")).status.name == "ERROR"
+        assert data_of(await pull(peer, route, FromIndex(0))) == [b"before"]
+        assert (await ask(peer, route, TRUNCATE, TruncateRequest(1, BeforeIndex(1)))).deleted == 1
+
+
+async def test_unknown_protocols_of_ours_are_refused_by_name(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        future: Protocol[InfoRequest, InfoRequest] = Protocol("node/stream_info/2", InfoRequest, InfoRequest)
+        assert "node/stream_info/2" in await refusal(peer, route, future, InfoRequest(1))
+        assert "node/stream_info/1" in await refusal(peer, (local("stream_service"),), INFO, InfoRequest(1))
