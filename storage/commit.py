@@ -22,22 +22,32 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     2. If that raises, undo it, begin again, and apply each alone, in a part that can be undone alone: only
     the bad
        ones fail.
-    3. Commit, which returns after the sync. If that raises, all fail.
+    3. Commit, which returns after the sync.
+    4. If the transaction was lost to one of them (a full disk undoes all of it), repeat without those that
+    failed.
+       If it was lost to none of them, all fail.
 
     Returns the fatal error, if there was one: then nothing more may be written in this session.
     """
-    failpoint("before_begin")
-    error = _tried(session.begin) or _tried(partial(_apply_groups, session, operations))
-    if error is not None and not error.fatal and len(operations) > 1:
-        error = _tried(session.rollback) or _tried(session.begin) or _apply_each(session, operations)
-    if error is None:
-        failpoint("after_rows_before_commit")
-        error = _tried(session.commit)
-    if error is None:
-        failpoint("after_commit_before_confirm")
-        return None
-    fail_all(operations, error)
-    return _tried_rollback(session) or (error if error.fatal else None)
+    pending = operations
+    while pending:
+        failpoint("before_begin")
+        error = _tried(session.begin) or _tried(partial(_apply_groups, session, pending))
+        if error is not None and not error.fatal and len(pending) > 1:
+            error = _tried(session.rollback) or _tried(session.begin) or _apply_each(session, pending)
+        if error is None:
+            failpoint("after_rows_before_commit")
+            error = _tried(session.commit)
+        if error is None:
+            failpoint("after_commit_before_confirm")
+            return None
+        failed = _tried_rollback(session) or (error if error.fatal else None)
+        left = [operation for operation in pending if operation.error is None]
+        if failed is not None or len(left) == len(pending):
+            fail_all(left, error)
+            return failed
+        pending = left
+    return None
 
 
 def apply_read(session: Session, operation: Operation) -> None:

@@ -23,7 +23,7 @@ BUSY_TIMEOUT_MS = 5_000
 CACHED_STATEMENTS = 256
 """Prepared statements a connection keeps: those of the log are about 45, other packages add theirs."""
 
-PRAGMAS: Final = {
+PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
     "foreign_keys": 1,
     "synchronous": 2,
@@ -65,11 +65,11 @@ class Database:
         if read_only:
             database = cls(path, None)
             database._check_exists()
-            session = database.read_session()
+            connection = database._open_file()
             try:
-                _check_version(session.connection)
+                _check_version(connection)
             finally:
-                session.close()
+                connection.close()
             return database
         _make_directory(path)
         lock = DirectoryLock(path)
@@ -108,36 +108,40 @@ class Database:
     def _prepare(self, unclean: bool) -> None:
         """Bring the file into a state that can be written to:
 
-        1. connect: the file is a database, or empty;
-        2. it is ours, and not of a later version;
+        1. the file is a database of ours and not of a later version, or empty; until that is known, it is
+        only read; 2. it has the settings that belong to the file;
         3. after an unclean stop, its structure is sound, and what is only in the write-ahead log is copied
         into the
            file and synced: a sync that failed before the stop may have left pages that only look written;
         4. every table exists.
         """
+        version = self._inspect()
         session = self.session()
         try:
-            version = _check_version(session.connection)
             if unclean and version:
                 _check_structure(session.connection)
                 session.checkpoint("TRUNCATE")
-            _create_schema(session)
+            _create_schema(session, version)
         finally:
             session.close()
         _sync_directory(self.directory)
 
-    def _connect(self, *, query_only: bool) -> sqlite3.Connection:
-        mode = "ro" if self._lock is None else "rwc"
+    def _inspect(self) -> int:
+        """The schema version, 0 for a new file, which has its settings afterwards."""
+        connection = self._open_file()
         try:
-            connection = sqlite3.connect(
-                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=CACHED_STATEMENTS,
-            )
+            version = _check_version(connection)
+            if not version:
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+            connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.Error as error:
             raise storage_error(error) from error
+        finally:
+            connection.close()
+        return version
+
+    def _connect(self, *, query_only: bool) -> sqlite3.Connection:
+        connection = self._open_file()
         try:
             _configure(connection, query_only=query_only)
         except BaseException as error:
@@ -147,28 +151,36 @@ class Database:
             raise
         return connection
 
+    def _open_file(self) -> sqlite3.Connection:
+        mode = "ro" if self._lock is None else "rwc"
+        try:
+            return sqlite3.connect(
+                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=CACHED_STATEMENTS,
+                timeout=PRAGMAS["busy_timeout"] / 1000,
+            )
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
     def _check_exists(self) -> None:
         if not self.path.exists():
             raise StorageError(f"there is no database in {self.directory}; say where the node keeps its data")
 
 
 def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
-    """Set what belongs to a connection, and prove that it holds. Raises StorageError, sqlite3.Error."""
-    execute = connection.execute
-    wanted: dict[str, int | str] = {**PRAGMAS, "query_only": int(query_only)}
-    if not query_only:
-        wanted |= FILE_PRAGMAS
-        execute("PRAGMA auto_vacuum=INCREMENTAL")
-        execute("PRAGMA journal_mode=WAL")
-    for name, value in wanted.items():
-        if name not in FILE_PRAGMAS:
-            execute(f"PRAGMA {name}={value}")
-    for name, value in wanted.items():
-        found = execute(f"PRAGMA {name}").fetchone()[0]
-        if found != value:
+    """Set what belongs to a connection, and prove that all holds. Raises StorageError, sqlite3.Error."""
+    settings = {**PRAGMAS, "query_only": int(query_only)}
+    for name, value in settings.items():
+        connection.execute(f"PRAGMA {name}={value}")
+    for name, wanted in {**settings, **FILE_PRAGMAS}.items():
+        row = connection.execute(f"PRAGMA {name}").fetchone()
+        if row != (wanted,):
             raise StorageError(
-                f"the database cannot be used with {name}={value}, it has {found}; "
-                "use a local file system that supports shared memory, and a database that this program made"
+                f"the database cannot be used with {name}={wanted}, it says {row}; "
+                "use a local file system that has shared memory, and a database that this program made"
             )
 
 
@@ -198,14 +210,18 @@ def _check_structure(connection: sqlite3.Connection) -> None:
         raise DatabaseCorrupt(corrupt_text(problem))
 
 
-def _create_schema(session: SqliteSession) -> None:
-    """Make what is missing, and say in the file whose it is and of which version, in one transaction."""
+def _create_schema(session: SqliteSession, version: int) -> None:
+    """Make what is missing, and say in the file whose it is and of which version, in one transaction.
+
+    Nothing is written where nothing is missing.
+    """
     session.begin()
     try:
         for statement in create_statements():
             session.connection.execute(statement)
-        session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        session.connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        if version != SCHEMA_VERSION:
+            session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            session.connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     except sqlite3.Error as error:
         raise storage_error(error) from error
     session.commit()

@@ -157,14 +157,15 @@ class WritingThread(threading.Thread):
         self.checkpoint_s_last = time.perf_counter() - started_s
 
     def _close(self) -> None:
+        """Where the log cannot be copied it stays, and the next open copies it."""
         failpoint("before_close")
         try:
             if self.failure is None:
                 self._session.checkpoint("TRUNCATE")
-            self._session.close()
-        except Exception as error:
-            self.failure = self.failure or storage_error(error)
-            logger.error("close_failed", reason=str(error))
+        except StorageError as error:
+            self.checkpoint_failures += 1
+            logger.error("checkpoint_failed", fatal=error.fatal, reason=str(error))
+        _close_session(self._session)
 
 
 class ReadingThread(threading.Thread):
@@ -191,7 +192,11 @@ class ReadingThread(threading.Thread):
                 logger.critical("read_failed", reason=str(error))
             self.operations += 1
             self._deliver([operation])
-        try:
-            self._session.close()
-        except StorageError as error:
-            logger.error("close_failed", reason=str(error))
+        _close_session(self._session)
+
+
+def _close_session(session: SqliteSession) -> None:
+    try:
+        session.close()
+    except StorageError as error:
+        logger.error("close_failed", reason=str(error))

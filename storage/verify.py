@@ -15,7 +15,7 @@ from storage.contract import Session, StreamRecord
 from storage.errors import storage_error
 from storage.page import find_damage
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, metadata
-from storage.statements import COUNT_MESSAGES, GET_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
+from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
 """More are counted, not listed."""
@@ -135,7 +135,7 @@ class _Verification:
             if damage is not None:
                 self._problem(damage)
             expected = index + 1
-            size_bytes += len(columns[-1])
+            size_bytes += len(columns[-1]) if isinstance(columns[-1], bytes) else 0
             self._messages += 1
             if self._messages % PROGRESS_MESSAGES == 0:
                 self._progress(self._streams, self._messages)
@@ -149,7 +149,7 @@ class _Verification:
     def _check_orphans(self) -> None:
         try:
             for stream_id in self._ids(NEXT_MESSAGES):
-                if self._connection.execute(GET_STREAM, (stream_id,)).fetchone() is None:
+                if self._connection.execute(HAS_STREAM, (stream_id,)).fetchone() is None:
                     count = self._connection.execute(COUNT_MESSAGES, (stream_id,)).fetchone()[0]
                     self._problem(f"{count} messages belong to stream {stream_id}, which does not exist")
         except sqlite3.Error as error:

@@ -1,0 +1,73 @@
+"""What the tests of the runners share: a runner of either kind, and operations to watch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from storage_samples import Call, writing
+
+from storage.contract import Append, Operation, Session
+from storage.database import Database
+from storage.delivery import Deliver
+from storage.inline_runner import InlineRunner
+from storage.runner import Runner, ThreadRunner
+
+
+@asynccontextmanager
+async def open_runner(kind: str, database: Database, deliver: Deliver | None = None) -> AsyncIterator[Runner]:
+    """A runner of the kind "thread" or "inline", closed at the end."""
+    if kind == "thread":
+        async with ThreadRunner(database, deliver=deliver) as runner:
+            yield runner
+        return
+    async with trio.open_nursery() as nursery:
+        inline = InlineRunner(database, nursery, deliver=deliver)
+        yield inline
+        await inline.aclose()
+
+
+class Bench:
+    """A database with some streams, and a list of what was handed back, in order."""
+
+    def __init__(self, directory: Path, streams: int = 1) -> None:
+        self.directory = directory
+        self.database = Database.open(directory)
+        with writing(self.database) as session:
+            ensure = session.log.ensure_stream
+            self.ids = [ensure("s", number, 1).stream_id for number in range(streams)]
+        self.done: list[Operation] = []
+
+    def close(self) -> None:
+        self.database.close()
+
+    def append(self, first_index: int, *data: bytes, stream: int = 0) -> Append:
+        return Append(self.ids[stream], first_index, 5, data, on_done=self.done.append)
+
+    def call(self, function: Callable[[Session], Any]) -> Call:
+        return Call(function, self.done.append)
+
+    def errors(self) -> list[type[Exception] | None]:
+        return [None if operation.error is None else type(operation.error) for operation in self.done]
+
+
+class Gate:
+    """An operation's function that keeps its storage thread busy until `release`."""
+
+    def __init__(self) -> None:
+        self._entered = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self, session: Session) -> None:
+        self._entered.set()
+        assert self._released.wait(30)
+
+    async def wait_entered(self) -> None:
+        assert await trio.to_thread.run_sync(self._entered.wait, 30)
+
+    def release(self) -> None:
+        self._released.set()

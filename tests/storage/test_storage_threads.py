@@ -1,0 +1,208 @@
+"""What only the runner with threads does: grouping, parallel reads, checkpoints, the ends of threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from runner_samples import Bench, Gate
+from storage_samples import stored_data
+
+from storage import threads
+from storage.contract import Operation, Session
+from storage.database import Database
+from storage.errors import DiskFailed, OperationFailed, StorageClosed, StorageError
+from storage.lock import FILE_NAME as LOCK_NAME
+from storage.runner import ThreadRunner
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    opened = Bench(tmp_path / "data", streams=100)
+    yield opened
+    opened.close()
+
+
+def storage_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("storage-")]
+
+
+async def test_whatever_waits_is_one_transaction_and_one_delivery(bench: Bench) -> None:
+    batches: list[int] = []
+    gate = Gate()
+    async with ThreadRunner(bench.database, deliver=lambda done: batches.append(len(done))) as runner:
+        runner.submit_write(bench.call(gate))
+        await gate.wait_entered()
+        for stream in range(100):
+            runner.submit_write(bench.append(0, b"a", stream=stream))
+            runner.submit_write(bench.append(1, b"b", stream=stream))
+        assert runner.statistics().writes_waiting == 200
+        gate.release()
+        await runner.wait_idle()
+        assert runner.statistics().commits == 2
+    assert batches == [1, 200]
+    assert all(stored_data(bench.database, stream_id) == [b"a", b"b"] for stream_id in bench.ids)
+
+
+async def test_reads_run_beside_each_other_and_beside_a_write(bench: Bench) -> None:
+    barrier = threading.Barrier(3)
+    async with ThreadRunner(bench.database, readers=2) as runner:
+        runner.submit_write(bench.call(lambda session: barrier.wait(30)))
+        runner.submit_read(bench.call(lambda session: barrier.wait(30)))
+        runner.submit_read(bench.call(lambda session: barrier.wait(30)))
+        await runner.wait_idle()
+    assert bench.errors() == [None] * 3
+
+
+async def test_closing_empties_the_log_and_ends_the_threads(bench: Bench) -> None:
+    async with ThreadRunner(bench.database) as runner:
+        assert len(storage_threads()) == 3
+        assert not any(thread.daemon for thread in storage_threads())
+        runner.submit_write(bench.append(0, b"x"))
+    assert storage_threads() == []
+    assert not bench.database.path.with_name("streams.sqlite-wal").exists()
+
+
+async def test_two_may_close_at_once(bench: Bench) -> None:
+    runner = ThreadRunner(bench.database)
+    runner.submit_write(bench.append(0, b"x"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.aclose)
+        nursery.start_soon(runner.aclose)
+    assert bench.errors() == [None]
+
+
+def test_threads_end_with_a_trio_run_that_did_not_close_them(bench: Bench) -> None:
+    gate = Gate()
+
+    async def forgetful() -> None:
+        runner = ThreadRunner(bench.database)
+        runner.submit_write(bench.call(gate))
+        await gate.wait_entered()
+        runner.submit_write(bench.append(0, b"x"))
+
+    trio.run(forgetful)
+    left = storage_threads()
+    gate.release()
+    for thread in left:
+        thread.join(30)
+    assert storage_threads() == []
+    assert bench.done == []
+    assert stored_data(bench.database, bench.ids[0]) == [b"x"]
+
+
+async def test_a_mistake_in_the_thread_itself_fails_all_that_waits_and_all_that_comes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(session: Session, operations: list[Operation]) -> StorageError | None:
+        gate(session)
+        raise SystemExit("unforeseen")
+
+    gate = Gate()
+    monkeypatch.setattr(threads, "commit_batch", broken)
+    async with ThreadRunner(bench.database) as runner:
+        runner.submit_write(bench.append(0, b"x"))
+        await gate.wait_entered()
+        runner.submit_write(bench.append(0, b"waiting", stream=1))
+        gate.release()
+        await runner.wait_idle()
+        runner.submit_write(bench.append(0, b"later", stream=2))
+        await runner.wait_idle()
+        assert bench.errors() == [OperationFailed, StorageClosed, StorageClosed]
+        assert "unforeseen" in str(runner.statistics().failure)
+
+
+async def test_after_a_failed_disk_nothing_more_is_written_and_the_next_open_checks(bench: Bench) -> None:
+    def fail(session: Session) -> None:
+        raise DiskFailed("the disk is gone")
+
+    async with ThreadRunner(bench.database) as runner:
+        runner.submit_write(bench.append(0, b"before"))
+        await runner.wait_idle()
+        runner.submit_write(bench.call(fail))
+        await runner.wait_idle()
+        runner.submit_write(bench.append(1, b"after"))
+        read = bench.call(lambda session: session.log.read(bench.ids[0], 0, 10, 100))
+        runner.submit_read(read)
+        await runner.wait_idle()
+        assert [record[1] for record in read.result] == [b"before"]
+    assert sorted(map(str, bench.errors())) == sorted(map(str, [None, DiskFailed, StorageClosed, None]))
+    bench.close()
+    assert (bench.directory / LOCK_NAME).read_bytes() != b""
+    Database.open(bench.directory).close()
+    assert (bench.directory / LOCK_NAME).read_bytes() == b""
+
+
+@pytest.mark.parametrize("where", ["CHECKPOINT_BYTES", "CHECKPOINT_COMMITS"])
+async def test_the_log_is_copied_into_the_file_after_so_much(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(threads, where, {"CHECKPOINT_BYTES": 10_000, "CHECKPOINT_COMMITS": 5}[where])
+    async with ThreadRunner(bench.database) as runner:
+        for number in range(60):
+            runner.submit_write(bench.append(number, b"x" * 1000))
+            await runner.wait_idle()
+        assert 1 <= runner.statistics().checkpoints <= 12
+        assert runner.statistics().wal_pages > 0
+
+
+async def test_a_log_that_readers_keep_from_beginning_anew_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(threads, "CHECKPOINT_WAIT_MS", 1)
+    monkeypatch.setattr(threads, "WAL_PAGES_MAX", 10)
+    reader = bench.database.read_session()
+    async with ThreadRunner(bench.database) as runner:
+        reader.begin()
+        assert reader.log.read(bench.ids[0], 0, 10, 10) == []
+        for number in range(20):
+            runner.submit_write(bench.append(number, b"x"))
+            await runner.wait_idle()
+        held = runner.statistics().wal_pages
+        assert held > 10
+        reader.rollback()
+        number = 20
+        while number < 100 and runner.statistics().wal_pages >= held:
+            runner.submit_write(bench.append(number, b"x"))
+            await runner.wait_idle()
+            number += 1
+        assert runner.statistics().wal_pages < held
+        assert runner.statistics().checkpoint_failures == 0
+    reader.close()
+    assert bench.errors() == [None] * number
+
+
+async def test_a_failed_checkpoint_is_counted_and_fails_no_operation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(session: object, mode: str) -> None:
+        raise StorageError("no")
+
+    monkeypatch.setattr(threads, "CHECKPOINT_COMMITS", 0.1)
+    async with ThreadRunner(bench.database) as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr("storage.session.SqliteSession.checkpoint", fail)
+            for number in range(3):
+                runner.submit_write(bench.append(number, b"x"))
+                await runner.wait_idle()
+            assert runner.statistics().checkpoint_failures >= 2
+    assert bench.errors() == [None] * 3
+
+
+async def test_a_runner_that_cannot_connect_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(database: Database) -> None:
+        raise StorageError("no more connections")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "read_session", refuse)
+        with pytest.raises(StorageError, match="no more"):
+            ThreadRunner(bench.database)
+    assert storage_threads() == []
+    async with ThreadRunner(bench.database):
+        pass
