@@ -49,9 +49,7 @@ class DatabaseInUse(StorageError):
 
     def __init__(self, pid: int | None, path: Path) -> None:
         owner = "another process" if pid is None else f"process {pid}"
-        super().__init__(
-            f"the data directory {path} is in use by {owner}; stop it, or choose another data directory"
-        )
+        super().__init__(f"the data directory {path} is in use by {owner}; stop it, or choose another data directory")
         self.pid = pid
         self.path = path
 
@@ -76,9 +74,7 @@ class IndexConflict(StorageError):
     """An append that does not continue its stream. expected: the next index; found: the one given."""
 
     def __init__(self, stream_id: int, expected: int, found: int) -> None:
-        super().__init__(
-            f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again"
-        )
+        super().__init__(f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again")
         self.stream_id = stream_id
         self.expected = expected
         self.found = found
@@ -135,34 +131,24 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
         corrupt.fatal = True
         return corrupt
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageBusy(
-            f"the database is held by another program: {reason}; end that program, then repeat"
-        )
+        return StorageBusy(f"the database is held by another program: {reason}; end that program, then repeat")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return StorageReadOnly(
             f"the database cannot be written: {reason}; make the data directory writable for this user"
         )
     if primary == sqlite3.SQLITE_IOERR:
-        return DiskFailed(
-            f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`"
-        )
+        return DiskFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
     return OperationFailed(f"the database refused the operation: {reason}; report this mistake")
 
 
 def _system_error(error: OSError) -> StorageError:
-    reason = (
-        f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
-    )
+    reason = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StorageReadOnly(
-            f"the data directory cannot be written: {reason}; make it writable for this user"
-        )
+        return StorageReadOnly(f"the data directory cannot be written: {reason}; make it writable for this user")
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return StorageReadOnly(
-            f"the data directory is not a directory: {reason}; choose another data directory"
-        )
+        return StorageReadOnly(f"the data directory is not a directory: {reason}; choose another data directory")
     return DiskFailed(f"the data directory cannot be used: {reason}; check the disk and the path")
 
 

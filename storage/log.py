@@ -148,9 +148,7 @@ class SqliteLog:
         if records:
             first, last = records[0][0], records[-1][0]
             if first < expected or last >= stream.next_index:
-                reason = (
-                    f"stream {stream_id} has messages outside {stream.first_index}..{stream.next_index - 1}"
-                )
+                reason = f"stream {stream_id} has messages outside {stream.first_index}..{stream.next_index - 1}"
                 raise DatabaseCorrupt(corrupt_text(reason))
             if first == expected:
                 expected = last + 1 if at_end else stream.next_index
@@ -233,9 +231,7 @@ def _flat_rows(append: Append, base: int) -> list[Any]:
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index
-    for data, key, headers in zip(
-        append.data, append.keys or nothing, append.headers or nothing, strict=True
-    ):
+    for data, key, headers in zip(append.data, append.keys or nothing, append.headers or nothing, strict=True):
         checksum = checksum_full(base, index, data, key, headers)
         flat += (append.stream_id, index, append.time_us, checksum, key, headers, data)
         index += 1

@@ -122,11 +122,7 @@ def _messages(
         times = _integers(times_text)
     data = [joined[start:end] for start, end in zip([0, *totals], totals, strict=False)]
     written = _integers(measure.checksums_text)[: len(totals)]
-    if (
-        len(joined) != totals[-1]
-        or len(times) != len(totals)
-        or written != _checksums(stream_id, measure, times, data)
-    ):
+    if len(joined) != totals[-1] or len(times) != len(totals) or written != _checksums(stream_id, measure, times, data):
         raise _damage(connection, *rows)
     indexes = range(measure.first, measure.first + len(totals))
     return list(zip(indexes, data, times, repeat(None), repeat(None), strict=False))

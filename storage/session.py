@@ -56,9 +56,7 @@ class SqliteSession:
     def checkpoint(self, mode: str) -> Checkpoint:
         """Copy the log into the file. mode: PASSIVE waits for nobody; RESTART and TRUNCATE for readers."""
         try:
-            blocked, wal_pages, copied_pages = self.connection.execute(
-                f"PRAGMA wal_checkpoint({mode})"
-            ).fetchone()
+            blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
             raise storage_error(error) from error
         return Checkpoint(bool(blocked), wal_pages, copied_pages)

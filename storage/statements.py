@@ -53,10 +53,7 @@ _zero: ColumnElement[int] = literal_column("0")
 _by_id = streams.c.id == bindparam("stream_id")
 _listed = (
     select(*_record)
-    .where(
-        tuple_(streams.c.name, streams.c.partition)
-        > tuple_(bindparam("after_name"), bindparam("after_partition"))
-    )
+    .where(tuple_(streams.c.name, streams.c.partition) > tuple_(bindparam("after_name"), bindparam("after_partition")))
     .order_by(streams.c.name, streams.c.partition)
     .limit(bindparam("limit", type_=Integer))
     .offset(_zero)
@@ -76,9 +73,7 @@ INSERT_STREAM: Final = compiled(
     *("name", "partition", "created_us"),
 )
 FIND_STREAM: Final = compiled(
-    select(*_record).where(
-        streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")
-    ),
+    select(*_record).where(streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")),
     *("name", "partition"),
 )
 GET_STREAM: Final = compiled(select(*_record).where(_by_id), "stream_id")
@@ -205,9 +200,7 @@ READ_STREAM: Final = compiled(
 
 # Everything, for verification.
 
-NEXT_STREAM: Final = compiled(
-    select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id"
-)
+NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id")
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
@@ -217,8 +210,6 @@ COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream
 
 # What this SQLite can do.
 
-JOIN_PROBE: Final = (
-    "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
-)
+JOIN_PROBE: Final = "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
 JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
 """Older versions of SQLite end a joined value at its first zero byte; there, pages are read row by row."""

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage_samples import Source, open_sources
+
+from tests.storage.storage_samples import Source, open_sources
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite by rows"])
-def source(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Source]:
+def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     if request.param == "sqlite by rows":
         monkeypatch.setattr("storage.log.can_join", lambda connection: False)
     with open_sources(str(request.param).split()[0], tmp_path / "data") as opened:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_child import ROWS, STREAMS, batch_data
-from storage_samples import EVERYTHING, reading
 
 from storage.database import Database
 from storage.verify import verify
+from tests.storage.storage_child import ROWS, STREAMS, batch_data
+from tests.storage.storage_samples import EVERYTHING, reading
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("storage_child.py")
@@ -80,9 +80,7 @@ def need_mounts() -> tuple[str, ...]:
     if unshare is None:
         pytest.skip("unshare is not installed")
     prefix = (unshare, "--mount", "--propagation", "private")
-    probe = subprocess.run(
-        [*prefix, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-    )
+    probe = subprocess.run([*prefix, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
     if probe.returncode != 0:
         pytest.skip(f"mounting is not allowed here: {probe.stderr.decode(errors='replace').strip()}")
     return prefix

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from storage_samples import Call, writing
 
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.delivery import Deliver
 from storage.inline_runner import InlineRunner
 from storage.runner import Runner, ThreadRunner
+from tests.storage.storage_samples import Call, writing
 
 
 @asynccontextmanager

@@ -54,9 +54,7 @@ class Push(Operation):
 
     def apply(self, session: Session) -> None:
         records = [session.log.ensure_stream(name, 0, 1) for name in STREAMS]
-        session.log.append(
-            [Append(record.stream_id, record.next_index, self.batch, self.data) for record in records]
-        )
+        session.log.append([Append(record.stream_id, record.next_index, self.batch, self.data) for record in records])
 
     def told(self) -> None:
         if self.error is None:

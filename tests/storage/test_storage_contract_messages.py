@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 from storage.contract import Append, Record
 from storage.errors import IndexConflict, StreamNotFound
+from tests.storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 
 def test_messages_come_back_as_they_were_given(source: Source) -> None:
@@ -167,9 +167,7 @@ def test_pages_one_after_another_are_the_stream(source: Source) -> None:
         stream_id = session.log.ensure_stream("s", 0, 1).stream_id
         for number in range(60):
             data = [b"%d" % number * (number % 7)] * (number % 50)
-            session.log.append(
-                [Append(stream_id, session.log.get_stream(stream_id).next_index, number, data)]
-            )
+            session.log.append([Append(stream_id, session.log.get_stream(stream_id).next_index, number, data)])
     with reading(source) as session:
         whole = session.log.read(stream_id, 0, EVERYTHING, EVERYTHING)
         for limit, bytes_max in ((1, 0), (7, 50), (EVERYTHING, 100), (100, 200)):

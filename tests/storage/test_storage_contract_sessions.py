@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from storage_samples import Source, make_stream, reading, stored_data, writing
 
 from storage.contract import Append
 from storage.errors import StorageReadOnly
+from tests.storage.storage_samples import Source, make_stream, reading, stored_data, writing
 
 
 def test_what_is_not_committed_is_seen_by_its_own_session_only(source: Source) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
+from tests.storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 
 def test_ensure_stream_is_safe_to_repeat(source: Source) -> None:
@@ -88,9 +88,7 @@ def test_a_list_goes_on_after_where_it_ended(source: Source) -> None:
         while page := session.log.list_streams(after=after, limit=2):
             after = (page[-1].name, page[-1].partition)
             found += [(record.name, record.partition) for record in page]
-        assert [(r.name, r.partition) for r in session.log.list_streams("b", ("b", 1), EVERYTHING)] == keys[
-            5:
-        ]
+        assert [(r.name, r.partition) for r in session.log.list_streams("b", ("b", 1), EVERYTHING)] == keys[5:]
         assert session.log.list_streams("a", ("b", 0)) == []
         assert [r.name for r in session.log.list_streams("b", ("a", 0), 1)] == ["b"]
         assert session.log.list_streams(limit=0) == []

@@ -11,7 +11,6 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from storage_samples import make_stream, reading, writing
 
 from storage import checksum
 from storage import verify as verification
@@ -20,15 +19,14 @@ from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseCorrupt
 from storage.schema import APPLICATION_ID
 from storage.verify import VerifyReport, verify
+from tests.storage.storage_samples import make_stream, reading, writing
 
 ROWS = 40
 ROW_BYTES = 30
 
 
 @pytest.fixture(params=["joined", "by rows", "timed", "attributed"])
-def damaged(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Database]:
+def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database with streams 1 and 2 of 40 messages each, for each way in which pages are read."""
     if request.param == "by rows":
         monkeypatch.setattr("storage.log.can_join", lambda connection: False)
@@ -103,9 +101,7 @@ def test_a_changed_message_is_named(damaged: Database, statement: str) -> None:
         ("UPDATE streams SET next_index = 50 WHERE id = 1", 45, 1, 45),
     ],
 )
-def test_a_missing_message_is_named(
-    damaged: Database, statement: str, index: int, limit: int, missing: int
-) -> None:
+def test_a_missing_message_is_named(damaged: Database, statement: str, index: int, limit: int, missing: int) -> None:
     change(damaged, statement)
     with (
         reading(damaged) as session,
@@ -195,9 +191,7 @@ def test_a_report_of_much_damage_is_bounded(damaged: Database, monkeypatch: pyte
     assert report.problem_count >= 2 * ROWS
 
 
-def test_verification_tells_its_progress_and_sums_up(
-    damaged: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verification_tells_its_progress_and_sums_up(damaged: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "PROGRESS_MESSAGES", 25)
     told: list[tuple[int, int]] = []
     with reading(damaged) as session:
@@ -220,16 +214,12 @@ def test_the_checksum_is_as_its_module_describes_it() -> None:
     st.integers(0, 2**40),
     st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 2**52))),
 )
-def test_the_ways_to_compute_a_checksum_agree(
-    stream_id: int, first: int, rows: list[tuple[bytes, int]]
-) -> None:
+def test_the_ways_to_compute_a_checksum_agree(stream_id: int, first: int, rows: list[tuple[bytes, int]]) -> None:
     data, times = [row[0] for row in rows], [row[1] for row in rows]
     bases = [checksum.seed_base(stream_id, time_us) for time_us in times]
     single = [checksum.checksum_plain(base, first + n, data[n]) for n, base in enumerate(bases)]
     assert single == checksum.checksums_plain_timed(stream_id, first, times, data)
-    assert single == [
-        checksum.checksum_full(base, first + n, data[n], None, None) for n, base in enumerate(bases)
-    ]
+    assert single == [checksum.checksum_full(base, first + n, data[n], None, None) for n, base in enumerate(bases)]
     if rows:
         at_once = checksum.checksums_plain(bases[0], first, data)
         assert at_once == checksum.checksums_plain_timed(stream_id, first, times[:1] * len(data), data)

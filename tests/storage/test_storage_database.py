@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from storage_samples import make_stream, reading, stored_data, writing
 
 from storage.contract import Append
 from storage.database import FILE_NAME, FILE_PRAGMAS, PRAGMAS, Database
@@ -28,6 +27,7 @@ from storage.errors import (
 )
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.schema import SCHEMA_VERSION, metadata
+from tests.storage.storage_samples import make_stream, reading, stored_data, writing
 
 
 def test_a_new_directory_is_made_and_reopened(tmp_path: Path) -> None:
@@ -212,9 +212,7 @@ def test_reading_only_needs_no_lock_and_makes_nothing(tmp_path: Path) -> None:
     database.close()
 
 
-def test_another_process_that_holds_the_database_makes_it_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_process_that_holds_the_database_makes_it_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRAGMAS, "busy_timeout", 1)
     database = Database.open(tmp_path)
     intruder = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
@@ -287,9 +285,7 @@ def test_errors_of_the_system_become_ours(raised: Exception, kind: type[StorageE
         (sqlite3.SQLITE_CONSTRAINT_UNIQUE, OperationFailed, False, False),
     ],
 )
-def test_errors_of_the_driver_become_ours(
-    code: int, kind: type[StorageError], retriable: bool, fatal: bool
-) -> None:
+def test_errors_of_the_driver_become_ours(code: int, kind: type[StorageError], retriable: bool, fatal: bool) -> None:
     raised = sqlite3.OperationalError("as the driver says it")
     raised.sqlite_errorcode, raised.sqlite_errorname = code, "SQLITE_NAME"
     error = storage_error(raised)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crash_samples import need_mounts, run_child
 
 from storage.database import Database
 from storage.errors import StorageReadOnly
+from tests.storage.crash_samples import need_mounts, run_child
 
 
 def _check_filled(status: int, lines: list[dict[str, object]]) -> None:

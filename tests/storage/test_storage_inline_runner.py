@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from storage_samples import Call, Source, make_stream, open_sources, stored_data
 
 from storage.contract import Append, Operation
 from storage.errors import DiskFailed, StorageClosed
 from storage.inline_runner import InlineRunner
+from tests.storage.storage_samples import Call, Source, make_stream, open_sources, stored_data
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -66,9 +66,7 @@ async def test_a_read_sees_the_state_of_its_own_moment(
         runner = InlineRunner(small_source, nursery, one_second)
         runner.submit_write(told.append(0))
         await trio.sleep(0.5)
-        reads = [
-            Call(lambda session: session.log.get_stream(told.stream_id).next_index, ignore) for _ in range(2)
-        ]
+        reads = [Call(lambda session: session.log.get_stream(told.stream_id).next_index, ignore) for _ in range(2)]
         runner.submit_read(reads[0])
         runner.submit_read(reads[1])
         assert runner.statistics().reads_waiting == 2
@@ -126,9 +124,7 @@ async def test_a_crash_from_within_a_callback_tells_nobody_after_it(small_source
     assert stored_data(small_source, told.stream_id) == [b"0", b"1"]
 
 
-async def test_cancelling_the_nursery_is_a_crash(
-    small_source: Source, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_cancelling_the_nursery_is_a_crash(small_source: Source, autojump_clock: trio.testing.MockClock) -> None:
     told = Told(make_stream(small_source))
     async with trio.open_nursery() as nursery:
         runner = InlineRunner(small_source, nursery, one_second)

@@ -10,20 +10,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from storage_samples import EVERYTHING, Source
 
 from storage.contract import Append, Record, Session, StreamRecord
 from storage.database import Database
 from storage.errors import IndexConflict, StreamNotFound
 from storage.memory import MemoryDatabase
 from storage.verify import verify
+from tests.storage.storage_samples import EVERYTHING, Source
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))
 attributes = st.one_of(st.none(), st.binary(max_size=4))
 messages = st.lists(st.tuples(blobs, attributes, attributes), max_size=12)
-many_messages = st.builds(
-    lambda count: [(b"%d" % n, None, None) for n in range(count)], st.integers(20, 1200)
-)
+many_messages = st.builds(lambda count: [(b"%d" % n, None, None) for n in range(count)], st.integers(20, 1200))
 
 
 class _Model:
@@ -163,9 +161,7 @@ class LogMachine(RuleBasedStateMachine):
         bytes_max=st.one_of(st.integers(0, 60), st.sampled_from([5_000, 20_000, EVERYTHING])),
         first_bytes_max=st.one_of(st.none(), st.integers(0, 120)),
     )
-    def read(
-        self, data: st.DataObject, back: int, limit: int, bytes_max: int, first_bytes_max: int | None
-    ) -> None:
+    def read(self, data: st.DataObject, back: int, limit: int, bytes_max: int, first_bytes_max: int | None) -> None:
         stream_id, model = self.chosen(data)
         index = max(0, model.next_index - back)
         page = self.session.log.read(stream_id, index, limit, bytes_max, first_bytes_max=first_bytes_max)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from runner_samples import Bench, open_runner
-from storage_samples import stored_data
 
 from storage.contract import Append, Operation, Session
 from storage.errors import (
@@ -20,6 +18,8 @@ from storage.errors import (
     StreamNotFound,
 )
 from storage.runner import Runner
+from tests.storage.runner_samples import Bench, open_runner
+from tests.storage.storage_samples import stored_data
 
 pytestmark = pytest.mark.parametrize("kind", ["thread", "inline"])
 
@@ -93,9 +93,7 @@ async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind:
     session.close()
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(bench.append(0, b"lost"))
-        runner.submit_write(
-            bench.call(lambda session: session.connection.execute("INSERT INTO child VALUES (7)"))
-        )
+        runner.submit_write(bench.call(lambda session: session.connection.execute("INSERT INTO child VALUES (7)")))
         await runner.wait_idle()
         runner.submit_write(bench.append(0, b"kept"))
     assert bench.errors()[-1] is None
@@ -105,9 +103,7 @@ async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind:
 
 async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(kind: str, bench: Bench) -> None:
     def limit(pages: int) -> Operation:
-        return bench.call(
-            lambda session: session.connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
-        )
+        return bench.call(lambda session: session.connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
 
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(limit(20))

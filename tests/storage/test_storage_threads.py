@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from runner_samples import Bench, Gate
-from storage_samples import stored_data
 
 from storage import threads
 from storage.contract import Operation, Session
@@ -17,6 +15,8 @@ from storage.database import Database
 from storage.errors import DiskFailed, OperationFailed, StorageClosed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.runner import ThreadRunner
+from tests.storage.runner_samples import Bench, Gate
+from tests.storage.storage_samples import stored_data
 
 
 @pytest.fixture
