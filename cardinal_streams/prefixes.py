@@ -1,0 +1,68 @@
+"""Prefix patterns: which topic and which counter a key belongs to, and which entries a consumer tracks.
+
+Patterns are regular expressions, as the real producers use them; a plain path such as "a/" is its own pattern.
+A producer matches at the beginning of a key, and the text that matched, not the pattern, is the counted prefix.
+A consumer searches a pattern anywhere in the name of an entry of a Batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from cardinal_streams.errors import PrefixError
+
+
+class TopicMap:
+    """Prefix patterns and their topics; among several that match, the first in the order given counts.
+
+    Raises `PrefixError` if a pattern is no regular expression, matches the empty text, or begins with another
+    pattern (compared as texts, which is what the real producer does).
+    """
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, topics: Mapping[str, str]) -> None:
+        plain = [pattern.removeprefix("^") for pattern in topics]
+        for index, pattern in enumerate(plain):
+            for other in plain[:index]:
+                if pattern.startswith(other) or other.startswith(pattern):
+                    raise PrefixError(f"the prefixes {other!r} and {pattern!r} overlap")
+        self._rules = [(_compile(pattern), topic) for pattern, topic in topics.items()]
+        for rule, _ in self._rules:
+            if rule.match(""):
+                raise PrefixError(f"the prefix {rule.pattern!r} matches the empty text")
+
+    def find(self, key: str) -> tuple[str, str] | None:
+        """The prefix of `key` that is counted, and its topic; None for a key outside of all prefixes."""
+        for rule, topic in self._rules:
+            match = rule.match(key)
+            if match is not None and match.end() > 0:
+                return match.group(), topic
+        return None
+
+
+class Tracked:
+    """Which entries of a Batch a consumer wants: those whose name any of the patterns is found in."""
+
+    __slots__ = ("_rule", "patterns")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(patterns)
+        for pattern in self.patterns:
+            _compile(pattern)
+        joined = "|".join(f"(?:{pattern})" for pattern in self.patterns)
+        self._rule = re.compile(joined) if self.patterns else None
+
+    def __contains__(self, name: str) -> bool:
+        return self._rule is not None and self._rule.search(name) is not None
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise PrefixError(f"the prefix {pattern!r} is no regular expression: {error}") from error
+
+
+TRACK_ALL = Tracked((".*",))
