@@ -1,0 +1,79 @@
+"""What a `Reassembler` says: events, and counts."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from cardinal_streams.message_types import Reorg, ReorgComplete
+from cardinal_streams.missing import Missing
+from cardinal_streams.payload import CompleteBatch
+
+
+class Outcome(enum.IntEnum):
+    """What became of a message. The last three are refusals, which only a faulty producer can cause."""
+
+    TAKEN = 0
+    DUPLICATE = 1
+    LATE = 2
+    UNTRACKED = 3
+    OLD = 4
+    UNANNOUNCED = 5
+    OVER_COUNT = 6
+    NO_SUCH_ITEM = 7
+
+
+# Outcomes from here on are refusals.
+FIRST_REFUSAL = Outcome.UNANNOUNCED
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """A block is complete."""
+
+    batch: CompleteBatch
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A message that does not fit its block's Batch was dropped; `what` names its key or item."""
+
+    hash: bytes
+    outcome: Outcome
+    what: str
+
+
+class EvictionReason(enum.Enum):
+    """MEMORY: the limits, and it was touched least recently. IDLE: nothing of it came for long. OLD: below the floor.
+    CLOSED: its channel ended."""
+
+    MEMORY = "memory"
+    IDLE = "idle"
+    OLD = "old"
+    CLOSED = "closed"
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """An incomplete block was given up, and what it was missing."""
+
+    hash: bytes
+    reason: EvictionReason
+    missing: Missing
+
+
+ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Reorg | ReorgComplete
+
+
+class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the start; `incomplete` and `incomplete_bytes` are what is held now."""
+
+    messages: int
+    completed: int
+    duplicates: int
+    late: int
+    untracked: int
+    refused: int
+    pings: int
+    evicted: dict[EvictionReason, int]
+    incomplete: int
+    incomplete_bytes: int
