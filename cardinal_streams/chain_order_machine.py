@@ -1,0 +1,279 @@
+"""From complete blocks in any order to the heaviest chain in order, as updates of (removed, added). It knows nothing
+of messages or channels.
+
+What a block is to the chain, and what follows:
+
+    BANNED      another block is wanted at its number, or its ancestor was banned    dropped
+    KNOWN       held, or final                                                       nothing
+    BURIED      it forks below the final block, and is no heavier than the head      dropped
+    TOO_DEEP    as BURIED, and heavier                                               kept, for a Reorg to use
+    UNORDERED   its number is not above its parent's                                 dropped
+    FIRST       nothing is known yet, and there is no block to start from            added
+    FILLS       the lowest block of the chain, known by its hash until now           forks from there are weighed
+    EXTENDS     its parent is the head                                               added, with what waited for it
+    FORKS       its parent is connected to the chain                                 weighed
+    WAITS       its parent has not arrived                                           kept
+
+Weighing (specification, "Reorg Handling"): a branch replaces the blocks above the point where it forks off if its
+heaviest block is heavier than the heaviest of them; equal weight never does. Numbers only have to grow, not to be
+consecutive. With weights that differ, the chain that results does not depend on the order of arrival, as long as no
+fork is buried.
+
+Threshold. The chain holds the head and the `reorg_threshold` blocks below it. A block with so many blocks on it is
+final: a reorg may remove `reorg_threshold` blocks and not one more, and none that was ever final. Below, only
+`revert` leads, on the word of a Reorg message.
+
+Memory. Besides the chain at most `waiting_max` blocks and `waiting_bytes_max` bytes wait (forks, and blocks whose
+parent is missing); beyond that the one that has waited longest is dropped, with an event. Blocks numbered at or
+below the final one are dropped when it becomes final, unless they are heavier than the head.
+
+The tree is this package's own: see `fork_tree`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from cardinal_streams.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Revert, Start
+from cardinal_streams.chain_state import ChainState, Fate, applied_batches
+from cardinal_streams.fork_tree import Node
+from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
+from cardinal_streams.payload import CompleteBatch
+
+
+class Place(enum.Enum):
+    """What a block is to the chain; the module's docstring says what each means."""
+
+    BANNED = "banned"
+    KNOWN = "known"
+    BURIED = "buried"
+    TOO_DEEP = "too deep"
+    UNORDERED = "unordered"
+    FIRST = "first"
+    FILLS = "fills"
+    EXTENDS = "extends"
+    FORKS = "forks"
+    WAITS = "waits"
+
+
+class ChainOrder:
+    """See the module.
+
+    `start` is the block the chain goes on from: the application has it and all below it. Without one the chain begins
+    with the first block that arrives; what lies below that is never added, and never removed. `wanted` maps
+    numbers to the only hash that is accepted there. The invariant is that of `ChainState`.
+    """
+
+    def __init__(
+        self,
+        start: Start | None,
+        reorg_threshold: int,
+        *,
+        wanted: Mapping[int, bytes] | None = None,
+        limits: ChainLimits = DEFAULT_CHAIN_LIMITS,
+    ) -> None:
+        if reorg_threshold < 0:
+            raise ValueError(f"the reorg threshold is {reorg_threshold}")
+        self.reorg_threshold = reorg_threshold
+        self._wanted = dict(wanted or {})
+        self._state = ChainState(reorg_threshold, limits)
+        self._duplicates = self._reverts = 0
+        self._has_start = start is not None
+        if start is not None:
+            self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
+
+    @property
+    def head(self) -> Start | None:
+        """The block the chain ends at."""
+        head = self._state.chain.head
+        return None if head is None else Start(head.hash, head.number or 0, head.weight)
+
+    @property
+    def final_number(self) -> int | None:
+        """Blocks numbered so or lower are of no use any more; None while there is no final block."""
+        return self._state.chain.final_number
+
+    def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
+        """Takes a complete block. Returns at most one `ChainUpdate`, and what was dropped."""
+        events: list[ChainEvent] = []
+        PLACES[self._place_of(batch)](self, batch, events)
+        self._state.keep_limits(events)
+        return events
+
+    def can_revert(self, hash_: bytes, number: int) -> bool:
+        """Whether the chain has come as far as this ancestor: it is held, or lower than all that is held."""
+        state = self._state
+        node = state.tree.find(hash_)
+        if node is not None and state.is_connected(node):
+            return True
+        lowest = next((other.number for other in state.chain if other.number is not None), None)
+        return state.chain.head is None or (lowest is not None and number < lowest)
+
+    def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
+        """Goes back to this ancestor (specification, "Reorg"): a `Revert`, after a `ChainUpdate` if the ancestor is
+        not on the chain but on a fork. Its other descendants are forgotten: the reorg's channel brings them."""
+        state = self._state
+        events: list[ChainEvent] = []
+        state.reverted_weight = max((other.weight for other in state.chain), default=0)
+        node = state.tree.find(hash_)
+        if node is not None and node.hash not in state.chain and state.is_connected(node):
+            state.adopt(state.path_to(node), events)
+        if node is not None and node.hash in state.waiting:
+            state.drop(node, DropReason.OLD, events)
+        cut = state.go_back_to(hash_, number)
+        removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        self._reverts += 1
+        state.removed += len(removed)
+        weight = 0 if state.chain.head is None else state.chain.head.weight
+        events.append(Revert(hash_, number, weight, removed))
+        return events
+
+    def held(self) -> Iterator[CompleteBatch]:
+        """The blocks that another machine would need to be where this one is."""
+        return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
+
+    def statistics(self) -> ChainStatistics:
+        state = self._state
+        head = state.chain.head
+        return ChainStatistics(
+            head_number=None if head is None else head.number,
+            head_weight=None if head is None else head.weight,
+            updates=state.updates,
+            added=state.added,
+            removed=state.removed,
+            reorg_depth_max=state.depth_max,
+            reverts=self._reverts,
+            duplicates=self._duplicates,
+            dropped=dict(state.dropped),
+            chain_length=len(state.chain),
+            waiting=len(state.waiting),
+            waiting_bytes=state.waiting.size_bytes,
+        )
+
+    def check(self) -> None:
+        """Asserts the invariant, and the limits."""
+        self._state.check()
+
+    def _place_of(self, batch: CompleteBatch) -> Place:
+        """The decision: which line of the table applies."""
+        state = self._state
+        node = state.tree.find(batch.hash)
+        own_fate = state.fates.find(batch.hash)
+        fate = own_fate or state.fates.find(batch.parent)
+        final_number = state.chain.final_number
+        if batch.parent == batch.hash:
+            return Place.UNORDERED
+        if fate is Fate.BANNED or self._wanted.get(batch.number, batch.hash) != batch.hash:
+            return Place.BANNED
+        if node is not None:
+            return Place.KNOWN if node.batch is not None or state.chain.is_final else Place.FILLS
+        if own_fate is Fate.FINAL:
+            return Place.KNOWN
+        parent = state.tree.find(batch.parent)
+        if parent is not None and parent.number is not None and batch.number <= parent.number:
+            return Place.UNORDERED
+        if fate is not None or (final_number is not None and batch.number <= final_number):
+            return Place.TOO_DEEP if state.is_heavier(batch.weight) else Place.BURIED
+        if state.chain.head is None:
+            return Place.FIRST
+        if parent is None:
+            return Place.WAITS
+        if parent is state.chain.head:
+            return Place.EXTENDS
+        return Place.FORKS if state.is_connected(parent) else Place.WAITS
+
+    def _ban(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._state.give_up(batch, DropReason.BANNED, events)
+        self._state.fates.put(batch.hash, Fate.BANNED)
+        self._state.drop_below(batch.hash, DropReason.BANNED, Fate.BANNED, events)
+
+    def _ignore(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._duplicates += 1
+
+    def _bury(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._state.give_up(batch, DropReason.OLD, events)
+        self._state.fates.put(batch.hash, Fate.BURIED)
+
+    def _keep_for_reorg(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        events.append(NeedsReorg(batch.hash, batch.number, batch.weight))
+        self._state.add(batch, events)
+
+    def _refuse_number(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._state.give_up(batch, DropReason.NUMBER, events)
+
+    def _begin(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._state.begin_at(Node.known_by_hash(batch.parent))
+        self._extend(batch, events)
+
+    def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        """The lowest block arrives; what waited below it joins the chain; forks from all of them are weighed."""
+        state = self._state
+        lowest = state.chain.lowest
+        above = next((node.number for node in state.chain if node is not lowest), None)
+        below = state.tree.find(batch.parent)
+        if (
+            lowest.number not in (None, batch.number)
+            or (above is not None and above <= batch.number)
+            or (below is not None and below.number is not None and below.number >= batch.number)
+        ):
+            self._refuse_number(batch, events)
+            return
+        state.tree.fill(lowest, batch)
+        lowest.is_applied = self._has_start
+        bases = [lowest, *self._join_below(lowest)]
+        state.sink(events)
+        branches: list[list[Node]] = []
+        for base in bases:
+            if base.number is not None:
+                state.drop_unordered(state.tree.children(base.hash), base.number, events)
+            off_chain = [node for node in state.tree.children(base.hash) if node.hash in state.waiting]
+            branches.extend([base, *state.tree.best_path(node)] for node in off_chain)
+        state.weigh(branches, events)
+
+    def _join_below(self, lowest: Node) -> Iterator[Node]:
+        """Lengthens the chain downwards by blocks that wait there, and by the last one's parent, known by hash."""
+        state = self._state
+        node = lowest
+        while node.parent is not None and not state.chain.is_final:
+            below = state.tree.find(node.parent)
+            if below is None:
+                below = Node.known_by_hash(node.parent)
+                state.tree.add(below)
+            else:
+                state.waiting.remove(below)
+                below.is_applied = self._has_start
+            state.chain.push_below(below)
+            yield below
+            node = below
+
+    def _extend(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        head = self._state.chain.head
+        assert head is not None
+        node = self._state.add(batch, events)
+        self._state.adopt([head, *self._state.tree.best_path(node)], events)
+
+    def _fork(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        node = self._state.add(batch, events)
+        branch = [*self._state.path_to(node), *self._state.tree.best_path(node)[1:]]
+        self._state.weigh([branch], events)
+
+    def _wait(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        self._state.add(batch, events)
+
+
+Action: TypeAlias = Callable[[ChainOrder, CompleteBatch, list[ChainEvent]], None]
+
+PLACES: Mapping[Place, Action] = {
+    Place.BANNED: ChainOrder._ban,
+    Place.KNOWN: ChainOrder._ignore,
+    Place.BURIED: ChainOrder._bury,
+    Place.TOO_DEEP: ChainOrder._keep_for_reorg,
+    Place.UNORDERED: ChainOrder._refuse_number,
+    Place.FIRST: ChainOrder._begin,
+    Place.FILLS: ChainOrder._fill,
+    Place.EXTENDS: ChainOrder._extend,
+    Place.FORKS: ChainOrder._fork,
+    Place.WAITS: ChainOrder._wait,
+}
