@@ -112,8 +112,10 @@ class Lease(msgspec.Struct, frozen=True):
 class LeaseRequest(msgspec.Struct, frozen=True):
     """Join, renew (at least every third of the answer's `ttl_ms`) or leave the members that share a stream.
 
-    partitions: how many the stream has. holding: the leases this member still processes; a partition asked back with
-    `release` is given up by no longer naming it.
+    request_id: rises with each request of a member; only what answers its latest one counts. A lower one is taken as
+    overtaken and changes nothing; the same request may be sent again. member_id: of one process at a time.
+    partitions: how many the stream has. holding: the leases this member still processes; one that it does not name is
+    given up, asked back with `release` or not.
     """
 
     request_id: bare.UInt

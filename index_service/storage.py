@@ -1,14 +1,30 @@
-"""The table of saved indexes and the operation that reads and raises them. It knows nothing of streams' contents."""
+"""The table of saved indexes and the operations on it. It knows nothing of streams' contents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from itertools import product
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    String,
+    Table,
+    bindparam,
+    delete,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.sql import ClauseElement
 
+from index_service.extensions import PositionsRequest
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases, find_fence, lease_fences
+from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
 from storage.schema import metadata
 
@@ -23,13 +39,9 @@ saved_indexes = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("idx", BigInteger, nullable=False),
     Column("saved_us", BigInteger, nullable=False),
+    Index("saved_indexes_by_stream", "stream_name", "client_id", "partition"),
     sqlite_with_rowid=False,
 )
-
-
-def _compiled(statement: ClauseElement) -> str:
-    """The statement as text with named parameters, made once; it runs on the driver connection."""
-    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
 _insert = sqlite.insert(saved_indexes).values(
@@ -39,38 +51,55 @@ _insert = sqlite.insert(saved_indexes).values(
     idx=bindparam("idx"),
     saved_us=bindparam("saved_us"),
 )
-_CREATE = _compiled(_insert.on_conflict_do_nothing())
-_RAISE = _compiled(
+_CREATE = compiled(_insert.on_conflict_do_nothing())
+_RAISE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
         set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us},
         where=_insert.excluded.idx > saved_indexes.c.idx,
     )
 )
-_FIND = _compiled(
-    select(saved_indexes.c.idx).where(
-        saved_indexes.c.client_id == bindparam("client_id"),
-        saved_indexes.c.stream_name == bindparam("stream_name"),
-        saved_indexes.c.partition == bindparam("partition"),
+_REPLACE = compiled(
+    _insert.on_conflict_do_update(
+        index_elements=["client_id", "stream_name", "partition"],
+        set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us},
     )
 )
-_COUNT = _compiled(select(func.count()).select_from(saved_indexes))
+_of_key = (
+    saved_indexes.c.client_id == bindparam("client_id"),
+    saved_indexes.c.stream_name == bindparam("stream_name"),
+    saved_indexes.c.partition == bindparam("partition"),
+)
+_FIND = compiled(select(saved_indexes.c.idx).where(*_of_key))
+_DELETE = compiled(delete(saved_indexes).where(*_of_key))
 
-Key: TypeAlias = tuple[str, str, int]
-"""client id, stream name, partition."""
+
+class Access(NamedTuple):
+    """One request for a position.
+
+    save: the index to save; None to get (and to create, with 0). answered: a save whose result is asked for. fence:
+    see `extensions.FencedSave`.
+    """
+
+    key: Key
+    save: int | None
+    answered: bool = False
+    fence: int | None = None
 
 
 class IndexRequests(Operation):
-    """A run of requests, in order: each a key and the index to save, or None to get (and to create, with 0).
+    """A run of requests, in order.
 
-    `indexes` has the index of each get; a save leaves the larger of the old and the new one and has None there.
+    A save leaves the larger of the old and the new index, unless its fence is not the highest ever given. `indexes`
+    has what is kept after each get and each answered save, and None for the others; `fenced` the places of the saves
+    that were refused.
     """
 
-    __slots__ = ("indexes", "now_us", "requests")
+    __slots__ = ("fenced", "indexes", "now_us", "requests")
 
     def __init__(
         self,
-        requests: Sequence[tuple[Key, int | None]],
+        requests: Sequence[Access],
         now_us: int,
         on_done: Callable[[IndexRequests], None],
     ) -> None:
@@ -78,17 +107,144 @@ class IndexRequests(Operation):
         self.requests = requests
         self.now_us = now_us
         self.indexes: list[int | None] = []
+        self.fenced: set[int] = set()
 
     def apply(self, session: Session) -> None:
         execute = session.connection.execute
         self.indexes = []
-        for (client_id, stream_name, partition), index in self.requests:
-            key = {"client_id": client_id, "stream_name": stream_name, "partition": partition}
-            if index is not None:
-                execute(_RAISE, {**key, "idx": index, "saved_us": self.now_us})
+        self.fenced = set()
+        for place, (key, index, answered, fence) in enumerate(self.requests):
+            row = _row(key)
+            if fence is not None and find_fence(session, key) != fence:
+                self.fenced.add(place)
+            elif index is not None:
+                execute(_RAISE, {**row, "idx": index, "saved_us": self.now_us})
+            if index is not None and not answered:
                 self.indexes.append(None)
                 continue
-            found = execute(_FIND, key).fetchone()
-            if found is None:
-                execute(_CREATE, {**key, "idx": 0, "saved_us": self.now_us})
+            found = execute(_FIND, row).fetchone()
+            if found is None and index is None:
+                execute(_CREATE, {**row, "idx": 0, "saved_us": self.now_us})
             self.indexes.append(0 if found is None else found[0])
+
+
+class SetPosition(WriteLeases):
+    """Set one position to `index`, or delete it, with the rows of leases that shut its earlier holder out.
+
+    before: what was kept, None where nothing was.
+    """
+
+    __slots__ = ("before", "index", "key", "now_us")
+
+    def __init__(
+        self,
+        key: Key,
+        index: int | None,
+        now_us: int,
+        changes: Sequence[StoredLease],
+        ttl_ms: int,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(key[0], key[1], changes, ttl_ms, on_done)
+        self.key = key
+        self.index = index
+        self.now_us = now_us
+        self.before: int | None = None
+
+    def apply(self, session: Session) -> None:
+        super().apply(session)
+        execute = session.connection.execute
+        row = _row(self.key)
+        found = execute(_FIND, row).fetchone()
+        self.before = None if found is None else found[0]
+        if self.index is None:
+            execute(_DELETE, row)
+        else:
+            execute(_REPLACE, {**row, "idx": self.index, "saved_us": self.now_us})
+
+
+class PositionRow(NamedTuple):
+    """A saved position with what the disk knows of its lease; holder and ttl_ms are None where nobody held it."""
+
+    client_id: str
+    stream_name: str
+    partition: int
+    next_index: int
+    saved_us: int
+    holder: str | None
+    ttl_ms: int | None
+
+
+class ListPositions(Operation):
+    """A page of positions, by client, stream and partition; one row beyond `limit` tells that there are more."""
+
+    __slots__ = ("limit", "request", "rows")
+
+    def __init__(self, request: PositionsRequest, limit: int, on_done: Callable[[ListPositions], None]) -> None:
+        super().__init__(on_done)
+        self.request = request
+        self.limit = limit
+        self.rows: list[PositionRow] = []
+
+    def apply(self, session: Session) -> None:
+        after, stream_name = self.request.after, self.request.stream_name
+        after_partition = None if after is None else after.partition
+        if after is not None and stream_name not in (None, after.stream_name):
+            # Where only one stream is listed, another one's key stands before or behind all partitions of its client.
+            after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
+        found = session.connection.execute(
+            _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
+            {
+                "client_id": self.request.client_id,
+                "stream_name": stream_name,
+                "after_client": None if after is None else after.client_id,
+                "after_stream": None if after is None else after.stream_name,
+                "after_partition": after_partition,
+                "limit": self.limit + 1,
+            },
+        )
+        self.rows = [PositionRow(*row) for row in found]
+
+
+def _row(key: Key) -> dict[str, str | int]:
+    client_id, stream_name, partition = key
+    return {"client_id": client_id, "stream_name": stream_name, "partition": partition}
+
+
+def _list_statement(by_client: bool, by_stream: bool, after: bool) -> str:
+    position, lease = saved_indexes.c, lease_fences.c
+    joined = saved_indexes.outerjoin(
+        lease_fences,
+        (lease.client_id == position.client_id)
+        & (lease.stream_name == position.stream_name)
+        & (lease.partition == position.partition),
+    )
+    statement = select(
+        position.client_id,
+        position.stream_name,
+        position.partition,
+        position.idx,
+        position.saved_us,
+        lease.holder,
+        lease.ttl_ms,
+    ).select_from(joined)
+    if by_client:
+        statement = statement.where(position.client_id == bindparam("client_id"))
+    if by_stream:
+        statement = statement.where(position.stream_name == bindparam("stream_name"))
+    if after and by_stream:
+        # Without the stream in the comparison, the index by stream leads to the first row of the page.
+        statement = statement.where(
+            tuple_(position.client_id, position.partition)
+            > tuple_(bindparam("after_client"), bindparam("after_partition"))
+        )
+    elif after:
+        statement = statement.where(
+            tuple_(position.client_id, position.stream_name, position.partition)
+            > tuple_(bindparam("after_client"), bindparam("after_stream"), bindparam("after_partition"))
+        )
+    ordered = statement.order_by(position.client_id, position.stream_name, position.partition)
+    return compiled(ordered.limit(bindparam("limit", type_=Integer)).offset(literal_column("0", Integer)))
+
+
+_LISTS = {asked: _list_statement(*asked) for asked in product((False, True), repeat=3)}

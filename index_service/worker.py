@@ -1,16 +1,44 @@
 """The index worker: keeps, per consumer, stream and partition, the highest index ever saved, and tells it.
 
-What cannot be read gets no answer, as at the real service; it is counted. A save is never answered either. A get is
-answered only when the record that it may create is on disk. It has no link to the streams: a name need not exist.
+What cannot be read of the specification's protocols gets no answer, as at the real service; it is counted. A save of
+theirs is never answered either. A get is answered only when the record that it may create is on disk. It has no link to
+the streams: a name need not exist. Requests of our own protocols (`index_service.extensions`) are always answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 import structlog
+import trio
 
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    POSITIONS,
+    SET_POSITION,
+    FencedSave,
+    LeaseResponse,
+    PositionsRequest,
+    PositionsResponse,
+    SavedPosition,
+    SaveResponse,
+    SaveStatus,
+    SetRequest,
+    SetResponse,
+)
+from index_service.lease_groups import LeaseGroups, Refusal
+from index_service.limits import (
+    FAILURE_DELAY_S,
+    LEASE_LIMITS,
+    LISTS_WAITING_MAX,
+    PAGE_BYTES_MAX,
+    PAGE_POSITIONS_MAX,
+    PARTITION_MAX,
+    TEXT_BYTES_MAX,
+    IndexStatistics,
+    LeaseLimits,
+)
 from index_service.protocol import (
     INDEX,
     INDEX_PARTITIONED,
@@ -20,106 +48,247 @@ from index_service.protocol import (
     PartitionIndex,
     Request,
     SaveIndex,
-    SavePartitionIndex,
-    decode_request,
 )
-from index_service.storage import INDEX_MAX, IndexRequests, Key
+from index_service.requests import access_of, is_extension, read_extension, read_plain
+from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
 from ockam.address import local
 from ockam.message import Message, reply_to
 from ockam.node import Node
-from ockam.protocol import ProtocolError
+from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
+from storage.errors import StorageError
 from storage.runner import Runner
+
+__all__ = ["PARTITION_MAX", "SERVICE_ADDRESSES", "TEXT_BYTES_MAX", "IndexService", "IndexStatistics", "IndexWorker"]
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The specification's address, and those under which the real clients look for the service."""
-TEXT_BYTES_MAX = 1024
-"""Of a client id and of a stream name, in UTF-8."""
-PARTITION_MAX = 2**31 - 1
+ROW_OVERHEAD_BYTES = 64
+"""Of a listed position, beyond its texts: lengths, numbers and the time."""
+HOP_OVERHEAD_BYTES = 16
 
 logger = structlog.get_logger(__name__)
 
 
-class IndexStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start. ignored: requests that could not be read or kept; failed: lost to a storage error."""
-
-    gets: int
-    saves: int
-    ignored: int
-    failed: int
-
-
 class IndexService:
-    """What the index worker needs and what it counts; outlives the worker's crashes."""
+    """What the index worker needs and what it counts; outlives the worker's crashes.
 
-    def __init__(self, storage: Runner, now_us: Callable[[], int]) -> None:
+    monotonic_s: the clock of the leases, in seconds; it never goes back, and goes on while nothing is asked.
+    """
+
+    def __init__(
+        self,
+        storage: Runner,
+        now_us: Callable[[], int],
+        *,
+        lease_limits: LeaseLimits = LEASE_LIMITS,
+        monotonic_s: Callable[[], float] = trio.current_time,
+    ) -> None:
         self.storage = storage
         self.now_us = now_us
+        self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s)
         self.gets = self.saves = self.ignored = self.failed = 0
+        self.refused = self.fenced = self.lists = self.sets = 0
+        self.lists_waiting = 0
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
         """Start the worker under its addresses."""
         node.register([local(address) for address in addresses], lambda: IndexWorker(self))
 
     def statistics(self) -> IndexStatistics:
-        return IndexStatistics(self.gets, self.saves, self.ignored, self.failed)
+        return IndexStatistics(
+            gets=self.gets,
+            saves=self.saves,
+            ignored=self.ignored,
+            failed=self.failed,
+            refused=self.refused,
+            fenced=self.fenced,
+            lists=self.lists,
+            sets=self.sets,
+            leases=self.groups.statistics(),
+        )
 
 
 class IndexWorker(Worker):
-    """Hands each run of requests to the writing thread as one operation, which keeps their order."""
+    """Hands the gets and saves of each run to the writing thread as one operation, which keeps their order."""
 
     def __init__(self, service: IndexService) -> None:
         self._service = service
+        self._sweeps = False
+
+    def started(self) -> None:
+        self._arm_sweep()
 
     def receive(self, run: Sequence[Message]) -> None:
-        asked: list[tuple[Message, Request]] = []
-        requests: list[tuple[Key, int | None]] = []
+        asked: list[tuple[Message, Request | FencedSave]] = []
+        accesses: list[Access] = []
         for message in run:
             try:
-                request = decode_request(message.payload)
-                requests.append(_checked(request))
+                if is_extension(message.payload):
+                    self._receive_extension(message, asked, accesses)
+                    continue
+                request, access = read_plain(message.payload)
             except ProtocolError as error:
-                self._service.ignored += 1
-                logger.info("index_request_ignored", peer=message.origin.peer, reason=str(error))
+                self._not_served(message, error)
             else:
                 asked.append((message, request))
-        if requests:
-            done = self.context.guard(lambda operation: self._done(operation, asked))
-            self._service.storage.submit_write(IndexRequests(requests, self._service.now_us(), on_done=done))
+                accesses.append(access)
+        self._submit_accesses(asked, accesses)
 
-    def _done(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request]]) -> None:
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason) if is_extension(message.payload) else None
+
+    def _receive_extension(
+        self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
+    ) -> None:
+        """Take one request of our own protocols in. Raises ProtocolError."""
+        service = self._service
+        request = read_extension(message.payload, service.groups.limits.partitions_max)
+        if isinstance(request, FencedSave):
+            asked.append((message, request))
+            accesses.append(access_of(request))
+            return
+        # What follows must not overtake the saves that came before it.
+        self._submit_accesses(asked, accesses)
+        if isinstance(request, PositionsRequest):
+            self._list(message, request)
+        elif isinstance(request, SetRequest):
+            set_done = self.context.guard(lambda result: self._set_done(message, request, result))
+            service.groups.set_position(request.key, request.index, set_done)
+        else:
+            service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, result)))
+            self._arm_sweep()
+
+    def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
+        """Hand over what was gathered, and gather anew."""
+        if accesses:
+            these = tuple(asked)
+            done = self.context.guard(lambda operation: self._accesses_done(operation, these))
+            self._service.storage.submit_write(IndexRequests(tuple(accesses), self._service.now_us(), on_done=done))
+            asked.clear()
+            accesses.clear()
+
+    def _accesses_done(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
         if operation.error is not None:
             self._service.failed += len(asked)
             logger.error("index_requests_failed", requests=len(asked), reason=str(operation.error))
+            for message, request in asked:
+                if isinstance(request, FencedSave):
+                    self._refuse_later(message, operation.error)
             return
         answers = []
-        for (message, request), index in zip(asked, operation.indexes, strict=True):
-            if index is None:
-                self._service.saves += 1
+        for place, ((message, request), index) in enumerate(zip(asked, operation.indexes, strict=True)):
+            fenced = place in operation.fenced
+            self._service.fenced += fenced
+            if index is None or isinstance(request, FencedSave):
+                self._service.saves += not fenced
             else:
                 self._service.gets += 1
-                answers.append(reply_to(message, message.onward_route[0], _answer(message, request, index)))
+            if index is not None:
+                payload = _answer(message, request, index, fenced)
+                answers.append(reply_to(message, message.onward_route[0], payload))
         self.context.send_run(answers)
 
+    def _list(self, message: Message, request: PositionsRequest) -> None:
+        service = self._service
+        if service.lists_waiting >= LISTS_WAITING_MAX:
+            raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
+        listed = self.context.guard(lambda operation: self._listed(message, operation))
+        service.storage.submit_read(ListPositions(request, min(request.limit, PAGE_POSITIONS_MAX), on_done=listed))
+        service.lists_waiting += 1
 
-def _checked(request: Request) -> tuple[Key, int | None]:
-    """Key and index (None for a get) of a request whose values we can keep. Raises ProtocolError."""
-    for text in (request.client_id, request.stream_name):
-        if len(text.encode()) > TEXT_BYTES_MAX:
-            raise ProtocolError(f"a client id or stream name above {TEXT_BYTES_MAX} bytes")
-    partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
-    if partition > PARTITION_MAX:
-        raise ProtocolError(f"partition {partition}; at most {PARTITION_MAX}")
-    index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
-    if index is not None and index > INDEX_MAX:
-        raise ProtocolError(f"index {index}; no stream goes beyond {INDEX_MAX}")
-    return (request.client_id, request.stream_name, partition), index
+    def _listed(self, message: Message, operation: ListPositions) -> None:
+        service = self._service
+        service.lists_waiting -= 1
+        if operation.error is not None:
+            self._failed(message, operation.error)
+            return
+        service.lists += 1
+        rows = _fitting(operation.rows[: operation.limit], _page_bytes_max(message))
+        positions = [SavedPosition(*row[:5], service.groups.find_holder(row)) for row in rows]
+        more = len(operation.rows) > len(rows)
+        self.reply(
+            message,
+            POSITIONS.encode_response(PositionsResponse(operation.request.request_id, positions, more)),
+        )
+
+    def _set_done(self, message: Message, request: SetRequest, result: SetPosition | Refusal) -> None:
+        if isinstance(result, Refusal):
+            self._refused(message, result)
+            return
+        self._service.sets += 1
+        key = request.key
+        logger.info(
+            "index_set", client_id=key.client_id, stream=key.stream_name, partition=key.partition, index=request.index
+        )
+        self.reply(message, SET_POSITION.encode_response(SetResponse(request.request_id, result.before)))
+
+    def _lease_done(self, message: Message, result: LeaseResponse | Refusal) -> None:
+        if isinstance(result, Refusal):
+            self._refused(message, result)
+        else:
+            self.reply(message, LEASE.encode_response(result))
+
+    def _refused(self, message: Message, refusal: Refusal) -> None:
+        if refusal.error is not None:
+            self._failed(message, refusal.error)
+        else:
+            self._not_served(message, ProtocolError(refusal.reason))
+
+    def _not_served(self, message: Message, error: ProtocolError) -> None:
+        """Count and log it; our own protocols are told so, those of the specification are not."""
+        if is_extension(message.payload):
+            self._service.refused += 1
+            logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))
+            self.reply(message, error_payload(str(error)))
+        else:
+            self._service.ignored += 1
+            logger.info("index_request_ignored", peer=message.origin.peer, reason=str(error))
+
+    def _failed(self, message: Message, error: StorageError) -> None:
+        self._service.failed += 1
+        logger.error("index_requests_failed", requests=1, reason=str(error))
+        self._refuse_later(message, error)
+
+    def _refuse_later(self, message: Message, error: StorageError) -> None:
+        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, error_payload(str(error))))
+
+    def _arm_sweep(self) -> None:
+        """While there are groups, end what has run out and forget who is gone, once per time to live."""
+        if not self._sweeps and len(self._service.groups):
+            self._sweeps = True
+            self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeps = False
+        self._service.groups.sweep()
+        self._arm_sweep()
 
 
-def _answer(message: Message, request: Request, index: int) -> bytes:
+def _answer(message: Message, request: Request | FencedSave, index: int, fenced: bool) -> bytes:
     """The answer under the name and in the form that was asked."""
+    if isinstance(request, FencedSave):
+        status = SaveStatus.FENCED if fenced else SaveStatus.OK
+        return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
     if isinstance(request, GetIndex | SaveIndex):
         return INDEX.encode_response(Index(request.client_id, request.stream_name, index))
     response = PartitionIndex(request.client_id, request.stream_name, request.partition, index)
     under = INDEX_PARTITIONED if INDEX_PARTITIONED.is_in(message.payload) else PARTITIONED_BODY
     return under.encode_response(response)
+
+
+def _page_bytes_max(message: Message) -> int:
+    """How large a page may be that goes back through the message's entry."""
+    hops = sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in (*message.return_route, message.onward_route[0]))
+    return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
+
+
+def _fitting(rows: Sequence[PositionRow], bytes_max: int) -> Sequence[PositionRow]:
+    """The rows that fit into one page; the first always: it has at most 3 KiB."""
+    size_bytes = 0
+    for count, row in enumerate(rows):
+        texts = (row.client_id, row.stream_name, row.holder or "")
+        size_bytes += ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
+        if size_bytes > bytes_max and count:
+            return rows[:count]
+    return rows

@@ -1,0 +1,79 @@
+"""Which member should have which partition: even, and as it was wherever that is possible. It gives nothing to anybody.
+
+Members may name different numbers of partitions while a stream grows; a member is given only partitions that it knows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """partitions: how many this member knows, so that it can have those below."""
+
+    member_id: str
+    partitions: int
+
+
+def assign(
+    candidates: Sequence[Candidate], owners: Mapping[int, str], settled: Container[int] = frozenset()
+) -> dict[int, str]:
+    """The owner of each partition that any candidate knows.
+
+    owners: as it was, or was meant to be; those who are no candidates do not count. settled: partitions that their
+    owner really has; it loses others first.
+
+    Where all know the same partitions, shares differ by at most one, a newcomer takes away at most its own share, and
+    who leaves moves nothing but its own. Where they do not, this holds as far as what they know allows.
+    """
+    partitions = max((each.partitions for each in candidates), default=0)
+    had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
+    known = {each.member_id: each.partitions for each in candidates}
+    for partition, owner in owners.items():
+        if partition < known.get(owner, 0):
+            had[owner].append(partition)
+    shares = _shares(partitions, candidates, {member_id: len(owned) for member_id, owned in had.items()})
+    assigned: dict[int, str] = {}
+    for member_id, owned in had.items():
+        # Those with high numbers are known to fewer others.
+        owned.sort(key=lambda partition: (partition in settled, partition), reverse=True)
+        assigned.update(dict.fromkeys(owned[: shares[member_id]], member_id))
+    kept = _counts(assigned, candidates)
+    free = [partition for partition in reversed(range(partitions)) if partition not in assigned]
+    room = {member_id: kept[member_id] - share for member_id, share in shares.items()}
+    assigned.update(_deal(free, candidates, {member_id: (load, 0) for member_id, load in room.items()}))
+    return assigned
+
+
+def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
+    """How many each should have; the odd ones go to those who had most."""
+    ranks = {member_id: (0, -count) for member_id, count in had.items()}
+    return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
+
+
+def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dict[str, int]:
+    counts = {each.member_id: 0 for each in candidates}
+    for member_id in assigned.values():
+        counts[member_id] += 1
+    return counts
+
+
+def _deal(
+    partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
+) -> dict[int, str]:
+    """Give each partition, highest first, to whoever of those that know it has the lowest (load, rank, place)."""
+    waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
+    heap: list[tuple[int, int, int, str]] = []
+    dealt: dict[int, str] = {}
+    for partition in partitions:
+        while waiting and waiting[-1][1].partitions > partition:
+            place, candidate = waiting.pop()
+            load, rank = ranks[candidate.member_id]
+            heapq.heappush(heap, (load, rank, place, candidate.member_id))
+        load, rank, place, member_id = heap[0]
+        heapq.heapreplace(heap, (load + 1, rank, place, member_id))
+        dealt[partition] = member_id
+    return dealt

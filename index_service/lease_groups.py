@@ -1,0 +1,253 @@
+"""The lease machines of all groups (a client id on a stream), their rows on disk, their number bounded.
+
+It outlives crashes of the index worker, so that nobody loses a lease to one. It reads and writes no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+import structlog
+
+from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
+from index_service.lease_machine import LeaseCounters, LeaseMachine, StoredLease
+from index_service.lease_storage import LoadLeases, WriteLeases
+from index_service.limits import LeaseLimits, LeaseStatistics
+from index_service.storage import PositionRow, SetPosition
+from storage.errors import StorageError
+from storage.runner import Runner
+
+logger = structlog.get_logger(__name__)
+
+GroupKey: TypeAlias = tuple[str, str]
+"""client id, stream name."""
+
+WAITING_MAX = 1_000
+"""Requests that wait while the rows of their group are read."""
+SWEEP_S_MIN = 1.0
+"""Between two sweeps of a service that is full."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request was not served. error: where it was lost to the storage."""
+
+    reason: str
+    error: StorageError | None = None
+
+
+class Group(msgspec.Struct):
+    """machine: None until its rows are read, while `waiting` asks for it. writing: operations not yet done."""
+
+    machine: LeaseMachine | None
+    waiting: list[Callable[[LeaseMachine | Refusal], None]]
+    writing: int = 0
+
+
+class LeaseGroups:
+    """Serves leases, and the operator's changes of positions, which leases may forbid.
+
+    Every `on_done` is called once: at once, or when something was read or is on disk. An exception in one is the
+    business of who gave it.
+    """
+
+    def __init__(
+        self,
+        storage: Runner,
+        limits: LeaseLimits,
+        *,
+        now_us: Callable[[], int],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.limits = limits
+        self._storage = storage
+        self._now_us = now_us
+        self._monotonic_s = monotonic_s
+        self._started_s = monotonic_s()
+        self._counters = LeaseCounters()
+        self._groups: dict[GroupKey, Group] = {}
+        self._entries = 0
+        self._swept_s = float("-inf")
+        self._ttl_ms = round(limits.ttl_s * 1000)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
+        """Join, renew or leave."""
+        key = request.client_id, request.stream_name
+
+        def go(machine: LeaseMachine | Refusal) -> None:
+            if isinstance(machine, Refusal):
+                on_done(machine)
+                return
+            refusal = self._refusal(machine, request)
+            if refusal is None:
+                self._lease(key, machine, request, on_done)
+            else:
+                on_done(refusal)
+
+        self._use(key, go)
+
+    def set_position(
+        self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
+    ) -> None:
+        """Set or delete a position that no live member holds; whoever held it before is shut out."""
+        group_key = key.client_id, key.stream_name
+
+        def go(machine: LeaseMachine | Refusal) -> None:
+            if isinstance(machine, Refusal):
+                on_done(machine)
+                return
+            holder = machine.find_holder(key.partition, self._monotonic_s())
+            if holder is not None:
+                on_done(Refusal(f"the member {holder!r} holds partition {key.partition}; stop it, then set the index"))
+                return
+            machine.raise_fence(key.partition)
+            changes = machine.take_changes()
+            written = self._written(group_key, machine, on_done)
+            position = (*group_key, key.partition)
+            self._submit(group_key, SetPosition(position, index, self._now_us(), changes, self._ttl_ms, written))
+
+        self._use(group_key, go)
+
+    def find_holder(self, row: PositionRow) -> str | None:
+        """The member that has the lease of this position now, by what we know, or else by what the disk knew."""
+        group = self._groups.get((row.client_id, row.stream_name))
+        now_s = self._monotonic_s()
+        if group is not None and group.machine is not None:
+            return group.machine.find_holder(row.partition, now_s)
+        is_old = row.ttl_ms is not None and now_s < self._started_s + row.ttl_ms / 1000
+        return row.holder if is_old else None
+
+    def sweep(self, spared: GroupKey | None = None) -> None:
+        """End what has run out, and forget the groups in which nobody is left, but for the one in use."""
+        self._swept_s = now_s = self._monotonic_s()
+        self._entries = 0
+        for key, group in list(self._groups.items()):
+            if group.machine is not None:
+                group.machine.expire(now_s)
+                changes = group.machine.take_changes()
+                if changes:
+                    self._write(key, group.machine, changes, _log_failure)
+                elif not group.machine.members and not group.writing and key != spared:
+                    del self._groups[key]
+                    continue
+                self._entries += group.machine.size
+
+    def statistics(self) -> LeaseStatistics:
+        machines = [group.machine for group in self._groups.values() if group.machine is not None]
+        members, held = sum(each.members for each in machines), sum(each.held for each in machines)
+        return LeaseStatistics.of(len(self._groups), members, held, self._counters)
+
+    def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
+        """Call with the group's machine, when its rows have been read."""
+        group = self._groups.get(key)
+        if group is not None and group.machine is not None:
+            work(group.machine)
+        elif group is not None and len(group.waiting) < WAITING_MAX:
+            group.waiting.append(work)
+        elif group is not None:
+            work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later"))
+        elif self._has_room(groups=1, entries=0):
+            self._storage.submit_read(LoadLeases(*key, on_done=self._loaded))
+            self._groups[key] = Group(None, [work])
+        else:
+            work(Refusal(f"{len(self._groups)} groups share streams already; ask again later"))
+
+    def _loaded(self, operation: LoadLeases) -> None:
+        key = operation.client_id, operation.stream_name
+        group = self._groups[key]
+        found: LeaseMachine | Refusal
+        if operation.error is None:
+            old_until_s = self._started_s + operation.ttl_ms_max / 1000
+            found = group.machine = LeaseMachine(
+                operation.rows, old_until_s=old_until_s, ttl_s=self.limits.ttl_s, counters=self._counters
+            )
+            self._entries += found.size
+        else:
+            found = Refusal("the leases cannot be read", operation.error)
+            del self._groups[key]
+        waiting, group.waiting = group.waiting, []
+        for work in waiting:
+            work(found)
+
+    def _refusal(self, machine: LeaseMachine, request: LeaseRequest) -> Refusal | None:
+        """Why a newcomer, or one that knows more partitions than before, cannot be taken in."""
+        machine.expire(self._monotonic_s())
+        member = machine.find_member(request.member_id)
+        if request.leave or (member is not None and request.partitions <= member.partitions):
+            return None
+        if member is None and machine.members >= self.limits.members_max:
+            return Refusal(f"{machine.members} members share this stream already; more are not taken in")
+        entries = 1 + max(0, request.partitions - machine.partitions)
+        if not self._has_room(groups=0, entries=entries, spared=(request.client_id, request.stream_name)):
+            return Refusal("the members and partitions of all groups are too many; ask again later")
+        self._entries += entries
+        return None
+
+    def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
+        """Whether so many more can be kept, if need be in the place of what has run out."""
+        for _ in range(2):
+            few = len(self._groups) + groups <= self.limits.groups_max
+            if few and self._entries + entries <= self.limits.entries_max:
+                return True
+            if self._monotonic_s() < self._swept_s + SWEEP_S_MIN:
+                return False
+            self.sweep(spared)
+        return False
+
+    def _lease(
+        self,
+        key: GroupKey,
+        machine: LeaseMachine,
+        request: LeaseRequest,
+        on_done: Callable[[LeaseResponse | Refusal], None],
+    ) -> None:
+        machine.request(request, self._monotonic_s())
+        changes = machine.take_changes()
+
+        def answer(operation: WriteLeases | Refusal) -> None:
+            on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
+
+        if changes or self._groups[key].writing:
+            self._write(key, machine, changes, answer)
+        else:
+            on_done(self._response(machine, request))
+
+    def _write(
+        self,
+        key: GroupKey,
+        machine: LeaseMachine,
+        changes: list[StoredLease],
+        on_done: Callable[[WriteLeases | Refusal], None],
+    ) -> None:
+        self._submit(key, WriteLeases(*key, changes, self._ttl_ms, self._written(key, machine, on_done)))
+
+    def _submit(self, key: GroupKey, operation: WriteLeases) -> None:
+        self._groups[key].writing += 1
+        self._storage.submit_write(operation)
+
+    def _written(
+        self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
+    ) -> Callable[[WriteLeases], None]:
+        """Tell the machine what became of the rows, then whoever asked."""
+
+        def written(operation: WriteLeases) -> None:
+            self._groups[key].writing -= 1
+            machine.written(operation.changes, stored=operation.error is None)
+            refusal = None if operation.error is None else Refusal("leases cannot be written", operation.error)
+            on_done(operation if refusal is None else refusal)
+
+        return written
+
+    def _response(self, machine: LeaseMachine, request: LeaseRequest) -> LeaseResponse:
+        terms = machine.answer(request, self._monotonic_s())
+        return LeaseResponse(request.request_id, terms.leases, terms.release, self._ttl_ms, terms.members)
+
+
+def _log_failure(result: WriteLeases | Refusal) -> None:
+    """Nobody waits for what a sweep writes; if it is lost, the next node waits for those leases to run out."""
+    if isinstance(result, Refusal):
+        logger.warning("lease_sweep_failed", reason=str(result.error))

@@ -1,0 +1,119 @@
+"""The table of fences and the operations on it: a fence is on disk before anybody is told of it, and never sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, select
+from sqlalchemy.dialects import sqlite
+
+from index_service.lease_machine import StoredLease
+from index_service.statements import Key, compiled
+from storage.contract import Operation, Session
+from storage.schema import metadata
+
+lease_fences = Table(
+    "lease_fences",
+    metadata,
+    Column("client_id", String, primary_key=True),
+    Column("stream_name", String, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("holder", String),
+    Column("ttl_ms", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""fence: the highest ever given. holder: the member that may still use it, for `ttl_ms` beyond the end of a node.
+Rows stay for ever: a fence that began again at 1 would let in who had it before."""
+
+_insert = sqlite.insert(lease_fences).values(
+    client_id=bindparam("client_id"),
+    stream_name=bindparam("stream_name"),
+    partition=bindparam("partition"),
+    fence=bindparam("fence"),
+    holder=bindparam("holder"),
+    ttl_ms=bindparam("ttl_ms"),
+)
+_WRITE = compiled(
+    _insert.on_conflict_do_update(
+        index_elements=["client_id", "stream_name", "partition"],
+        set_={column: _insert.excluded[column] for column in ("fence", "holder", "ttl_ms")},
+        where=_insert.excluded.fence >= lease_fences.c.fence,
+    )
+)
+_of_group = (
+    lease_fences.c.client_id == bindparam("client_id"),
+    lease_fences.c.stream_name == bindparam("stream_name"),
+)
+_LOAD = compiled(
+    select(lease_fences.c.partition, lease_fences.c.fence, lease_fences.c.holder, lease_fences.c.ttl_ms)
+    .where(*_of_group)
+    .order_by(lease_fences.c.partition)
+)
+_FENCE = compiled(select(lease_fences.c.fence).where(*_of_group, lease_fences.c.partition == bindparam("partition")))
+
+
+class LoadLeases(Operation):
+    """All rows of one client id on one stream. ttl_ms_max: the longest of those that are held; 0 where none is."""
+
+    __slots__ = ("client_id", "rows", "stream_name", "ttl_ms_max")
+
+    def __init__(self, client_id: str, stream_name: str, on_done: Callable[[LoadLeases], None]) -> None:
+        super().__init__(on_done)
+        self.client_id = client_id
+        self.stream_name = stream_name
+        self.rows: list[StoredLease] = []
+        self.ttl_ms_max = 0
+
+    def apply(self, session: Session) -> None:
+        found = session.connection.execute(
+            _LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}
+        ).fetchall()
+        self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _ in found]
+        self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms in found if holder is not None), default=0)
+
+
+class WriteLeases(Operation):
+    """Rows of one client id on one stream; none at all is a place in the order of writes."""
+
+    __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
+
+    def __init__(
+        self,
+        client_id: str,
+        stream_name: str,
+        changes: Sequence[StoredLease],
+        ttl_ms: int,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.client_id = client_id
+        self.stream_name = stream_name
+        self.changes = changes
+        self.ttl_ms = ttl_ms
+
+    def apply(self, session: Session) -> None:
+        session.connection.executemany(
+            _WRITE,
+            [
+                {
+                    "client_id": self.client_id,
+                    "stream_name": self.stream_name,
+                    "partition": row.partition,
+                    "fence": row.fence,
+                    "holder": row.holder,
+                    "ttl_ms": self.ttl_ms,
+                }
+                for row in self.changes
+            ],
+        )
+
+
+def find_fence(session: Session, key: Key) -> int | None:
+    """The highest fence ever given for this partition."""
+    client_id, stream_name, partition = key
+    found = session.connection.execute(
+        _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
+    ).fetchone()
+    return None if found is None else int(found[0])

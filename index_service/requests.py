@@ -1,0 +1,97 @@
+"""Reading requests: which protocol a payload is of, and whether we can keep what it says. It answers nothing."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    POSITIONS,
+    SET_POSITION,
+    FencedSave,
+    LeaseRequest,
+    PositionsRequest,
+    SetRequest,
+)
+from index_service.limits import PARTITION_MAX, TEXT_BYTES_MAX
+from index_service.protocol import GetIndex, Request, SaveIndex, SavePartitionIndex, decode_request
+from index_service.storage import INDEX_MAX, Access
+from ockam.protocol import ProtocolError, find_name
+
+Extension: TypeAlias = FencedSave | PositionsRequest | SetRequest | LeaseRequest
+EXTENSIONS_PREFIX = "node/"
+_EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
+
+
+def is_extension(payload: bytes) -> bool:
+    """Whether the sender expects `error` where it cannot be served: it names a protocol of our own, known or not."""
+    name = find_name(payload)
+    return name is not None and name.startswith(EXTENSIONS_PREFIX)
+
+
+def read_plain(payload: bytes) -> tuple[Request, Access]:
+    """A request of the specification. Raises ProtocolError."""
+    request = decode_request(payload)
+    partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
+    index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
+    _check_key(request.client_id, request.stream_name, partition)
+    _check_index(index)
+    return request, Access((request.client_id, request.stream_name, partition), index)
+
+
+def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
+    """A request of our own protocols. Raises ProtocolError."""
+    for protocol in _EXTENSIONS:
+        if protocol.is_in(payload):
+            request: Extension = protocol.decode_request(payload)
+            break
+    else:
+        raise ProtocolError(f"{find_name(payload)} is not served here")
+    if isinstance(request, FencedSave):
+        _check_key(request.client_id, request.stream_name, request.partition)
+        _check_index(request.index)
+    elif isinstance(request, SetRequest):
+        _check_key(request.key.client_id, request.key.stream_name, request.key.partition)
+        _check_index(request.index)
+    elif isinstance(request, PositionsRequest):
+        _check_texts(request.client_id or "", request.stream_name or "")
+        if request.after is not None:
+            _check_key(request.after.client_id, request.after.stream_name, request.after.partition)
+    else:
+        _check_lease(request, lease_partitions_max)
+    return request
+
+
+def access_of(request: FencedSave) -> Access:
+    return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
+
+
+def _check_lease(request: LeaseRequest, partitions_max: int) -> None:
+    _check_texts(request.client_id, request.stream_name, request.member_id)
+    if not request.member_id:
+        raise ProtocolError("a member id is empty")
+    if not 1 <= request.partitions <= partitions_max:
+        raise ProtocolError(f"{request.partitions} partitions; 1 to {partitions_max} can be shared")
+    named = {lease.partition for lease in request.holding}
+    if len(named) != len(request.holding):
+        raise ProtocolError("a partition is held twice")
+    if max(named, default=0) >= request.partitions:
+        raise ProtocolError(f"partition {max(named)} is held, of {request.partitions}")
+
+
+def _check_key(client_id: str, stream_name: str, partition: int) -> None:
+    _check_texts(client_id, stream_name)
+    if partition > PARTITION_MAX:
+        raise ProtocolError(f"partition {partition}; at most {PARTITION_MAX}")
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if len(text.encode()) > TEXT_BYTES_MAX:
+            raise ProtocolError(f"a client id, stream name or member id above {TEXT_BYTES_MAX} bytes")
+
+
+def _check_index(index: int | None) -> None:
+    if index is not None and index > INDEX_MAX:
+        raise ProtocolError(f"index {index}; no stream goes beyond {INDEX_MAX}")
