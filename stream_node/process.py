@@ -65,7 +65,7 @@ class NodeProcess:
         line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
-            self._process = None
+            self._forget()
             raise NodeNotStarted(f"the node ended with {code}: {self._log_end()}")
         self.address = json.loads(line)["addresses"][0]
 

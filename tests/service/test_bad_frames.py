@@ -75,6 +75,12 @@ async def test_what_came_before_a_bad_frame_is_carried_out(tmp_path: Path, wire:
         assert [message.data for message in (await other.pull(route, 0, 10)).messages] == [b"good"]
 
 
+async def trickle(stream: trio.SocketStream, data: bytes) -> None:
+    for byte in data:
+        await stream.send_all(bytes((byte,)))
+        await trio.sleep(0.002)
+
+
 @BOTH_WIRES
 async def test_a_frame_that_trickles_is_closed_however_busy_it_looks(tmp_path: Path, wire: Wire) -> None:
     async with served(tmp_path, frame_timeout_s=0.3) as server, neighbour(server):
@@ -82,10 +88,7 @@ async def test_a_frame_that_trickles_is_closed_however_busy_it_looks(tmp_path: P
         route = await peer.create("s")
         frame = peer.frame(route, PUSH.encode_request(PushRequest(1, bytes(5_000))))
         with pytest.raises(trio.BrokenResourceError):
-            while True:
-                for byte in frame:
-                    await peer.stream.send_all(bytes((byte,)))
-                    await trio.sleep(0.002)
+            await trickle(peer.stream, frame)
         await server.wait_closed_because("slow_frame")
         assert (await (await server.peer()).pull(route, 0, 10)).messages == []
 

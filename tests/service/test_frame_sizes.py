@@ -61,7 +61,7 @@ async def test_pages_are_cut_to_what_a_frame_carries_and_nothing_is_missed(
 async def test_around_the_largest_legacy_message_it_is_delivered_or_refused_and_never_neither(tmp_path: Path) -> None:
     """The limit moves with the length of the return route, since that stands in the same frame."""
     sizes = range(LEGACY.send_bytes_max - 3 * LEGACY_ROOM_BYTES, LEGACY.send_bytes_max + 1, 7)
-    short, long = (local("me"),), tuple(local("hop%d" % number) for number in range(12))
+    short, long = (local("me"),), tuple(local(f"hop{number}") for number in range(12))
     async with served(tmp_path) as server, neighbour(server):
         publisher, consumer = await server.peer(), await server.peer(LEGACY)
         route = await publisher.create("s")

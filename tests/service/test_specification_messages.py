@@ -95,7 +95,8 @@ async def test_our_client_uses_each_request_id_once() -> None:
     """
     far = Stream(lambda push: [PushConfirm(push.request_id, Status.OK, int(push.data))] * 2)
     async with fake_node(far.answer) as address, connect(address) as client:
-        async with (await client.create("orders")).publisher(window=20) as publisher:
+        stream = await client.create("orders")
+        async with stream.publisher(window=20) as publisher:
             indexes = await publisher.push_many([b"%d" % number for number in range(100)])
     assert indexes == list(range(100))
     assert len({push.request_id for push in far.pushes}) == len(far.pushes) == 100

@@ -1,0 +1,275 @@
+"""Goal: a full disk fails pushes, late and with a reason, loses nothing confirmed, and is forgotten when there is room.
+
+Method: SQLite's own page limit under a whole server in this process; a limit on file sizes, and a small file system
+that is really full, under the running command.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from ockam.address import Route
+from ockam.protocol import ERROR
+from storage import database as database_module
+from storage.database import Database
+from storage.session import SqliteSession
+from stream_node import server as server_module
+from stream_node.process import NodeNotStarted, NodeProcess
+from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
+from tests.support.data_dir import stored_messages
+from tests.support.served import Served, served, wait_until
+from tests.support.stream_peer import SERVICE, StreamPeer, stream_peer
+
+CHUNK = b"x" * 50_000
+ROOMY_PAGES = 1_000_000
+
+
+class Disk:
+    """The room of a server's database, in pages of 4 KiB."""
+
+    def __init__(self) -> None:
+        self.sessions: list[SqliteSession] = []
+
+    def free(self) -> None:
+        for session in self.sessions:
+            if not session.closed:
+                session.connection.execute(f"PRAGMA max_page_count={ROOMY_PAGES}")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk with room for some hundred KB."""
+    disk = Disk()
+    make_session = Database.session
+
+    def session(self: Database) -> SqliteSession:
+        disk.sessions.append(make_session(self))
+        return disk.sessions[-1]
+
+    monkeypatch.setitem(database_module.PRAGMAS, "max_page_count", 100)
+    monkeypatch.setattr(Database, "session", session)
+    return disk
+
+
+async def push_until_full(peer: StreamPeer, route: Route) -> int:
+    """Fill the disk; how many messages were confirmed. The first that was not is answered with ERROR and index 0."""
+    stored = 0
+    while (confirm := await peer.push(route, CHUNK, request_id=stored)).status is Status.OK:
+        assert confirm.index == stored
+        stored += 1
+        assert stored < 10_000, "the disk does not fill up"
+    assert confirm == PushConfirm(stored, Status.ERROR, 0)
+    return stored
+
+
+async def test_pushes_fail_until_there_is_room_again_and_nothing_confirmed_is_lost(tmp_path: Path, disk: Disk) -> None:
+    with capture_logs() as logs:
+        async with served(tmp_path, error_delay_s=0.05) as server:
+            peer, other = await server.peer(), await server.peer()
+            route = await peer.create("s")
+            stored = await push_until_full(peer, route)
+            statistics = server.statistics()
+            assert statistics.services.pushes_failed == statistics.storage.failed == 1
+            assert "free space" in (statistics.services.write_failure or "")
+            assert statistics.storage.failure is None
+            assert len((await other.pull(route, 0, 1)).messages) == 1
+            assert (await other.push(route, CHUNK)).status is Status.ERROR
+            disk.free()
+            assert (await other.push(route, b"room again")).index == stored
+            assert server.statistics().services.write_failure is None
+            assert server.statistics().services.pushes_failed == 2
+    failures = [line for line in logs if line["event"] == "push_failed"]
+    assert [(line["log_level"], line["stream"], line["pushes"]) for line in failures] == [("error", "s", 1)] * 2
+    assert "free space" in failures[0]["reason"]
+    assert stored_messages(tmp_path, "s") == [CHUNK] * stored + [b"room again"]
+
+
+async def test_a_failed_push_is_answered_late_so_that_a_peer_cannot_spin(tmp_path: Path, disk: Disk) -> None:
+    """The real publisher sends again at once what got ERROR."""
+    async with served(tmp_path, error_delay_s=10_000) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push(route, b"stored")
+        await peer.send(route, PUSH.encode_request(PushRequest(7, bytes(1_000_000))))
+        await wait_until(lambda: server.statistics().services.pushes_failed == 1)
+        assert [message.data for message in (await peer.pull(route, 0, 10)).messages] == [b"stored"]
+        assert (await peer.push(route, b"small")).index == 1
+
+
+async def test_what_is_confirmed_beside_pushes_that_do_not_fit_is_stored_and_nothing_else(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """A commit that runs out of room can fail those who share it; they are told so, and nothing of theirs is stored."""
+    confirmed: list[tuple[int, bytes]] = []
+    async with served(tmp_path, error_delay_s=0.05) as server:
+        peer = await server.peer()
+        small, large = await peer.create("small"), await peer.create("large")
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(push_beside, server, small, large, b"%d" % number, confirmed)
+    assert len(confirmed) > 0
+    assert [data for _, data in sorted(confirmed)] == stored_messages(tmp_path, "small")
+    assert stored_messages(tmp_path, "large") == []
+
+
+async def push_beside(
+    server: Served, small: Route, large: Route, name: bytes, confirmed: list[tuple[int, bytes]]
+) -> None:
+    """Push small messages while others push what cannot fit."""
+    peer, bulky = await server.peer(), await server.peer()
+    for number in range(10):
+        await bulky.send(large, PUSH.encode_request(PushRequest(1, bytes(2_000_000))))
+        data = b"%s %d" % (name, number)
+        confirm = await peer.push(small, data)
+        if confirm.status is Status.OK:
+            confirmed.append((confirm.index, data))
+        assert PUSH.decode_response((await bulky.receive()).payload).status is Status.ERROR
+
+
+async def test_creates_and_saves_fail_and_what_is_there_is_still_served(tmp_path: Path, disk: Disk) -> None:
+    with capture_logs() as logs:
+        async with served(tmp_path, error_delay_s=0.05) as server:
+            peer = await server.peer()
+            route = await peer.create("s")
+            await peer.save_index("c", "s", 3)
+            stored = await push_until_full(peer, route)
+            answer = await create_until_full(peer)
+            assert "the stream cannot be made" in ERROR.decode_response(answer).reason
+            assert server.statistics().services.creates_failed == 1
+            assert await peer.create("s") == route
+            assert await peer.get_index("c", "s") == 3
+            disk.free()
+            await peer.save_index("c", "s", stored)
+            assert await peer.get_index("c", "s") == stored
+    assert "create_failed" in {line["event"] for line in logs}
+
+
+async def create_until_full(peer: StreamPeer) -> bytes:
+    """Rows of streams are small, so many fit where no message does."""
+    for number in range(10_000):
+        name = f"{number}".rjust(1_000, "n")
+        answer = await peer.ask(SERVICE, CREATE.encode_request(CreateStream(name)))
+        if not CREATE.is_in(answer.payload):
+            return answer.payload
+    raise AssertionError("the disk does not fill up")
+
+
+async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that there is room left to delete and to stop."""
+    free_bytes = 10_000_000
+    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 0.01)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free_bytes))
+    with capture_logs() as logs:
+        async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
+            peer = await server.peer()
+            route = await peer.create("s")
+            await peer.push(route, b"stored")
+            free_bytes = 4_999_999
+            await wait_until(lambda: server.server.refusing_pushes)
+            assert await peer.push(route, b"refused") == PushConfirm(1, Status.ERROR, 0)
+            assert "free_disk_bytes_min" in (server.statistics().services.write_failure or "")
+            assert [message.data for message in (await peer.pull(route, 0, 10)).messages] == [b"stored"]
+            assert await peer.create("t")
+            await peer.save_index("c", "s", 1)
+            assert await peer.get_index("c", "s") == 1
+            free_bytes = 5_000_000
+            await wait_until(lambda: not server.server.refusing_pushes)
+            assert (await peer.push(route, b"again")).index == 1
+            assert server.statistics().services.write_failure is None
+            assert server.statistics().services.pushes_failed == 1
+    assert [line["refusing_pushes"] for line in logs if line["event"] == "disk_floor"] == [True, False]
+
+
+@asynccontextmanager
+async def full_node(node: NodeProcess, free: Callable[[], object]) -> AsyncIterator[None]:
+    """Fill the disk of a running node, make room with `free`, and prove that it goes on and kept what it confirmed."""
+    async with stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        stored = await push_until_full(peer, route)
+        assert stored > 0
+        assert len((await peer.pull(route, stored - 1, 10)).messages) == 1
+        yield
+        free()
+        assert (await peer.push(route, b"room again")).index == stored
+    assert node.stop() == 0
+    assert stored_messages(node.data_dir, "s") == [CHUNK] * stored + [b"room again"]
+    lines = [json.loads(line) for line in node.log_file.read_text().splitlines() if line.startswith("{")]
+    assert statistics_at_the_end(lines)["services"]["pushes_failed"] == 1
+    (failure,) = [line for line in lines if line["event"] == "push_failed"]
+    assert "free space" in failure["reason"]
+
+
+def statistics_at_the_end(lines: list[Any]) -> Any:
+    (line,) = [line for line in lines if line["event"] == "stopped"]
+    return line["statistics"]
+
+
+TO_THE_LAST_BYTE = {"STREAM_NODE_ERROR_DELAY_S": "0.05", "STREAM_NODE_FREE_DISK_BYTES_MIN": "0"}
+
+
+async def test_a_limit_on_file_sizes_under_the_running_command(tmp_path: Path) -> None:
+    """What a quota does: writes fail with another error than on a full disk."""
+    with NodeProcess(tmp_path / "data", environment=TO_THE_LAST_BYTE) as node:
+        unlimited = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (500_000, unlimited[1]))
+        async with full_node(node, lambda: resource.prlimit(node.pid, resource.RLIMIT_FSIZE, unlimited)):
+            assert node.memory_bytes() > 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB; skips where we may not mount one."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mounted)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        pytest.skip(f"no mount command: {error}")
+    if done.returncode:
+        pytest.skip(f"may not mount a small file system: {done.stderr.strip()}")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+@pytest.fixture
+def ballast(small_disk: Path) -> Path:
+    """A file on the small disk that can be deleted to make room."""
+    file = small_disk / "ballast"
+    file.write_bytes(bytes(2_500_000))
+    return file
+
+
+async def test_a_file_system_that_is_full_under_the_running_command(ballast: Path, tmp_path: Path) -> None:
+    with NodeProcess(ballast.parent / "data", environment=TO_THE_LAST_BYTE, log_file=tmp_path / "log") as node:
+        async with full_node(node, ballast.unlink):
+            pass
+
+
+async def test_a_node_killed_on_a_full_disk_comes_back_with_everything_once_there_is_room(
+    ballast: Path, tmp_path: Path
+) -> None:
+    with NodeProcess(ballast.parent / "data", environment=TO_THE_LAST_BYTE, log_file=tmp_path / "log") as node:
+        async with stream_peer(node.address) as peer:
+            stored = await push_until_full(peer, await peer.create("s"))
+        node.kill()
+        with pytest.raises(NodeNotStarted, match=r"no room to write.*free space"):
+            node.start()
+        await trio.Path(ballast).unlink()
+        node.start()
+        assert node.stop() == 0
+    assert stored_messages(node.data_dir, "s") == [CHUNK] * stored
