@@ -1,31 +1,59 @@
-"""Positions of a consumer kept in a node's index service, for `stream_service.client.Consumer`."""
+"""Positions of a consumer kept in a node's index service, for the consumers of `stream_service.client`; and all
+positions that a node keeps, for who looks after them.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
+from index_service.extensions import (
+    POSITIONS,
+    SET_POSITION,
+    PositionKey,
+    PositionsRequest,
+    SavedPosition,
+    SetRequest,
+)
 from index_service.protocol import (
     INDEX_PARTITIONED,
     GetPartitionIndex,
+    PartitionIndex,
     SavePartitionIndex,
 )
+from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
 
 SERVICE = "stream_index_service"
+LIST_PAGE = 1_000
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class Requester(Protocol):
-    """The part of a stream client that is needed here."""
+    """The part of a stream client that is needed here; `stream_service.client.StreamClient` has it."""
 
-    async def request(self, service: str, payload: bytes) -> bytes: ...
+    async def ask(self, service: str, protocol: WireProtocol[Q, A], request: Q) -> A: ...
+
+    async def ask_all(self, service: str, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]: ...
+
+    def ask_nowait(
+        self, service: str, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | Exception], None]
+    ) -> Callable[[], None]: ...
 
     def tell(self, service: str, payload: bytes) -> None: ...
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]: ...
+
+    def now_s(self) -> float: ...
 
 
 class SavedIndexes:
     """The positions of one client id: each the next index to read of one stream-partition.
 
-    The service keeps the highest index ever saved. A save is not answered; `get` asks again and so tells what is kept.
+    The service keeps the highest index ever saved. It does not answer a save; so `save` asks for what is kept, and
+    saves again what a lost connection took with it.
     """
 
     def __init__(self, client: Requester, client_id: str) -> None:
@@ -34,14 +62,60 @@ class SavedIndexes:
 
     async def get(self, stream_name: str, partition: int = 0) -> int:
         """The saved index; 0 where none was saved. Raises ClientErrors of the client, and ProtocolError."""
-        request = GetPartitionIndex(self.client_id, stream_name, partition)
-        answer = INDEX_PARTITIONED.decode_response(
-            await self._client.request(SERVICE, INDEX_PARTITIONED.encode_request(request))
-        )
-        if (answer.client_id, answer.stream_name, answer.partition) != (self.client_id, stream_name, partition):
-            raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {stream_name!r}")
-        return answer.index or 0
+        return (await self.load(stream_name, (partition,)))[0]
 
-    async def save(self, stream_name: str, partition: int, index: int) -> None:
-        request = SavePartitionIndex(self.client_id, stream_name, partition, index)
-        self._client.tell(SERVICE, INDEX_PARTITIONED.encode_request(request))
+    async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
+        """The saved index of each, 0 where there is none. Raises ClientErrors of the client, and ProtocolError."""
+        requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
+        answers = await self._client.ask_all(SERVICE, INDEX_PARTITIONED, requests)
+        for request, answer in zip(requests, answers, strict=True):
+            _check(request, answer)
+        return [answer.index or 0 for answer in answers]
+
+    async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Save indexes by partition; they, or higher ones, are kept when this returns."""
+        missing = dict(indexes)
+        while missing:
+            self.save_nowait(stream_name, missing)
+            kept = dict(zip(missing, await self.load(stream_name, list(missing)), strict=True))
+            missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Send the same without waiting; lost where there is no connection just now."""
+        for partition, index in indexes.items():
+            request = SavePartitionIndex(self.client_id, stream_name, partition, index)
+            self._client.tell(SERVICE, INDEX_PARTITIONED.encode_request(request))
+
+
+async def list_positions(
+    client: Requester, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
+) -> AsyncIterator[SavedPosition]:
+    """The saved positions of one stream, of one client id, of both, or all; taken in pages by `node/index_list/1`."""
+    after: PositionKey | None = None
+    more = True
+    while more:
+        request = PositionsRequest(0, stream_name, client_id, after, page_positions)
+        page = await client.ask(SERVICE, POSITIONS, request)
+        for position in page.positions:
+            yield position
+        more = page.more and bool(page.positions)
+        if more:
+            last = page.positions[-1]
+            after = PositionKey(last.client_id, last.stream_name, last.partition)
+
+
+async def set_position(
+    client: Requester, client_id: str, stream_name: str, partition: int, index: int | None
+) -> int | None:
+    """Set a position, also back, or delete it (None); the one before. Needs `node/index_set/1`.
+
+    Raises RequestRefused while a live consumer holds the partition's lease.
+    """
+    key = PositionKey(client_id, stream_name, partition)
+    return (await client.ask(SERVICE, SET_POSITION, SetRequest(0, key, index))).before
+
+
+def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
+    asked = (request.client_id, request.stream_name, request.partition)
+    if (answer.client_id, answer.stream_name, answer.partition) != asked:
+        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")

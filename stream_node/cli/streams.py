@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 if TYPE_CHECKING:
-    from stream_service.client import Stream, StreamClient, StreamMessage
+    from stream_service.client import RichMessage, Stream, StreamClient, StreamMessage
 
 NodeOption = Annotated[
     str, typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to.")
@@ -49,8 +49,6 @@ def push(
 
     Example: journalctl | stream-node push logs
     """
-    from stream_service.client.async_client import stored_index
-
     async def run(client: StreamClient) -> None:
         target = await _partition(client, stream, partition)
         started_s = time.monotonic()
@@ -59,7 +57,7 @@ def push(
             lines: Iterable[bytes] = [data.encode()] if data is not None else _lines(files or [], stack)
             async with target.publisher(window) as publisher:
                 pushes = [await publisher.push(line) for line in lines]
-        indexes = [stored_index(each) for each in pushes]
+        indexes = [each.result() for each in pushes]
         seconds = time.monotonic() - started_s
         report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": len(indexes)}
         report |= {"first_index": min(indexes, default=None), "last_index": max(indexes, default=None)}
@@ -153,7 +151,7 @@ def _lines(files: list[Path], stack: ExitStack) -> Iterator[bytes]:
             yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _print(message: StreamMessage, partition: int, as_json: bool) -> None:
+def _print(message: StreamMessage | RichMessage, partition: int, as_json: bool) -> None:
     """One message: its bytes, or JSON with `data` as text where it is UTF-8 and else as `data_base64`."""
     if not as_json:
         sys.stdout.buffer.write(message.data + b"\n")

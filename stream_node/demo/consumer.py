@@ -56,7 +56,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
     """Write each message, and have it in the file before the position that skips it is saved (after each page)."""
     consumer = Consumer(stream, positions)
-    async for message in consumer.messages(idle_delay_s=0.05):
+    async for message in consumer.messages():
         out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)
         out.flush()
 

@@ -27,8 +27,7 @@ from stream_node.demo.proof import Proof, prove
 from stream_node.demo.readers import Readers
 from stream_node.demo.source import Line, read_lines
 from stream_node.process import NodeProcess
-from stream_service.client import PartitionedStream, Stream, connect
-from stream_service.client.core import Push
+from stream_service.client import PartitionedStream, Push, Stream, connect
 from stream_service.names import partition_of
 
 STREAM = "demo.lines"

@@ -1,35 +1,88 @@
-"""Clients of a stream node: `connect` for async programs, and the typed errors."""
+"""Clients of a stream node: `connect` for async programs, `blocking.connect` for the others, and the typed errors.
 
-from stream_service.client.async_client import PartitionedStream, Publisher, Reconnect, Stream, StreamClient, connect
-from stream_service.client.consumer import Consumer, Positions
+`connect` is loaded when it is asked for, so that the blocking client can be had where trio and AnyIO are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stream_service.client.backoff import Reconnect
+from stream_service.client.client import StreamClient
+from stream_service.client.consumer import Consumer, PartitionedConsumer
+from stream_service.client.consumption import Positions
 from stream_service.client.errors import (
     ClientClosed,
     ClientError,
     ConnectionLost,
+    LeaseLost,
     NodeUnreachable,
+    PositionBeyondEnd,
+    PushesFailed,
     PushFailed,
     RequestRefused,
     RequestTimeout,
+    StreamNotFound,
     UnexpectedAnswer,
 )
+from stream_service.client.follower import Follower
+from stream_service.client.publisher import PartitionedPublisher, Publisher
+from stream_service.client.reader import Page
+from stream_service.client.requests import Push
+from stream_service.client.shared import Membership, SharedConsumer
+from stream_service.client.starts import FIRST, LAST, NEW
+from stream_service.client.streams import PartitionedStream, Stream
+from stream_service.extensions import FromEnd, FromIndex, FromTime, Header, Retention, RichMessage, StreamInfo
 from stream_service.protocol import StreamMessage
 
+if TYPE_CHECKING:
+    from stream_service.client.async_client import connect
+
 __all__ = [
+    "FIRST",
+    "LAST",
+    "NEW",
     "ClientClosed",
     "ClientError",
     "ConnectionLost",
     "Consumer",
+    "Follower",
+    "FromEnd",
+    "FromIndex",
+    "FromTime",
+    "Header",
+    "LeaseLost",
+    "Membership",
     "NodeUnreachable",
+    "Page",
+    "PartitionedConsumer",
+    "PartitionedPublisher",
     "PartitionedStream",
+    "PositionBeyondEnd",
     "Positions",
     "Publisher",
+    "Push",
     "PushFailed",
+    "PushesFailed",
     "Reconnect",
     "RequestRefused",
     "RequestTimeout",
+    "Retention",
+    "RichMessage",
+    "SharedConsumer",
     "Stream",
     "StreamClient",
+    "StreamInfo",
     "StreamMessage",
+    "StreamNotFound",
     "UnexpectedAnswer",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "connect":
+        from stream_service.client.async_client import connect
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,76 +1,118 @@
-"""A consumer of one stream that resumes where it stopped. Where the position is kept is somebody else's business.
+"""Consumers that resume where they stopped: of one stream-partition, or of some or all partitions of a stream.
 
-What is saved is the next index to read, as the real clients do; resuming pulls exactly that, so nothing is skipped.
-A message is delivered at least once: after a crash, those behind the last save come again.
+Where positions are kept is somebody else's business (`Positions`); what counts as processed is `consumption`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
 
-import anyio
+from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Positions
+from stream_service.extensions import RichMessage
 
-from stream_service.client.async_client import Stream
-from stream_service.protocol import StreamMessage
-
-PAGE_MESSAGES = 1_000
-IDLE_DELAY_S = 0.25
-"""How long to wait before asking again when there was nothing."""
+if TYPE_CHECKING:
+    from stream_service.client.streams import Stream
 
 
-class Positions(Protocol):
-    """Keeps the next index to read of each stream-partition; `index_service.client.SavedIndexes` does."""
+class BaseConsumer:
+    """What a consumer's owner can do beside iterating. A context manager, which saves how far it came."""
 
-    async def get(self, stream_name: str, partition: int) -> int: ...
+    def __init__(self, streams: Sequence[Stream], positions: Positions, options: ConsumerOptions) -> None:
+        self._ports = [stream.port for stream in streams]
+        self._consumption = Consumption(streams[0].session, streams[0].name, positions, options)
 
-    async def save(self, stream_name: str, partition: int, index: int) -> None: ...
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Save, waiting for the answer only where nothing went wrong: the message at hand then counts as processed."""
+        try:
+            if kind is None:
+                await self.save(with_last=True)
+            else:
+                self._consumption.save_nowait()
+        finally:
+            self._consumption.stop()
+
+    @property
+    def holes(self) -> int:
+        """How many indexes were missing between messages (retention, or deletion), since the start."""
+        return self._consumption.holes
+
+    @property
+    def processed(self) -> int:
+        """How many messages have been processed since the start."""
+        return self._consumption.processed
+
+    async def save(self, *, with_last: bool = False) -> None:
+        """Save the position now, if it has moved; it is kept when this returns.
+
+        with_last: the message handed out last counts as processed too.
+        """
+        if with_last:
+            self._consumption.commit()
+        await self._consumption.save()
 
 
-class Consumer:
-    """Iterates over the messages of a stream from the saved position on.
+class Consumer(BaseConsumer):
+    """Iterates over the messages of one stream-partition from the saved position on."""
 
-    A message counts as processed when the next one is asked for. Positions are saved after each page, and by `save`.
-    holes: how many indexes were missing between messages (retention, or deletion), since the start.
-    """
+    def __init__(self, stream: Stream, positions: Positions, **options: Unpack[ConsumerArguments]) -> None:
+        super().__init__((stream,), positions, ConsumerOptions(**options))
+        self._partition = stream.partition
 
-    def __init__(self, stream: Stream, positions: Positions, *, page_messages: int = PAGE_MESSAGES) -> None:
-        self._stream = stream
-        self._positions = positions
-        self._page_messages = page_messages
-        self._next_index: int | None = None
-        self._saved_index = -1
-        self.holes = 0
+    def __aiter__(self) -> AsyncIterator[RichMessage]:
+        return self.messages()
 
     @property
     def next_index(self) -> int | None:
-        """The next index to read; None before the first message is asked for."""
-        return self._next_index
+        """The next index to read, everything below is processed; None before the first message is asked for."""
+        part = self._consumption.parts.get(self._partition)
+        return None if part is None else part.next_index
 
-    async def messages(
-        self, *, stop_at_end: bool = False, idle_delay_s: float = IDLE_DELAY_S
-    ) -> AsyncGenerator[StreamMessage, None]:
-        """Messages in order, for ever, or until the stream has no more (`stop_at_end`).
-
-        Whoever leaves the loop early closes it: `async with contextlib.aclosing(consumer.messages()) as messages`.
-        """
-        if self._next_index is None:
-            self._next_index = await self._positions.get(self._stream.name, self._stream.partition)
-        while True:
-            page = await self._stream.pull(self._next_index, self._page_messages)
-            for message in page:
-                if self._next_index:
-                    self.holes += message.index - self._next_index
+    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[RichMessage, None]:
+        """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
+        consumption = self._consumption
+        await consumption.add(self._ports)
+        consumption.begin()
+        while (part := await consumption.next_part(stop_at_end)) is not None:
+            while part.at < len(part.messages):
+                message = part.messages[part.at]
+                part.at += 1
+                part.handed_index = message.index + 1
                 yield message
-                self._next_index = message.index + 1
-            await self.save()
-            if not page:
-                if stop_at_end:
-                    return
-                await anyio.sleep(idle_delay_s)
+                consumption.commit()
 
-    async def save(self) -> None:
-        """Save the position now, if it has moved."""
-        if self._next_index is not None and self._next_index > max(self._saved_index, 0):
-            await self._positions.save(self._stream.name, self._stream.partition, self._next_index)
-            self._saved_index = self._next_index
+
+class PartitionedConsumer(BaseConsumer):
+    """Iterates over several partitions of a stream, each from its saved position on, a page of each in turn."""
+
+    def __init__(
+        self, partitions: Sequence[Stream], positions: Positions, **options: Unpack[ConsumerArguments]
+    ) -> None:
+        super().__init__(partitions, positions, ConsumerOptions(**options))
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, RichMessage]]:
+        return self.messages()
+
+    @property
+    def next_indexes(self) -> dict[int, int]:
+        """By partition, the next index to read; empty before the first message is asked for."""
+        return {partition: part.next_index for partition, part in self._consumption.parts.items()}
+
+    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[tuple[int, RichMessage], None]:
+        """Partition and message, in order within each partition, for ever, or until no partition has more."""
+        consumption = self._consumption
+        await consumption.add(self._ports)
+        consumption.begin()
+        while (part := await consumption.next_part(stop_at_end)) is not None:
+            while part.at < len(part.messages):
+                message = part.messages[part.at]
+                part.at += 1
+                part.handed_index = message.index + 1
+                yield part.partition, message
+                consumption.commit()

@@ -2,230 +2,162 @@
 
 One core serves one node over one connection at a time. It outlives connections: after `connected`, every stream in
 use is created again (which tells its address anew), and what had no answer is sent once more, in order. It reads no
-sockets, keeps no time and starts no tasks; the shells around it (`async_client`, and others) do.
+sockets, keeps no time and starts no tasks; the shells around it (`async_client`, `blocking_shell`) do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from ockam.address import Address, Route, local
-from ockam.errors import FrameTooLarge
-from ockam.frames import FrameReader, FrameWriter
-from ockam.message import HERE, Message
-from ockam.protocol import ERROR, ProtocolError
+from ockam.errors import RemoteProtocolError
+from ockam.message import Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
-from stream_service.client.errors import (
-    ClientClosed,
-    ClientError,
-    ConnectionLost,
-    PushFailed,
-    RequestRefused,
-    UnexpectedAnswer,
-)
-from stream_service.protocol import (
-    CREATE,
-    CREATE_PARTITIONED,
-    PULL,
-    PUSH,
-    CreatePartitions,
-    CreateStream,
-    PullRequest,
-    PushRequest,
-    Status,
-    StreamMessage,
-)
+from stream_service.client.calls import Calls
+from stream_service.client.errors import ClientClosed, ClientError, RequestRefused, UnexpectedAnswer
+from stream_service.client.lanes import Lane, SequencedLane
+from stream_service.client.link import Link
+from stream_service.client.payloads import create_payload, created
+from stream_service.client.ports import OpenStream, Port
+from stream_service.client.requests import PATIENCE_CHECKS, Call, Create, Push
+from stream_service.client.sequence_machine import SequenceMachine
+from stream_service.names import stream_address
+from stream_service.protocol import PULL, PullRequest
+
+SILENT_CHECKS_MAX = 8
+"""A connection that has brought nothing for so many checks, while something was waited for, is taken for dead."""
 
 
-class Waiting:
-    """Something that has been asked for: `done` with an `error`, or done with a result. `on_done` is called once."""
+class CoreStatistics(msgspec.Struct, frozen=True):
+    """connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now.
 
-    __slots__ = ("done", "error", "on_done")
+    sent_again: pushes that went out more than once, by lanes in use. sent_bytes, received_bytes: over all connections.
+    """
 
-    def __init__(self) -> None:
-        self.done = False
-        self.error: ClientError | None = None
-        self.on_done: Callable[[], None] | None = None
-
-    def finish(self, error: ClientError | None = None) -> None:
-        if not self.done:
-            self.done = True
-            self.error = error
-            if self.on_done is not None:
-                self.on_done()
-
-
-class Push(Waiting):
-    """A message on its way; `index` is where it was stored, once done without an error."""
-
-    __slots__ = ("data", "index")
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self.data = data
-        self.index = -1
-
-
-class Call(Waiting):
-    """A request with its own return address; `answers` are the payloads that came, `wanted` of them."""
-
-    __slots__ = ("address", "answers", "checks", "payload", "return_routes", "target", "wanted")
-
-    def __init__(self, target: Route | Port, payload: bytes, wanted: int, address: Address) -> None:
-        super().__init__()
-        self.target = target
-        self.payload = payload
-        self.wanted = wanted
-        self.address = address
-        self.checks = 0
-        self.answers: list[bytes] = []
-        self.return_routes: list[Route] = []
-
-
-class Port:
-    """The client's end of one stream-partition: its route while connected, and the pushes without a confirm."""
-
-    __slots__ = (
-        "address",
-        "create",
-        "name",
-        "next_request_id",
-        "oldest_checked",
-        "on_room",
-        "partition",
-        "pushes",
-        "route",
-    )
-
-    def __init__(self, name: str, partition: int, create: bytes, address: Address) -> None:
-        self.name = name
-        self.partition = partition
-        self.create = create
-        self.address = address
-        self.route: Route | None = None
-        self.pushes: dict[int, Push] = {}
-        self.next_request_id = 0
-        self.oldest_checked = -1
-        self.on_room: list[Callable[[], None]] = []
-
-    def tell_room(self) -> None:
-        """Pushes have been answered: call everybody who waits for that, once."""
-        waiting, self.on_room = self.on_room, []
-        for each in waiting:
-            each()
+    connections: int
+    unconfirmed: int
+    unanswered: int
+    sent_again: int
+    sent_bytes: int
+    received_bytes: int
 
 
 class ClientCore:
     """See the module. `via`: the hops between the node connected to and the node that has the services.
 
-    Invariant: `_ports` and `_calls` have everything that must be sent again after a new connection.
+    Invariant: `_streams` and `_calls` have everything that must be sent again after a new connection; every lane of
+    every port is in `_lanes` under its address.
     """
 
     def __init__(self, *, via: Route = (), service: str = "stream_service") -> None:
+        self.link = Link()
         self._via = via
         self._service: Route = (*via, local(service))
-        self._reader: FrameReader | None = None
-        self._writer: FrameWriter | None = None
-        self._outgoing: list[bytes] = []
-        self._outgoing_bytes = 0
-        self._ports: dict[Address, Port] = {}
-        self._calls: dict[Address, Call] = {}
+        self._streams: dict[str, OpenStream] = {}
+        self._lanes: dict[Address, Lane] = {}
+        self._calls = Calls(self.link, self._new_address)
         self._next_address = 0
-        self._closed = False
-        self.on_outgoing: Callable[[], None] = lambda: None
+        self._silent_checks = 0
+        self._connections = 0
 
-    @property
-    def outgoing_bytes(self) -> int:
-        """How much waits to be taken by `data_to_send`."""
-        return self._outgoing_bytes
+    def statistics(self) -> CoreStatistics:
+        return CoreStatistics(
+            connections=self._connections,
+            unconfirmed=sum(len(lane.pushes) for lane in self._lanes.values()),
+            unanswered=len(self._calls),
+            sent_again=sum(lane.sent_again for lane in self._lanes.values()),
+            sent_bytes=self.link.sent_bytes,
+            received_bytes=self.link.received_bytes,
+        )
 
     def connected(self, wire: Wire = HEAD) -> None:
         """A new connection stands: say hello, create again what is in use, send again what had no answer."""
-        self._reader, self._writer = FrameReader(wire, HERE), FrameWriter(wire)
-        self._outgoing, self._outgoing_bytes = [], 0
-        if wire.hello:
-            self._put(wire.hello)
-        for call in list(self._calls.values()):
+        self.link.connected(wire)
+        self._silent_checks = 0
+        self._connections += 1
+        for call in self._calls:
             if not isinstance(call.target, Port):
-                call.answers.clear()
-                call.return_routes.clear()
-                self._send(call.target, call.address, call.payload, call)
-        for port in self._ports.values():
-            self._send(self._service, port.address, port.create, None)
+                self._calls.send_again(call, call.target)
+        for stream in list(self._streams.values()):
+            self._open(stream)
 
-    def disconnected(self, *, for_good: bool = False) -> None:
-        """The connection is gone. What waits is kept for the next one, or fails with ConnectionLost when for good."""
-        self._reader = self._writer = None
-        self._outgoing, self._outgoing_bytes = [], 0
-        for port in self._ports.values():
-            port.route = None
-        if for_good:
-            self._fail_all(ConnectionLost("the connection ended and is not made again"))
+    def disconnected(self, error: ClientError | None = None) -> None:
+        """The connection is gone. What waits is kept for the next one, or fails with `error`."""
+        self.link.disconnected()
+        for stream in self._streams.values():
+            stream.close()
+        if error is not None:
+            self.fail_all(error)
+
+    def fail_all(self, error: ClientError) -> None:
+        """Everything that waits fails; streams stay in use."""
+        for call in self._calls:
+            self._calls.finish(call, error)
+        for lane in list(self._lanes.values()):
+            lane.fail_all(error)
 
     def close(self) -> None:
         """The owner is done: everything that waits fails, and so does every later request."""
-        self._closed = True
-        self._fail_all(ClientClosed("the client has been closed"))
-
-    def check_progress(self) -> None:
-        """To be called at intervals: what has had no answer for a whole interval is asked again.
-
-        A stream is created again first, since the way to it may be gone without this connection noticing (a node
-        between us and the services was restarted).
-        """
-        if self._writer is None:
-            return
-        stalled = {port for port in self._ports.values() if _is_stalled(port)}
-        for call in list(self._calls.values()):
-            call.checks += 1
-            if call.checks >= 2:
-                if isinstance(call.target, Port):
-                    stalled.add(call.target)
-                elif not call.answers:
-                    self._send(call.target, call.address, call.payload, call)
-        for port in stalled:
-            port.route = None
-            self._send(self._service, port.address, port.create, None)
+        self.link.closed = True
+        self.fail_all(ClientClosed("the client has been closed"))
 
     def data_to_send(self) -> bytes:
         """All that waits to be sent; it is the caller's from now on."""
-        data = b"".join(self._outgoing)
-        self._outgoing, self._outgoing_bytes = [], 0
-        return data
+        return self.link.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes from the connection and finish what they answer. Raises RemoteProtocolError."""
-        assert self._reader is not None, "bytes came without a connection"
-        roomy: dict[Address, Port] = {}
-        ports = self._ports
-        for message in self._reader.feed(data):
-            address = message.onward_route[0]
-            port = ports.get(address)
-            if port is None:
-                self._answered(address, message)
-            elif PUSH.is_in(message.payload):
-                _confirm(port, message.payload)
-                roomy[address] = port
-            else:
-                self._opened(port, message)
-        for port in roomy.values():
-            port.tell_room()
+        """Take bytes from the connection and finish what they answer. Raises RemoteProtocolError; then drop it."""
+        self._silent_checks = 0
+        try:
+            messages = self.link.messages(data)
+        except RemoteProtocolError as error:
+            self._take(error.messages)
+            raise
+        self._take(messages)
 
-    def call(self, target: Route | Port, payload: bytes, wanted: int = 1) -> Call:
+    def check_progress(self) -> bool:
+        """To be called at intervals: what has had no answer for a whole interval or more is asked again.
+
+        A stream is created again first, since the way to it may be gone without this connection noticing (a node
+        between us and the services was restarted, or the stream was deleted). The stream itself answers that, behind
+        the pushes it has: a slow node does not get them twice. True where the connection is to be given up, since
+        nothing has come over it for long.
+        """
+        if self.link.wire is None:
+            return False
+        stalled = {stream for stream in self._streams.values() if stream.is_stalled()}
+        for call in self._calls:
+            call.checks += 1
+            if call.checks >= call.patience:
+                if isinstance(call.target, Port):
+                    stalled.add(call.target.stream)
+                else:
+                    self._calls.send_again(call, call.target)
+        for stream in stalled:
+            stream.close()
+            self._open(stream)
+        waits = bool(self._calls) or any(lane.pushes for lane in self._lanes.values())
+        self._silent_checks = self._silent_checks + 1 if waits else 0
+        return self._silent_checks >= SILENT_CHECKS_MAX
+
+    def call(self, target: Route | Port, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS) -> Call:
         """Ask a worker (a route from the connected node, or a stream) for something it answers `wanted` times."""
-        self._check_open()
-        call = Call(target, payload, wanted, self._new_address())
-        self._calls[call.address] = call
-        route = target.route if isinstance(target, Port) else target
-        if route is not None:
-            self._send(route, call.address, payload, call)
+        self.link.check_open()
+        call = Call(target, payload, wanted, self._new_address(), patience)
+        self._calls.add(call)
         return call
 
     def tell(self, service: str, payload: bytes) -> None:
         """Send a service something that it does not answer; lost where there is no connection just now."""
-        self._check_open()
-        self._send(self.route_to(service), self._new_address(), payload, None)
+        self.link.check_open()
+        header = self.link.header(self.route_to(service), self._new_address())
+        if header:
+            error = self.link.put_frame(header, payload)
+            if error is not None:
+                raise error
 
     def route_to(self, service: str) -> Route:
         """The route to a service of the node that this client is for."""
@@ -233,171 +165,162 @@ class ClientCore:
 
     def forget(self, call: Call) -> None:
         """The caller has stopped waiting: an answer that still comes is dropped."""
-        self._calls.pop(call.address, None)
+        self._calls.forget(call)
 
-    def create(self, name: str | None, partitions: int = 1) -> Call:
+    def create(self, name: str | None, partitions: int = 1) -> Create:
         """Ask the stream service for a stream; `partitions` answers come. 1 is asked by the plain protocol."""
-        return self.call(self._service, _create_payload(name, partitions), partitions)
+        self.link.check_open()
+        call = Create(self._service, create_payload(name, partitions), partitions, self._new_address())
+        call.when_done(lambda: self._created(call))
+        self._calls.add(call)
+        return call
 
-    def ports(self, created: Call) -> list[Port]:
+    def ports(self, call: Create) -> list[Port]:
         """The streams that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
-        ports = []
-        for payload, route in zip(created.answers, created.return_routes, strict=True):
-            name, partition = _created(payload)
-            port = Port(name, partition, _create_payload(name, partition + 1), self._new_address())
-            port.route = route
-            self._ports[port.address] = port
-            ports.append(port)
-        return sorted(ports, key=lambda port: port.partition)
+        if call.made is None:
+            inits = [
+                (*created(payload), route) for payload, route in zip(call.answers, call.return_routes, strict=True)
+            ]
+            ways = [(self._port(name, partition), route) for name, partition, route in sorted(inits)]
+            call.made = [port for port, _ in ways]
+            for port in call.made:
+                port.stream.creates = True
+            self._open_ports(ways)
+        return call.made
+
+    def find_ports(self, name: str, partitions: Sequence[int]) -> list[Port]:
+        """Partitions that are known to exist, by their names alone (`names.stream_address`); nothing is created."""
+        self.link.check_open()
+        ports = [self._port(name, partition) for partition in partitions]
+        self._open_ports([(port, self._named_route(port)) for port in ports if port.route is None])
+        return ports
+
+    def drop(self, port: Port) -> None:
+        """The stream-partition has been deleted: it is not created again, and what waits for it fails."""
+        error = RequestRefused(f"partition {port.partition} of {port.name!r} has been deleted")
+        for call in self._calls:
+            if call.target is port:
+                self._calls.finish(call, error)
+        port.close()
+        for lane in list(port.lanes):
+            lane.fail_all(error)
+            self._lanes.pop(lane.address, None)
+        if port.stream.ports.pop(port.partition, None) is not None and not port.stream.ports:
+            del self._streams[port.name]
+
+    def open_lane(self, port: Port, sequences: SequenceMachine | None = None) -> Lane:
+        """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""
+        self.link.check_open()
+        address, failed = self._new_address(), list[Push]()
+        lane = Lane(self.link, address, failed)
+        if sequences is not None:
+            lane = SequencedLane(self.link, address, failed, sequences)
+        self._lanes[address] = lane
+        port.lanes.append(lane)
+        if port.route is not None:
+            lane.open(port.route)
+        return lane
+
+    def close_lane(self, port: Port, lane: Lane) -> None:
+        """No more will be pushed along it; it goes when what it has is answered."""
+        lane.when_empty(lambda: self._drop_lane(port, lane))
 
     def push(self, port: Port, data: bytes) -> Push:
         """Send one message; it is sent again after every reconnect until its confirm comes."""
-        self._check_open()
-        push = Push(data)
-        request_id = port.next_request_id
-        port.next_request_id = request_id + 1
-        port.pushes[request_id] = push
-        if port.route is not None:
-            self._send_push(port, port.route, request_id, push)
-        return push
+        return port.lane.push(data)
 
     def pull(self, port: Port, index: int, limit: int) -> Call:
-        """Ask for up to `limit` messages from `index` on; `pulled` reads the answer."""
+        """Ask for up to `limit` messages from `index` on; `payloads.pulled` reads the answer."""
         return self.call(port, PULL.encode_request(PullRequest(0, index, limit)))
 
-    def _send_push(self, port: Port, route: Route, request_id: int, push: Push) -> None:
-        payload = PUSH.encode_request(PushRequest(request_id, push.data))
+    def _take(self, messages: Sequence[Message]) -> None:
+        """Hand each message to whom it is for. Confirms come in runs for one lane."""
+        answered: dict[Lane, None] = {}
+        route: Route | None = None
+        lane: Lane | None = None
+        for message in messages:
+            if message.onward_route is not route:
+                route = message.onward_route
+                lane = self._lanes.get(route[0])
+                if lane is not None:
+                    answered[lane] = None
+            if lane is not None:
+                lane.take(message.payload)
+            else:
+                self._calls.take(message)
+        for lane in answered:
+            lane.settle()
 
-        def too_large(error: FrameTooLarge) -> None:
-            del port.pushes[request_id]
-            push.finish(RequestRefused(f"the message is too large to send: {error}"))
+    def _created(self, call: Create) -> None:
+        """Take the streams into use before their creator does, so that no reconnect comes between."""
+        if call.error is None:
+            try:
+                self.ports(call)
+            except UnexpectedAnswer as error:
+                call.error = error
 
-        self._write(Message((port.address, *route), (port.address,), payload), too_large)
+    def _open(self, stream: OpenStream) -> None:
+        """Find the way to each port of a stream again: by creating the stream, or by its name."""
+        if not stream.creates:
+            self._open_ports([(port, self._named_route(port)) for port in stream.ports.values()])
+        elif stream.opening is None:
+            call = Call(
+                self._service, create_payload(stream.name, stream.partitions), stream.partitions, self._new_address()
+            )
+            stream.opening = call
+            call.when_done(lambda: self._opened(stream, call))
+            self._calls.add(call)
 
-    def _send(self, route: Route, address: Address, payload: bytes, call: Call | None) -> None:
-        def too_large(error: FrameTooLarge) -> None:
-            if call is not None:
-                self._calls.pop(call.address, None)
-                call.finish(RequestRefused(f"the request is too large to send: {error}"))
-
-        self._write(Message((address, *route), (address,), payload), too_large)
-
-    def _write(self, message: Message, too_large: Callable[[FrameTooLarge], None]) -> None:
-        if self._writer is not None:
-            for frame in self._writer.frames((message,), too_large):
-                self._put(frame)
-
-    def _put(self, data: bytes) -> None:
-        self._outgoing.append(data)
-        if not self._outgoing_bytes:
-            self.on_outgoing()
-        self._outgoing_bytes += len(data)
-
-    def _opened(self, port: Port, message: Message) -> None:
-        """The stream exists on this connection: send what it has not answered."""
-        if ERROR.is_in(message.payload):
-            error = _refusal(message.payload)
-            for push in port.pushes.values():
-                push.finish(error)
-            port.pushes.clear()
-            port.tell_room()
-            return
+    def _opened(self, stream: OpenStream, call: Call) -> None:
+        stream.opening = None
+        error = call.error
+        ways = []
         try:
-            _, partition = _created(message.payload)
-        except UnexpectedAnswer:
+            for payload, route in zip(call.answers, call.return_routes, strict=True):
+                port = stream.ports.get(created(payload)[1])
+                if port is not None:
+                    ways.append((port, route))
+        except UnexpectedAnswer as unexpected:
+            error = unexpected
+        if error is None:
+            self._open_ports(ways)
             return
-        if partition != port.partition or port.route is not None:
-            return
-        port.route = message.return_route
-        for request_id, push in list(port.pushes.items()):
-            self._send_push(port, port.route, request_id, push)
-        for call in list(self._calls.values()):
-            if call.target is port:
-                self._send(port.route, call.address, call.payload, call)
+        stream.fail_pushes(error)
+        for each in self._calls:
+            if isinstance(each.target, Port) and each.target.stream is stream:
+                self._calls.finish(each, error)
 
-    def _answered(self, address: Address, message: Message) -> None:
-        call = self._calls.get(address)
-        if call is None:
+    def _open_ports(self, ways: Sequence[tuple[Port, Route]]) -> None:
+        """There are these ways: send along each what has no answer, unless it was the way already."""
+        if self.link.wire is None:
             return
-        if ERROR.is_in(message.payload):
-            del self._calls[address]
-            call.finish(_refusal(message.payload))
-            return
-        call.answers.append(message.payload)
-        call.return_routes.append(message.return_route)
-        if len(call.answers) >= call.wanted:
-            del self._calls[address]
-            call.finish()
+        opened = {port: route for port, route in ways if port.route != route}
+        for port, route in opened.items():
+            port.open(route)
+        for call in self._calls if opened else ():
+            if isinstance(call.target, Port) and call.target in opened:
+                self._calls.send(call, opened[call.target])
 
-    def _fail_all(self, error: ClientError) -> None:
-        calls, self._calls = list(self._calls.values()), {}
-        for call in calls:
-            call.finish(error)
-        for port in self._ports.values():
-            pushes, port.pushes = list(port.pushes.values()), {}
-            for push in pushes:
-                push.finish(error)
-            port.tell_room()
+    def _port(self, name: str, partition: int) -> Port:
+        """The port of that stream-partition, made if it is not in use."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = OpenStream(name)
+        port = stream.ports.get(partition)
+        if port is None:
+            lane = Lane(self.link, self._new_address())
+            self._lanes[lane.address] = lane
+            port = stream.ports[partition] = Port(stream, partition, lane)
+        return port
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClientClosed("the client has been closed")
+    def _drop_lane(self, port: Port, lane: Lane) -> None:
+        self._lanes.pop(lane.address, None)
+        if lane in port.lanes:
+            port.lanes.remove(lane)
+
+    def _named_route(self, port: Port) -> Route:
+        return (*self._via, stream_address(port.name, port.partition))
 
     def _new_address(self) -> Address:
         self._next_address += 1
         return local(f"c{self._next_address}")
-
-
-def _is_stalled(port: Port) -> bool:
-    """Whether the oldest push without a confirm is the same as at the check before."""
-    oldest = next(iter(port.pushes), -1)
-    stalled = oldest >= 0 and oldest == port.oldest_checked
-    port.oldest_checked = oldest
-    return stalled
-
-
-def pulled(call: Call) -> Sequence[StreamMessage]:
-    """The messages of a finished pull. Raises UnexpectedAnswer."""
-    try:
-        return PULL.decode_response(call.answers[0]).messages
-    except ProtocolError as error:
-        raise UnexpectedAnswer(f"not an answer to a pull: {error}") from error
-
-
-def _confirm(port: Port, payload: bytes) -> None:
-    try:
-        confirm = PUSH.decode_response(payload)
-    except ProtocolError:
-        return
-    push = port.pushes.pop(confirm.request_id, None)
-    if push is None:
-        return
-    if confirm.status is Status.OK:
-        push.index = confirm.index
-        push.finish()
-    else:
-        push.finish(PushFailed("the node could not save the message; it has not been stored"))
-
-
-def _create_payload(name: str | None, partitions: int) -> bytes:
-    if partitions == 1:
-        return CREATE.encode_request(CreateStream(name))
-    return CREATE_PARTITIONED.encode_request(CreatePartitions(name, partitions))
-
-
-def _created(payload: bytes) -> tuple[str, int]:
-    """Name and partition of an Init. Raises UnexpectedAnswer."""
-    try:
-        if CREATE.is_in(payload):
-            return CREATE.decode_response(payload).stream_name, 0
-        answer = CREATE_PARTITIONED.decode_response(payload)
-    except ProtocolError as error:
-        raise UnexpectedAnswer(f"not an answer to a create: {error}") from error
-    return answer.stream_name, answer.partition
-
-
-def _refusal(payload: bytes) -> RequestRefused:
-    try:
-        return RequestRefused(ERROR.decode_response(payload).reason)
-    except ProtocolError as error:
-        return RequestRefused(f"an error that cannot be read: {error}")

@@ -1,29 +1,48 @@
-"""What a client can run into, and whether asking again helps. Errors of other libraries are mapped to these."""
+"""What a client can run into, whose fault it is, and whether asking again helps.
+
+Errors of other libraries are mapped to these where they enter (`async_client`, `blocking_shell`, `payloads`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from stream_service.client.requests import Push
+
+Fault: TypeAlias = Literal["caller", "node", "network"]
+"""Who must act: the caller changes the request, the node's operator looks at the node, the network needs time."""
+
 
 class ClientError(Exception):
-    """Base of every error of the clients. `retriable`: the same request may succeed later, unchanged."""
+    """Base of every error of the clients.
 
-    retriable = False
+    fault: who must act. retriable: the same request may succeed later, unchanged.
+    """
+
+    fault: ClassVar[Fault] = "caller"
+    retriable: ClassVar[bool] = False
 
 
 class NodeUnreachable(ClientError):
     """No connection could be made: nothing was sent."""
 
+    fault = "network"
     retriable = True
 
 
 class ConnectionLost(ClientError):
     """The connection ended with this request unanswered: it may or may not have been carried out."""
 
+    fault = "network"
     retriable = True
 
 
 class RequestTimeout(ClientError):
     """No answer in time: the request may or may not have been carried out."""
 
+    fault = "network"
     retriable = True
 
 
@@ -34,11 +53,46 @@ class RequestRefused(ClientError):
 class PushFailed(ClientError):
     """The node could not save this message (a full disk, say); it has not been stored."""
 
+    fault = "node"
     retriable = True
+
+
+class PushesFailed(PushFailed):
+    """Some pushes of a publisher failed that its owner had not asked about; `pushes` are these, each with its error."""
+
+    def __init__(self, pushes: Iterable[Push]) -> None:
+        self.pushes: Sequence[Push] = tuple(pushes)
+        super().__init__(f"{len(self.pushes)} messages were not confirmed; the first: {self.pushes[0].error}")
 
 
 class UnexpectedAnswer(ClientError):
     """The other side answered with something that is not an answer to this request; it is not a stream node."""
+
+    fault = "node"
+
+
+class StreamNotFound(ClientError):
+    """The node has no stream of that name."""
+
+
+class PositionBeyondEnd(ClientError):
+    """A saved position lies beyond the stream's end: the stream was deleted, and made again, since it was saved."""
+
+
+class LeaseLost(ClientError):
+    """This consumer no longer has these partitions of a shared stream; what it had not saved comes to somebody else.
+
+    Raised inside the iterator. The iteration may be taken up again: it goes on with the partitions that are left, and
+    with those that the members give it later.
+    """
+
+    retriable = True
+
+    def __init__(self, stream_name: str, partitions: Iterable[int]) -> None:
+        self.stream_name = stream_name
+        self.partitions: tuple[int, ...] = tuple(sorted(partitions))
+        which = ", ".join(map(str, self.partitions))
+        super().__init__(f"the lease of partition {which} of {stream_name!r} has been lost; stop processing it")
 
 
 class ClientClosed(ClientError):

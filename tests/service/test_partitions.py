@@ -70,7 +70,7 @@ async def test_our_client_pushes_by_key(tmp_path: Path) -> None:
     async with served(tmp_path) as server, connect(server.address) as client:
         stream = await client.create_partitioned("by key", 4)
         for number in range(40):
-            await stream.push(b"%d" % (number % 10), b"%d" % number)
+            await stream.push(b"%d" % number, partition_key=b"%d" % (number % 10))
         for part in stream.partitions:
             numbers = [int(message.data) for message in await part.pull(0, 100)]
             assert numbers == sorted(numbers)

@@ -1,0 +1,127 @@
+"""The client of a node, over whatever shell drives it: makes and finds streams, and asks services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from ockam.address import Route
+from ockam.protocol import Protocol
+from stream_service.client.core import CoreStatistics
+from stream_service.client.errors import ClientError, StreamNotFound, UnexpectedAnswer
+from stream_service.client.payloads import answer_of
+from stream_service.client.session import Session
+from stream_service.client.streams import PartitionedStream, Stream
+from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+SERVICE = "stream_service"
+LIST_PAGE = 1_000
+
+
+class StreamClient:
+    """One node's streams. Made by `connect`; its methods may be used from many tasks at once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the node connected to."""
+        return self.session.address
+
+    def statistics(self) -> CoreStatistics:
+        return self.session.core.statistics()
+
+    async def create(self, name: str | None = None) -> Stream:
+        """The stream of that name, made if it does not exist; without a name the node makes one up."""
+        return (await self._create(name, 1))[0]
+
+    async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
+        """The first `partitions` partitions of a stream, those missing made."""
+        return PartitionedStream(await self._create(name, partitions))
+
+    async def find_stream(self, name: str) -> PartitionedStream | None:
+        """All partitions of a stream, if it exists; nothing is made. Needs a node that has `node/stream_list/1`."""
+        partitions = []
+        async for info in self.list_streams(name):
+            if info.stream_name != name:
+                break
+            partitions.append(info.partition)
+        ports = self.session.core.find_ports(name, partitions)
+        return PartitionedStream([Stream(self.session, port) for port in ports]) if ports else None
+
+    async def get_stream(self, name: str) -> PartitionedStream:
+        """As `find_stream`. Raises StreamNotFound."""
+        found = await self.find_stream(name)
+        if found is None:
+            raise StreamNotFound(f"{self.address} has no stream {name!r}")
+        return found
+
+    async def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> AsyncIterator[StreamInfo]:
+        """The stream-partitions whose name begins so, by name and partition, taken in pages."""
+        after: StreamKey | None = None
+        more = True
+        while more:
+            request = ListRequest(0, prefix, after, page_streams)
+            page = await self.ask(SERVICE, LIST, request)
+            for info in page.streams:
+                yield info
+            more = page.more and bool(page.streams)
+            if more:
+                after = StreamKey(page.streams[-1].stream_name, page.streams[-1].partition)
+
+    async def request(self, service: str, payload: bytes) -> bytes:
+        """Ask a service of the node; its one answer. Raises RequestRefused, RequestTimeout."""
+        core = self.session.core
+        return (await self.session.answered(core.call(core.route_to(service), payload))).answers[0]
+
+    async def ask(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
+        """Ask a service of the node in that protocol. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
+        return await self.session.ask(self.session.core.route_to(service), protocol, request)
+
+    async def ask_all(self, service: str, protocol: Protocol[Q, A], requests: Sequence[Q]) -> list[A]:
+        """The answers to many requests, all on their way at once. Raises the first error."""
+        targets: list[Route] = [self.session.core.route_to(service)] * len(requests)
+        return await self.session.ask_all(targets, protocol, requests)
+
+    def ask_nowait(
+        self, service: str, protocol: Protocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
+    ) -> Callable[[], None]:
+        """Ask without waiting: called back with the answer or the error. What is returned ends the interest in it."""
+        core = self.session.core
+        call = core.call(core.route_to(service), protocol.encode_request(request))
+
+        def answered() -> None:
+            try:
+                answer: A | ClientError = call.error or answer_of(call, protocol)
+            except UnexpectedAnswer as error:
+                answer = error
+            on_answer(answer)
+
+        def cancel() -> None:
+            call.forget(answered)
+            core.forget(call)
+
+        call.when_done(answered)
+        return cancel
+
+    def tell(self, service: str, payload: bytes) -> None:
+        """Send a service something that it does not answer; lost when the connection is."""
+        self.session.core.tell(service, payload)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after that delay; what is returned prevents it."""
+        return self.session.shell.call_later(delay_s, callback)
+
+    def now_s(self) -> float:
+        """The shell's clock (`Shell.now_s`)."""
+        return self.session.shell.now_s()
+
+    async def _create(self, name: str | None, partitions: int) -> list[Stream]:
+        core = self.session.core
+        call = core.create(name, partitions)
+        await self.session.answered(call)
+        return [Stream(self.session, port) for port in core.ports(call)]

@@ -1,0 +1,119 @@
+"""A stream-partition as an endless, or ended, iteration over its messages; what it takes it takes in pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from stream_service.client.errors import RequestTimeout
+from stream_service.client.ports import Port
+from stream_service.client.reader import LONG_POLL_S, Merge, Reader
+from stream_service.client.session import Session
+from stream_service.extensions import RichMessage, Start
+
+PAGE_MESSAGES = 1_000
+
+OnHole: TypeAlias = Callable[[int, int, int], None]
+"""Told of missing indexes: partition, the first missing one, the first that is there again."""
+
+
+class Follower:
+    """The messages of one stream-partition from a start on. Iterate over it; or take whole pages by `next_page`.
+
+    It can be left and taken up again: it goes on behind the last message that it gave. holes: how many indexes were
+    missing between messages (retention, or deletion). Made by `Stream.follow`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        port: Port,
+        start: Start,
+        *,
+        page_messages: int,
+        stop_at_end: bool,
+        on_hole: OnHole | None,
+    ) -> None:
+        self._session = session
+        self._merge = Merge(session.shell)
+        self._reader = Reader(
+            session,
+            port,
+            start,
+            page_messages=page_messages,
+            waits=not stop_at_end,
+            on_page=self._merge.arrived,
+        )
+        self._stop_at_end = stop_at_end
+        self._on_hole = on_hole
+        self._ended = False
+        self._rest: Sequence[RichMessage] = ()
+        self._at = 0
+        self.next_index: int | None = None
+        self.holes = 0
+
+    def __aiter__(self) -> AsyncIterator[RichMessage]:
+        return self.messages()
+
+    async def messages(self) -> AsyncGenerator[RichMessage, None]:
+        """Messages in order, for ever, or until the stream has no more."""
+        while self._at < len(self._rest) or await self._has_more():
+            while self._at < len(self._rest):
+                message = self._rest[self._at]
+                self._at += 1
+                yield message
+
+    async def next_page(self) -> Sequence[RichMessage]:
+        """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""
+        if self._at >= len(self._rest) and not await self._has_more():
+            return ()
+        page, self._rest = self._rest[self._at :], ()
+        return page
+
+    def stop(self) -> None:
+        """No more is wanted; what is on its way is dropped."""
+        self._merge.drop(self._reader)
+        self._ended = True
+
+    async def _has_more(self) -> bool:
+        """Wait for the next page that has messages; the one behind it is asked for at once."""
+        while not self._ended:
+            self._reader.ask()
+            await self._wait_page()
+            page = self._reader.take()
+            self._ended = self._stop_at_end and page.at_end
+            if not self._ended:
+                self._reader.ask()
+                await self._session.shell.give_way()
+            if page.messages:
+                self._count_holes(page.messages)
+                self._rest, self._at = page.messages, 0
+                return True
+        return False
+
+    async def _wait_page(self) -> None:
+        timeout_s = self._session.answer_timeout_s
+        if not self._stop_at_end or timeout_s is None:
+            while await self._merge.next_ready() is None:
+                pass
+        elif await self._merge.next_ready(timeout_s + LONG_POLL_S) is None:
+            raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
+
+    def _count_holes(self, messages: Sequence[RichMessage]) -> None:
+        for first_missing, next_there in find_holes(messages, self.next_index):
+            self.holes += next_there - first_missing
+            if self._on_hole is not None:
+                self._on_hole(self._reader.port.partition, first_missing, next_there)
+        self.next_index = messages[-1].index + 1
+
+
+def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
+    """Ranges [first missing, next there) in front of and between messages. expected: None where any begin is right."""
+    first = messages[0].index
+    holes = [(expected, first)] if expected is not None and expected < first else []
+    if messages[-1].index - first + 1 != len(messages):
+        for earlier, later in pairwise(messages):
+            if later.index > earlier.index + 1:
+                holes.append((earlier.index + 1, later.index))
+    return holes

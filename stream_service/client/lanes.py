@@ -1,0 +1,247 @@
+"""Pushes on their way to one stream-partition: sent, sent again, and finished by their confirms.
+
+A lane is one publisher's; its return address tells its confirms from those of others. It knows the stream's route only
+as the encoded header of its frames, and keeps what it is given while there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ockam.address import Address, Route
+from ockam.protocol import ERROR, ProtocolError
+from stream_service.client.errors import ClientError, PushFailed
+from stream_service.client.link import Link
+from stream_service.client.payloads import refusal
+from stream_service.client.requests import KeyedPush, Push, Waiting
+from stream_service.client.sequence_machine import NOT_SAVED, SequenceMachine
+from stream_service.extensions import RICH_PUSH, Header, RichConfirm, RichStatus
+from stream_service.protocol import PUSH, Status
+
+
+class Lane:
+    """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
+
+    failed: pushes that failed and that nobody has asked about; kept for a publisher, None for single pushes.
+    sent_again: how many pushes went out more than once.
+    """
+
+    __slots__ = (
+        "_header",
+        "_link",
+        "_next_request_id",
+        "_oldest_checked",
+        "_on_empty",
+        "_room",
+        "address",
+        "failed",
+        "pushes",
+        "sent_again",
+    )
+
+    def __init__(self, link: Link, address: Address, failed: list[Push] | None = None) -> None:
+        self._link = link
+        self._header = b""
+        self._next_request_id = 0
+        self._oldest_checked = -1
+        self._room: Waiting | None = None
+        self._on_empty: Callable[[], None] | None = None
+        self.address = address
+        self.pushes: dict[int, Push] = {}
+        self.failed = failed
+        self.sent_again = 0
+
+    def push(self, data: bytes) -> Push:
+        """Send one message, now or when there is a way; its result. Raises ClientClosed."""
+        if self._link.closed:
+            self._link.check_open()
+        push = Push(data)
+        request_id = self._next_request_id
+        self._next_request_id = request_id + 1
+        self.pushes[request_id] = push
+        if self._header:
+            self._send(request_id, push)
+        return push
+
+    def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
+        """As `push`, with what is stored beside the data."""
+        self._link.check_open()
+        push = KeyedPush(data, key, headers)
+        request_id = self._next_request_id
+        self._next_request_id = request_id + 1
+        self.pushes[request_id] = push
+        if self._admit(request_id, push) and self._header:
+            self._send(request_id, push)
+        return push
+
+    def open(self, route: Route) -> None:
+        """There is a way to the stream: send what has no answer, in order."""
+        self._header = self._link.header(route, self.address)
+        for request_id, push in self._sendable():
+            self._send(request_id, push)
+
+    def close(self) -> None:
+        """There is no way to the stream just now."""
+        self._header = b""
+
+    def take(self, payload: bytes) -> None:
+        """Finish what this payload, which came to the lane's address, answers; what answers nothing is ignored."""
+        try:
+            if PUSH.is_in(payload):
+                confirm = PUSH.decode_response(payload)
+                push = self.pushes.get(confirm.request_id)
+                if push is None:
+                    return
+                if confirm.status is Status.OK:
+                    push.index = confirm.index
+                    push.finish()
+                    del self.pushes[confirm.request_id]
+                else:
+                    self._fail(confirm.request_id, PushFailed(NOT_SAVED))
+            elif RICH_PUSH.is_in(payload):
+                rich = RICH_PUSH.decode_response(payload)
+                keyed = self.pushes.get(rich.request_id)
+                if isinstance(keyed, KeyedPush):
+                    self._take_keyed(keyed, rich)
+            elif ERROR.is_in(payload):
+                self.fail_all(refusal(payload))
+        except ProtocolError:
+            return
+
+    def settle(self) -> None:
+        """To be called behind a run of `take`: send what had to wait for these answers, and tell who waits for room."""
+        for request_id, push in self._released():
+            if self._header:
+                self._send(request_id, push)
+        self._tell_room()
+
+    def fail_all(self, error: ClientError) -> None:
+        """Finish every push that has no answer."""
+        for push in list(self.pushes.values()):
+            push.finish(error)
+        self._drop_finished(list(self.pushes))
+        self._tell_room()
+
+    def forget(self, push: Push) -> None:
+        """Nobody waits for this single push any more: it is not sent again, and its confirm is dropped."""
+        for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
+            del self.pushes[request_id]
+
+    def room(self) -> Waiting:
+        """Done when the next pushes have been answered."""
+        if self._room is None:
+            self._room = Waiting()
+        return self._room
+
+    def when_empty(self, callback: Callable[[], None]) -> None:
+        """Call back once, when every push has its answer; at once if so."""
+        self._on_empty = callback
+        self._tell_room()
+
+    def is_stalled(self) -> bool:
+        """Whether the oldest push without a confirm is the same as at the check before."""
+        oldest = next(iter(self.pushes), -1)
+        stalled = oldest >= 0 and oldest == self._oldest_checked
+        self._oldest_checked = oldest
+        return stalled
+
+    def _admit(self, request_id: int, push: KeyedPush) -> bool:
+        """Whether a new push is to be sent as soon as there is a way."""
+        return True
+
+    def _sendable(self) -> list[tuple[int, Push]]:
+        """The pushes to be sent over a new way, in order."""
+        self.sent_again += len(self.pushes)
+        return list(self.pushes.items())
+
+    def _released(self) -> Iterable[tuple[int, Push]]:
+        """Pushes that had to wait for the answers which have just come."""
+        return ()
+
+    def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
+        if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
+            push.index = confirm.index
+            push.finish()
+            del self.pushes[confirm.request_id]
+        else:
+            self._fail(confirm.request_id, PushFailed(NOT_SAVED))
+
+    def _send(self, request_id: int, push: Push) -> None:
+        error = self._link.put_frame(self._header, push.payload(request_id))
+        if error is not None:
+            self._unsendable(push)
+            self._fail(request_id, error)
+
+    def _unsendable(self, push: Push) -> None:
+        """A push is about to fail without having been sent."""
+
+    def _fail(self, request_id: int, error: ClientError) -> None:
+        self.pushes[request_id].finish(error)
+        self._drop_finished((request_id,))
+
+    def _drop_finished(self, request_ids: Iterable[int]) -> None:
+        """Forget pushes that are done, and keep those that failed for their publisher."""
+        for request_id in request_ids:
+            push = self.pushes.pop(request_id)
+            if push.error is not None and self.failed is not None:
+                self.failed.append(push)
+
+    def _tell_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.finish()
+        if self._on_empty is not None and not self.pushes:
+            callback, self._on_empty = self._on_empty, None
+            callback()
+
+
+class SequencedLane(Lane):
+    """A lane whose messages are stored once, however often they are sent (`sequence_machine`); all are keyed pushes."""
+
+    __slots__ = ("_machine",)
+
+    def __init__(self, link: Link, address: Address, failed: list[Push], machine: SequenceMachine) -> None:
+        super().__init__(link, address, failed)
+        self._machine = machine
+
+    def fail_all(self, error: ClientError) -> None:
+        self._machine.abandon()
+        super().fail_all(error)
+
+    def _admit(self, request_id: int, push: KeyedPush) -> bool:
+        admitted = self._machine.admit(request_id, push)
+        if push.done:
+            self._drop_finished((request_id,))
+        return admitted
+
+    def _sendable(self) -> list[tuple[int, Push]]:
+        found: list[tuple[int, Push]] = []
+        for request_id, push in self.pushes.items():
+            if isinstance(push, KeyedPush) and push.epoch is not None:
+                self._machine.sent_again(push)
+                found.append((request_id, push))
+        self.sent_again += len(found)
+        return found + self._released()
+
+    def _released(self) -> list[tuple[int, Push]]:
+        released: list[tuple[int, Push]] = []
+        for request_id, push in self._machine.release():
+            if push.done:
+                self._drop_finished((request_id,))
+            else:
+                released.append((request_id, push))
+        return released
+
+    def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
+        if push.epoch is None:
+            return
+        unanswered = (each for each in self.pushes.values() if isinstance(each, KeyedPush))
+        finished = self._machine.answered(push, confirm, unanswered)
+        if finished == [push]:
+            self._drop_finished((confirm.request_id,))
+        elif finished:
+            self._drop_finished([request_id for request_id, each in self.pushes.items() if each.done])
+
+    def _unsendable(self, push: Push) -> None:
+        assert isinstance(push, KeyedPush)
+        self._machine.retract(push)

@@ -1,0 +1,98 @@
+"""One connection's bytes: frames out, messages in. It knows of no streams and outlives every single connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ockam.address import Address, Route
+from ockam.errors import RemoteProtocolError
+from ockam.frames import FrameReader
+from ockam.message import HERE, Message
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from stream_service.client.errors import ClientClosed, RequestRefused
+
+
+class Link:
+    """What goes out and comes in over the connection of the moment. wire: its framing; None while there is none.
+
+    on_outgoing: called when there is something to be sent after there was nothing.
+    Invariant: `outgoing_bytes` is the size of what `_outgoing` holds, and 0 without a connection.
+    """
+
+    __slots__ = (
+        "_hello",
+        "_outgoing",
+        "_reader",
+        "closed",
+        "on_outgoing",
+        "outgoing_bytes",
+        "received_bytes",
+        "sent_bytes",
+        "wire",
+    )
+
+    def __init__(self) -> None:
+        self.wire: Wire | None = None
+        self._reader = FrameReader(HEAD, HERE)
+        self._hello = b""
+        self._outgoing: list[bytes] = []
+        self.outgoing_bytes = 0
+        self.on_outgoing: Callable[[], None] = lambda: None
+        self.sent_bytes = self.received_bytes = 0
+        self.closed = False
+
+    def connected(self, wire: Wire) -> None:
+        """A new connection: what was not taken by `data_to_send` is gone, and the hello comes first."""
+        self.disconnected()
+        self.wire, self._reader, self._hello = wire, FrameReader(wire, HERE), wire.hello
+        if wire.hello:
+            self._put(wire.hello)
+
+    def disconnected(self) -> None:
+        self.wire = None
+        self._outgoing, self.outgoing_bytes = [], 0
+
+    def check_open(self) -> None:
+        """Raises ClientClosed once the owner is done."""
+        if self.closed:
+            raise ClientClosed("the client has been closed")
+
+    def header(self, route: Route, return_address: Address) -> bytes:
+        """The routes of a frame along this connection, encoded; empty where there is none."""
+        return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
+
+    def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
+        """Put a frame into what goes out, or say why it cannot be sent. header: as `header` gave it, not empty."""
+        wire = self.wire
+        assert wire is not None, "a frame without a connection"
+        body = header + wire.encode_payload(payload)
+        size = len(body)
+        if size > wire.send_bytes_max:
+            most = f"the {wire.name} framing carries at most {wire.send_bytes_max}"
+            return RequestRefused(f"too large to send: a frame of {size} bytes, and {most}")
+        self._put(size.to_bytes(wire.length_bytes, "big") + body)
+        return None
+
+    def data_to_send(self) -> bytes:
+        """All that waits to be sent; it is the caller's from now on."""
+        data = b"".join(self._outgoing)
+        self._outgoing, self.outgoing_bytes = [], 0
+        self.sent_bytes += len(data)
+        return data
+
+    def messages(self, data: bytes) -> Sequence[Message]:
+        """The messages that are complete with these bytes. Raises RemoteProtocolError, which has those before it."""
+        assert self.wire is not None, "bytes came without a connection"
+        self.received_bytes += len(data)
+        if self._hello and data:
+            if not data.startswith(self._hello):
+                raise RemoteProtocolError("header", f"it does not begin as a node of the {self.wire.name} framing does")
+            data, self._hello = data[len(self._hello) :], b""
+        return self._reader.feed(data)
+
+    def _put(self, data: bytes) -> None:
+        self._outgoing.append(data)
+        if not self.outgoing_bytes:
+            self.on_outgoing()
+        self.outgoing_bytes += len(data)

@@ -1,0 +1,196 @@
+"""Pushes in a row, with a bounded window of them unconfirmed, to one stream-partition or to many."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from stream_service.client.errors import PushesFailed
+from stream_service.client.ports import Port
+from stream_service.client.requests import Push
+from stream_service.client.sequence_machine import SequenceMachine
+from stream_service.client.session import Session
+from stream_service.extensions import Header
+from stream_service.names import partition_of
+
+WINDOW = 1_000
+"""How many pushes may wait for their confirm, unless the caller says otherwise."""
+UNSENT_BYTES_MAX = 64 * 1024
+"""A publisher that has encoded this much lets it be sent before it goes on."""
+PUBLISHER_ID_BYTES = 16
+
+
+class Publisher:
+    """Pushes to one stream-partition, at most `window` of them unconfirmed. A context manager.
+
+    When the block ends without an exception, everything has been answered; PushesFailed is raised if pushes failed
+    whose result nobody has taken, unless the publisher keeps failures (`keep_failed`) for its owner to look at.
+    Made by `Stream.publisher`.
+    """
+
+    def __init__(
+        self, session: Session, port: Port, window: int, sequences: SequenceMachine | None, keep_failed: bool
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"a window of {window}; at least 1 push must be allowed on its way")
+        self._session = session
+        self._port = port
+        self._window = window
+        self._sequenced = sequences is not None
+        self._keep_failed = keep_failed
+        self._lane = session.core.open_lane(port, sequences)
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self.close()
+        if kind is None:
+            _raise_failed(self.failed)
+
+    @property
+    def failed(self) -> Sequence[Push]:
+        """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
+        return () if self._keep_failed else tuple(self._lane.failed or ())
+
+    def close(self) -> None:
+        """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
+        self._session.core.close_lane(self._port, self._lane)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have been sent, or wait to be sent, without an answer."""
+        return len(self._lane.pushes)
+
+    async def push(self, data: bytes, *, key: bytes | None = None, headers: Sequence[Header] = ()) -> Push:
+        """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
+
+        key, headers: stored beside the data, by a protocol of our own (`node/stream_push/1`).
+        """
+        lane = self._lane
+        if len(lane.pushes) >= self._window:
+            while len(lane.pushes) >= self._window:
+                await self._session.shell.wait(lane.room())
+        elif self._session.core.link.outgoing_bytes > UNSENT_BYTES_MAX:
+            await self._session.shell.give_way()
+        if self._sequenced or key is not None or headers:
+            return lane.push_keyed(data, key, headers)
+        return lane.push(data)
+
+    async def wait(self, push: Push) -> int:
+        """The index of one push, once it is stored. Raises its error."""
+        try:
+            await self._session.finished(push, None)
+        finally:
+            self._taken(push)
+        return push.index
+
+    async def push_many(self, messages: Iterable[bytes]) -> list[int]:
+        """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
+        pushes = [await self.push(data) for data in messages]
+        await self.flush()
+        failed = [push for push in pushes if push.error is not None]
+        for push in failed:
+            self._taken(push)
+        _raise_failed(failed)
+        return [push.index for push in pushes]
+
+    async def flush(self) -> None:
+        """Wait until everything sent has been answered, one way or the other."""
+        while self._lane.pushes:
+            await self._session.shell.wait(self._lane.room())
+
+    def _taken(self, push: Push) -> None:
+        if self._lane.failed and push in self._lane.failed:
+            self._lane.failed.remove(push)
+
+
+class Turns:
+    """Chooses partitions: by key, or one after the other."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._next = 0
+
+    def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
+        """partition_key: stands in for the key."""
+        by = partition_key if partition_key is not None else key
+        if by is not None:
+            return partition_of(by, self._partitions)
+        chosen, self._next = self._next, (self._next + 1) % self._partitions
+        return chosen
+
+
+class PartitionedPublisher:
+    """Pushes to the partitions of a stream, by key or in turn; a window for each partition. A context manager.
+
+    Made by `PartitionedStream.publisher`; ends as a `Publisher` does.
+    """
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        self._publishers = publishers
+        self._turns = Turns(len(publishers))
+
+    async def __aenter__(self) -> PartitionedPublisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            for publisher in self._publishers:
+                publisher.close()
+        if kind is None:
+            _raise_failed([push for publisher in self._publishers for push in publisher.failed])
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have no answer, in all partitions."""
+        return sum(publisher.unconfirmed for publisher in self._publishers)
+
+    async def push(
+        self,
+        data: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition_key: bytes | None = None,
+    ) -> Push:
+        """Send one message to the partition of its key, or to the next partition where it has none.
+
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
+        """
+        return await self._publishers[self._turns.choose(key, partition_key)].push(data, key=key, headers=headers)
+
+    async def flush(self) -> None:
+        """Wait until everything sent has been answered, one way or the other."""
+        for publisher in self._publishers:
+            await publisher.flush()
+
+
+def _raise_failed(pushes: Sequence[Push]) -> None:
+    if pushes:
+        raise PushesFailed(pushes) from pushes[0].error
+
+
+def make_sequences(idempotent: bool, publisher_id: bytes | None, first_number: int) -> SequenceMachine | None:
+    """The numbers of an idempotent publisher; None for a plain one. A publisher id makes it idempotent."""
+    if publisher_id is not None:
+        if not publisher_id:
+            raise ValueError("a publisher id is not empty; leave it out to get a random one")
+        return SequenceMachine(publisher_id, first_number, None)
+    return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
+
+
+def _random_id() -> bytes:
+    return secrets.token_bytes(PUBLISHER_ID_BYTES)

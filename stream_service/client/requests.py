@@ -1,0 +1,134 @@
+"""What has been asked for and is waited for. `core` sends these and finishes them; the shells wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ockam.address import Address, Route
+from stream_service.client.errors import ClientError
+from stream_service.extensions import RICH_PUSH, Header, RichPush
+from stream_service.extensions import Sequence as Number
+from stream_service.protocol import PUSH, PushRequest
+
+if TYPE_CHECKING:
+    from stream_service.client.ports import Port
+    from stream_service.client.sequence_machine import Epoch
+
+PATIENCE_CHECKS = 2
+"""After so many checks without an answer a request is sent again (`ClientCore.check_progress`)."""
+
+
+class Waiting:
+    """Something that has been asked for: `done` with an `error`, or done with a result."""
+
+    __slots__ = ("_callbacks", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: ClientError | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, when this is done; at once if it is."""
+        if self.done:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Do not call back after all; safe to repeat."""
+        if self._callbacks is not None and callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+    def finish(self, error: ClientError | None = None) -> None:
+        """Only the first time counts."""
+        if self.done:
+            return
+        self.error = error
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            for callback in callbacks:
+                callback()
+
+
+class Push(Waiting):
+    """A message on its way; `index` is where it was stored, once done without an error."""
+
+    __slots__ = ("data", "index")
+
+    def __init__(self, data: bytes) -> None:
+        self.done = False
+        self.error = None
+        self._callbacks = None
+        self.data = data
+        self.index = -1
+
+    def result(self) -> int:
+        """Where the message was stored. Raises its error; and ValueError while there is no answer."""
+        if self.error is not None:
+            raise self.error
+        if not self.done:
+            raise ValueError("this push has no answer yet: wait for it, or flush its publisher")
+        return self.index
+
+    def payload(self, request_id: int) -> bytes:
+        return PUSH.encode_request(PushRequest(request_id, self.data))
+
+
+class KeyedPush(Push):
+    """A message with what is stored beside its data, and with its place in what its publisher sends, once it has one.
+
+    skipped: it was answered as out of order while one before it was still unanswered. sent_again: after a reconnect,
+    so that more than one copy of it may be on its way.
+    """
+
+    __slots__ = ("epoch", "headers", "key", "number", "sent_again", "skipped")
+
+    def __init__(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> None:
+        super().__init__(data)
+        self.key = key
+        self.headers = list(headers)
+        self.epoch: Epoch | None = None
+        self.number = 0
+        self.skipped = self.sent_again = False
+
+    def payload(self, request_id: int) -> bytes:
+        sequence = None if self.epoch is None else Number(self.epoch.publisher_id, self.number)
+        return RICH_PUSH.encode_request(RichPush(request_id, self.data, self.key, self.headers, sequence))
+
+
+class Call(Waiting):
+    """A request with its own return address; `answers` are the payloads that came, `wanted` of them.
+
+    target: a route from the node connected to, or a stream. patience: how many checks it may be without an answer
+    before it is sent again.
+    """
+
+    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "target", "wanted")
+
+    def __init__(
+        self, target: Route | Port, payload: bytes, wanted: int, address: Address, patience: int = PATIENCE_CHECKS
+    ) -> None:
+        super().__init__()
+        self.target = target
+        self.payload = payload
+        self.wanted = wanted
+        self.address = address
+        self.patience = patience
+        self.checks = 0
+        self.answers: list[bytes] = []
+        self.return_routes: list[Route] = []
+
+
+class Create(Call):
+    """A request for a stream. made: its ports, once they have been taken into use."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
+        super().__init__(target, payload, wanted, address)
+        self.made: list[Port] | None = None

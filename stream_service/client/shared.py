@@ -1,0 +1,167 @@
+"""A consumer that shares the partitions of a stream with others of its kind. Who has which, its membership tells.
+
+Membership is somebody else's business: `index_service.client_leases.LeaseMember` keeps it by leases with fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, Unpack
+
+from stream_service.client.consumer import BaseConsumer
+from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Part, Positions
+from stream_service.client.errors import LeaseLost
+from stream_service.extensions import RichMessage
+
+if TYPE_CHECKING:
+    from stream_service.client.streams import Stream
+
+
+class Membership(Positions, Protocol):
+    """One member of those that share a stream. What it saves is refused once its lease of that partition is over."""
+
+    def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
+        """Begin to ask for partitions, and keep what is got. on_change: called when `check` has news."""
+        ...
+
+    def check(self) -> tuple[set[int], set[int]]:
+        """The partitions held now, and those of them that are asked back for others. Raises what ended membership."""
+        ...
+
+    def find_fence(self, partition: int) -> int | None:
+        """The fence of the lease that is held now, by this process's clock; None where there is none."""
+        ...
+
+    def give_back(self, partition: int) -> None:
+        """Somebody else may have it now."""
+        ...
+
+    async def leave(self) -> None:
+        """Give everything back and ask for no more. Safe to repeat."""
+        ...
+
+    def leave_nowait(self) -> None:
+        """The same without waiting; where it does not arrive, the leases run out."""
+        ...
+
+
+class SharedConsumer(BaseConsumer):
+    """Iterates over the partitions that this member holds at the moment. A context manager: it leaves at the end.
+
+    A partition that is asked back is saved and given up between two messages, without stopping the others. One whose
+    lease is lost (this process was too slow, or cut off) raises LeaseLost inside the iterator, which may then be taken
+    up again.
+    """
+
+    def __init__(
+        self, partitions: Sequence[Stream], membership: Membership, **options: Unpack[ConsumerArguments]
+    ) -> None:
+        """partitions: all of the stream."""
+        super().__init__(partitions, membership, ConsumerOptions(**options))
+        self._stream_name = partitions[0].name
+        self._by_partition = {stream.partition: stream.port for stream in partitions}
+        self._membership = membership
+        self._fences: dict[int, int] = {}
+        self._joined = False
+
+    async def __aenter__(self) -> Self:
+        self._join()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.save(with_last=True)
+                await self._membership.leave()
+            else:
+                self._consumption.save_nowait()
+        finally:
+            self._membership.leave_nowait()
+            self._consumption.stop()
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, RichMessage]]:
+        return self.messages()
+
+    @property
+    def fences(self) -> dict[int, int]:
+        """By partition, the fence under which its messages are handed out. Pass it to what must not be done twice."""
+        return dict(self._fences)
+
+    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[tuple[int, RichMessage], None]:
+        """Partition and message, in order within each; for ever, or until the partitions held have no more.
+
+        Raises LeaseLost, and may then be called again.
+        """
+        consumption = self._consumption
+        self._join()
+        consumption.begin()
+        while True:
+            await self._follow_leases()
+            part = await consumption.next_part(stop_at_end and bool(consumption.parts))
+            if part is None:
+                if stop_at_end and consumption.parts and consumption.has_ended():
+                    return
+                continue
+            while part.at < len(part.messages) and not consumption.woken and self._is_held(part):
+                message = part.messages[part.at]
+                part.at += 1
+                part.handed_index = message.index + 1
+                yield part.partition, message
+                if self._is_held(part):
+                    consumption.commit()
+
+    async def save(self, *, with_last: bool = False) -> None:
+        """Save the positions now; they are kept when this returns. with_last: as `Consumer.save`. Raises LeaseLost."""
+        await super().save(with_last=with_last)
+        await self._follow_leases()
+
+    def _join(self) -> None:
+        if not self._joined:
+            self._joined = True
+            self._membership.join(self._stream_name, len(self._by_partition), self._consumption.wake)
+
+    def _is_held(self, part: Part) -> bool:
+        """Whether the lease under which the part is read is held still."""
+        return self._membership.find_fence(part.partition) == self._fences.get(part.partition)
+
+    async def _follow_leases(self) -> None:
+        """Give back what is asked back, begin what has been got. Raises LeaseLost for what is gone."""
+        self._consumption.woken = False
+        held, asked_back = self._membership.check()
+        lost = self._drop_lost()
+        returned = asked_back & self._fences.keys()
+        if returned:
+            await self._consumption.save(returned)
+            lost |= self._drop_lost()
+            for partition in returned & self._fences.keys():
+                self._drop(partition)
+        for partition in asked_back:
+            self._membership.give_back(partition)
+        await self._begin(sorted(held - asked_back - self._fences.keys()))
+        if lost:
+            raise LeaseLost(self._stream_name, lost)
+
+    def _drop_lost(self) -> set[int]:
+        """Read no more of what is no longer held under the fence that it was begun with."""
+        find_fence = self._membership.find_fence
+        lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
+        for partition in lost:
+            self._drop(partition)
+        return lost
+
+    async def _begin(self, partitions: Sequence[int]) -> None:
+        """Read these too, each from where the one who had it before saved."""
+        fences = {partition: self._membership.find_fence(partition) for partition in partitions}
+        await self._consumption.add([self._by_partition[partition] for partition in partitions])
+        for partition, fence in fences.items():
+            if fence is not None and self._membership.find_fence(partition) == fence:
+                self._fences[partition] = fence
+            else:
+                self._consumption.drop(partition)
+
+    def _drop(self, partition: int) -> None:
+        del self._fences[partition]
+        self._consumption.drop(partition)
