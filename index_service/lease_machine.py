@@ -131,6 +131,7 @@ class LeaseMachine:
                 member.partitions = max(member.partitions, row.partition + 1)
                 member.leases.add(row.partition)
                 member.target.add(row.partition)
+        self._rebalance()
 
     @property
     def members(self) -> int:
