@@ -45,7 +45,7 @@ def run(command: Callable[[], object]) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        typer.echo(f"stream-node: {first_cause(error)}", err=True)
+        typer.echo(f"stream-node: {' '.join(str(first_cause(error)).split())}", err=True)
         return code
     return 0
 
@@ -54,17 +54,20 @@ def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
     from ockam.errors import InvalidAddress
     from storage.errors import StorageError
+    from stream_node.backup import BackupError
     from stream_node.bench.errors import UnknownBench
     from stream_node.config import ConfigError
+    from stream_node.contexts import ContextError
     from stream_node.demo.errors import DemoFailed
     from stream_service.client.errors import ClientError, NodeUnreachable
 
     cause = first_cause(error)
     if isinstance(cause, NodeUnreachable):
         return UNREACHABLE
-    if isinstance(cause, ConfigError | InvalidAddress | UnknownBench):
+    if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench):
         return WRONG_USAGE
-    return FAILED if isinstance(cause, ClientError | StorageError | OSError | DemoFailed) else None
+    ours = BackupError | ClientError | StorageError | OSError | DemoFailed
+    return FAILED if isinstance(cause, ours) else None
 
 
 def first_cause(error: BaseException) -> BaseException:
