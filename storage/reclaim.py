@@ -1,6 +1,7 @@
 """Gives pages that nothing uses any more back to the disk, a few at a time. What is deleted is others' business.
 
-The file becomes shorter at the checkpoint that follows.
+The file becomes shorter at the checkpoint that follows. Pages are asked for one at a time: the statement gives one
+back at each step, and the driver, seeing no columns, takes only the first.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ class Reclaim(Operation):
         self.pages_left = 0
 
     def apply(self, session: Session) -> None:
-        free = int(session.connection.execute("PRAGMA freelist_count").fetchone()[0])
-        count = min(self.pages, free - self.keep)
-        if count > 0:
-            session.connection.execute(f"PRAGMA incremental_vacuum({count})").fetchall()
-        self.pages_left = free - max(0, count)
+        execute = session.connection.execute
+        count = min(self.pages, _free_pages(session) - self.keep)
+        for _ in range(count):
+            execute("PRAGMA incremental_vacuum(1)")
+        self.pages_left = _free_pages(session)
+
+
+def _free_pages(session: Session) -> int:
+    return int(session.connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -25,7 +25,7 @@ CHECKPOINT_BYTES = 8 * 1024 * 1024
 CHECKPOINT_COMMITS = 1_000
 """The log is copied into the file after this much data or this many commits (about five pages each), when
 nothing waits, or after four times as much, whatever waits."""
-WAL_PAGES_MAX = 16_384
+WAL_PAGES_MAX = 8_192
 """With this many pages (64 MiB) in the log although it was copied before, readers kept it from beginning
 anew; then the next copy waits for them, for `CHECKPOINT_WAIT_MS` at most."""
 CHECKPOINT_WAIT_MS = 100

@@ -16,9 +16,9 @@ from stream_service.workers.directory import StreamDirectory
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
 """Between two steps that follow each other."""
-RECLAIM_PAGES = 64
+RECLAIM_PAGES = 32
 """Given back in one transaction: a quarter of a megabyte, some milliseconds."""
-FREE_PAGES_KEPT = 256
+FREE_PAGES_KEPT = 128
 """Free pages that are left in the file for the next messages."""
 
 ADDRESS = local("node_retention")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
-from storage.database import FILE_NAME, Database
+from storage.database import FILE_NAME, PAGE_BYTES, Database
 from storage.failpoint import SITES
 from storage.lock import FILE_NAME as LOCK_NAME
 from tests.storage.crash_samples import confirmed_of, need_strace, run_child, stored_batches
@@ -187,7 +187,7 @@ def _batches_with_log(directory: Path, file: bytes, log: bytes) -> int:
 
 def test_a_log_cut_anywhere_leaves_a_prefix_of_whole_batches(tmp_path: Path, written: tuple[bytes, bytes]) -> None:
     file, log = written
-    header_bytes, frame_bytes = 32, 24 + 4096
+    header_bytes, frame_bytes = 32, 24 + PAGE_BYTES
     frames = [header_bytes + n * frame_bytes for n in range((len(log) - header_bytes) // frame_bytes + 1)]
     assert frames[-1] == len(log)
     near = [offset + step for offset in frames[::5] for step in (-1, 1)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage import checksum
 from storage import verify as verification
 from storage.contract import Append
-from storage.database import FILE_NAME, Database
+from storage.database import FILE_NAME, PAGE_BYTES, Database
 from storage.errors import DatabaseCorrupt
 from storage.schema import APPLICATION_ID
 from storage.verify import VerifyReport, verify
@@ -174,7 +174,7 @@ def test_damage_to_the_file_is_a_problem(tmp_path: Path) -> None:
     database.close()
     path = tmp_path / FILE_NAME
     content = bytearray(path.read_bytes())
-    content[30 * 4096 : 31 * 4096] = bytes(4096)
+    content[30 * PAGE_BYTES : 31 * PAGE_BYTES] = bytes(PAGE_BYTES)
     path.write_bytes(content)
     database = Database.open(tmp_path)
     report = report_of(database)

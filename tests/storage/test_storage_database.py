@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
-from storage.database import FILE_NAME, FILE_PRAGMAS, PRAGMAS, Database
+from storage.database import FILE_NAME, FILE_PRAGMAS, PAGE_BYTES, PRAGMAS, Database
 from storage.errors import (
     DatabaseCorrupt,
     DatabaseInUse,
@@ -153,7 +153,7 @@ def _damage_structure(directory: Path) -> None:
     database.close()
     with (directory / FILE_NAME).open("r+b") as file:
         size_bytes = file.seek(0, os.SEEK_END)
-        start = size_bytes // 4096 // 2 * 4096
+        start = size_bytes // PAGE_BYTES // 2 * PAGE_BYTES
         file.seek(start)
         file.write(b"\xff" * (size_bytes - start))
 

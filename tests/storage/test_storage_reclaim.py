@@ -1,0 +1,49 @@
+"""Goal: what is deleted goes back to the disk, in the steps asked for. Method: a real file, its size before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.contract import Append
+from storage.database import PAGE_BYTES, Database
+from storage.reclaim import Reclaim
+from storage.session import SqliteSession
+from storage.verify import verify
+
+MESSAGES, MESSAGE_BYTES = 20_000, 1024
+
+
+def reclaim(session: SqliteSession, pages: int, keep: int) -> int:
+    """One step in its own transaction; how many pages are free afterwards."""
+    operation = Reclaim(pages, keep, on_done=lambda done: None)
+    session.begin()
+    operation.apply(session)
+    session.commit()
+    return operation.pages_left
+
+
+def test_half_deleted_the_file_shrinks_to_a_little_above_what_is_left(tmp_path: Path) -> None:
+    database = Database.open(tmp_path)
+    session = database.session()
+    session.begin()
+    stream_id = session.log.ensure_stream("s", 0, 0).stream_id
+    session.log.append([Append(stream_id, 0, 1, [bytes(MESSAGE_BYTES)] * MESSAGES)])
+    session.commit()
+    session.begin()
+    session.log.truncate_before(stream_id, MESSAGES // 2)
+    session.commit()
+    session.checkpoint("TRUNCATE")
+    before_bytes = database.path.stat().st_size
+
+    free = reclaim(session, 0, 0)
+    assert reclaim(session, 10, 0) == free - 10
+    assert reclaim(session, 10**6, 100) == 100
+    assert reclaim(session, 10, 100) == 100
+    session.checkpoint("TRUNCATE")
+
+    after_bytes = database.path.stat().st_size
+    assert after_bytes <= before_bytes - (free - 100) * PAGE_BYTES
+    assert after_bytes - 100 * PAGE_BYTES < 1.3 * MESSAGE_BYTES * MESSAGES / 2
+    assert verify(session).sound
+    session.close()
+    database.close()
