@@ -1,4 +1,4 @@
-"""Goal: what is deleted goes back to the disk, in the steps asked for. Method: a real file, its size before and after."""
+"""Goal: deleted space goes back to the disk, in the steps asked for. Method: a real file, its size before and after."""
 
 from __future__ import annotations
 
