@@ -14,7 +14,7 @@ and `persist` never has to merge two counts of one block.
 How is a branch persisted correctly? With D the blocks of the store's branch that are not on the new one, and I
 those of the new branch that the store lacks:
 
-1. Hold both heads: nothing of D or I can be dropped on the way.
+1. Hold the new head: nothing of I can be dropped on the way. D is stored, and what is stored is not dropped.
 2. Put the bodies of D where every reader looks. The bodies of I are in memory and stay there.
 3. The store deletes D and adds I in one transaction: one call, `BlockStore.put(I, D)`.
 4. Only then do the bodies of I leave memory, and those of D enter it under the counts they always had.
@@ -153,7 +153,7 @@ class BlockManager:
         self._persister.persist(head, store_name)
 
     def get_reference_count(self, block_id: str) -> ReferenceCount:
-        """Raises UnknownBlock."""
+        """Its counts now; blocks of a persist under way may count twice at their parent. Raises UnknownBlock."""
         with self._known.lock():
             self._known.get_many_locked((block_id,))
             entry = self._known.tree.find_references(block_id)

@@ -8,12 +8,11 @@ and the next call here asks again.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from threading import Lock
 
 import msgspec
 
-from block_manager.block import NULL_BLOCK_ID, Block
+from block_manager.block import Block
 from block_manager.errors import BlockConflict, IntegrityBroken
 from block_manager.holds import BlockIterator, Hold
 from block_manager.known_blocks import KnownBlocks
@@ -24,8 +23,8 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 class PersistStatistics(msgspec.Struct, frozen=True):
     """Since the start. persist_count: those that changed a store; failed_count: those whose store raised;
-    stored_count, displaced_count: blocks that stores took and gave up; in_doubt: whether the outcome of the
-    last failure is still unknown."""
+    stored_count, displaced_count: blocks that stores took and gave up. in_doubt: whether one is under way, or has
+    failed and its outcome is not known yet."""
 
     persist_count: int
     failed_count: int
@@ -65,24 +64,20 @@ class Persister:
         """As `BlockManager.persist`.
 
         1. Settle what an earlier failure left in doubt.
-        2. Hold the new head and the store's, so that nothing of either branch is dropped meanwhile.
-        3. Find what the store lacks, and what it has beside the new branch; if it lacks nothing, stop.
+        2. Hold the new head, so that nothing of its branch is dropped meanwhile. The store keeps its own.
+        3. Where the store has the new head, stop. Find what it lacks, and what it has beside the new branch.
         4. Tell everybody who reads where the displaced blocks will be.
         5. The store deletes and adds in one step. If it raises, ask it what it has.
         6. Bodies that are stored leave the tree, bodies that are displaced come back under their counts.
         """
         known = self._known
-        with self._lock, ExitStack() as holds:
+        with self._lock:
             self._settle_doubt()
             with known.lock():
                 store = known.stores.get(store_name)
-            holds.enter_context(Hold(known, head))
-            stored_head = next(store.iter(), None)
-            if stored_head is not None:
-                holds.enter_context(Hold(known, stored_head.block_id))
-            transfer = self._plan(store_name, head, stored_head)
-            if transfer.inserted:
-                self._move(store, transfer)
+            with Hold(known, head):
+                if next(store.get((head,)), None) is None:
+                    self._move(store, self._plan(store, store_name, head))
 
     def check(self) -> None:
         """As `BlockManager.check_integrity`."""
@@ -112,19 +107,27 @@ class Persister:
         if block.previous_id not in shared and tree.find(block.previous_id) is not None:
             raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
 
-    def _plan(self, store_name: str, head: str, stored_head: Block | None) -> Transfer:
+    def _plan(self, store: BlockStore, store_name: str, head: str) -> Transfer:
+        """What must change. Where the branches meet below the store's oldest block, everything does."""
+        stored_head = next(store.iter(), None)
         if stored_head is None:
             return Transfer(store_name, tuple(reversed(self._branch(head))), (), (), None)
-        inserted = tuple(reversed(self._diff(head, stored_head.block_id)))
-        displaced = tuple(self._diff(stored_head.block_id, head)) if inserted else ()
-        if not displaced:
-            return Transfer(store_name, inserted, (), (), None)
-        known, oldest = self._known, displaced[-1]
-        with known.lock():
-            elsewhere = known.stores.find_many((block.block_id for block in displaced), besides=store_name)
-            rooted = oldest.previous_id == NULL_BLOCK_ID or known.find_locked(oldest.previous_id) is not None
+        beside_ids = {block.block_id for block in self._diff(stored_head.block_id, head)}
+        displaced: list[Block] = []
+        for block in store.iter():
+            if block.block_id not in beside_ids:
+                inserted = self._diff(head, stored_head.block_id)
+                root_id = None
+                break
+            displaced.append(block)
+        else:
+            inserted = self._branch(head)
+            root_id = displaced[-1].block_id
+        with self._known.lock():
+            displaced_ids = [block.block_id for block in displaced]
+            elsewhere = self._known.stores.find_many(displaced_ids, besides=store_name)
         returning = tuple(block for block in displaced if block.block_id not in elsewhere)
-        return Transfer(store_name, inserted, displaced, returning, None if rooted else oldest.block_id)
+        return Transfer(store_name, tuple(reversed(inserted)), tuple(displaced), returning, root_id)
 
     def _branch(self, tip: str) -> list[Block]:
         return list(BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip)))

@@ -19,7 +19,7 @@ class Transfer(msgspec.Struct, frozen=True):
     """What one persist changes in one store.
 
     inserted: what the store gets, oldest first. displaced: what it gives up, newest first; returning: those of
-    them that no other store has. root_id: of the displaced block whose parent nobody has, if there is one.
+    them that no other store has. root_id: of the store's oldest block, if it is displaced.
     """
 
     store_name: str

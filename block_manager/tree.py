@@ -132,7 +132,7 @@ class ForkTree:
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
         """Blocks that no store has any more, children first: back under the counts they have.
 
-        Those that nothing refers to are dropped at once. root_id: of the one whose parent nobody knows.
+        Those that nothing refers to are dropped at once. root_id: of the one whose parent may be nowhere.
         """
         for block in displaced:
             self._insert(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from block_manager import NULL_BLOCK_ID, Block, BlockManager, BlockStoreError, MemoryStore
+from block_manager import NULL_BLOCK_ID, Block, BlockManager, BlockStore, BlockStoreError, MemoryStore
 
 
 def chain(ids: str, parent: str = NULL_BLOCK_ID, number: int = 1) -> list[Block]:
@@ -35,28 +35,33 @@ class StoreBroken(BlockStoreError):
     """What `FaultyStore` raises."""
 
 
-class FaultyStore(MemoryStore):
-    """Fails as told. before, after: the next `put` raises before or after it was done; unreadable: so many of
-    the next `get` raise; partial: the next `put` breaks its promise and only deletes. Hooks run in the
-    middle of every `put`: while nothing is done, and when all is done and nobody was told."""
+class FaultyStore:
+    """Another store, by default in memory, that fails as told.
 
-    def __init__(self, blocks: Sequence[Block] = ()) -> None:
+    before, after: the next `put` raises before or after it was done; partial: the next `put` breaks its promise,
+    deletes only, and raises. blind: how many of the `get` behind such a `put` raise; unreadable: how many of the
+    next. Hooks run in the middle of every `put`: while nothing is done, and when all is done and nobody knows.
+    """
+
+    def __init__(self, blocks: Sequence[Block] = (), *, store: BlockStore | None = None) -> None:
+        self._store: BlockStore = MemoryStore(blocks) if store is None else store
         self.before = self.after = self.partial = False
-        self.unreadable = 0
+        self.blind = self.unreadable = 0
         self.on_begin: Callable[[], None] = lambda: None
         self.on_done: Callable[[], None] = lambda: None
-        super().__init__(blocks)
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
         self.on_begin()
         before, after, partial = self.before, self.after, self.partial
         self.before = self.after = self.partial = False
+        if before or after or partial:
+            self.unreadable, self.blind = self.blind, 0
         if before:
             raise StoreBroken("before")
         if partial:
-            super().delete(displaced_ids)
+            self._store.delete(displaced_ids)
             raise StoreBroken("in the middle")
-        super().put(blocks, displaced_ids)
+        self._store.put(blocks, displaced_ids)
         self.on_done()
         if after:
             raise StoreBroken("after")
@@ -65,4 +70,10 @@ class FaultyStore(MemoryStore):
         if self.unreadable:
             self.unreadable -= 1
             raise StoreBroken("unreadable")
-        return super().get(block_ids)
+        return self._store.get(block_ids)
+
+    def iter(self) -> Iterator[Block]:
+        return self._store.iter()
+
+    def delete(self, block_ids: Sequence[str]) -> list[Block]:
+        return self._store.delete(block_ids)

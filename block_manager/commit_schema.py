@@ -1,0 +1,109 @@
+"""The table of the commit store, its statements, and what a row is. It runs nothing.
+
+One row a block, of any number of stores. The primary key is (store, number): a store holds one branch, whose
+numbers increase, so a second block of one number cannot get in, and the head is the last key of the store.
+
+checksum: CRC-32 of the data, begun with that of `number:previous_id:block_id`; it finds damage, and rows whose
+parts changed places. It does not resist an attacker.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+from zlib import crc32
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    literal_column,
+    select,
+)
+from sqlalchemy import delete as delete_from
+from sqlalchemy import insert as insert_into
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
+from block_manager.block import Block
+from block_manager.errors import BlockStoreError
+from storage.schema import metadata
+from storage.statements import compiled
+
+commit_blocks = Table(
+    "commit_blocks",
+    metadata,
+    Column("store", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("block_id", Text, nullable=False),
+    Column("previous_id", Text, nullable=False),
+    Column("checksum", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    UniqueConstraint("store", "block_id"),
+)
+
+NUMBER_MIN: Final = -(2**63)
+NUMBER_MAX: Final = 2**63 - 1
+"""What an SQLite integer holds."""
+
+Row: TypeAlias = tuple[int, str, str, int, bytes]
+"""number, block id, previous id, checksum, data."""
+
+_columns = commit_blocks.c
+_of_store = _columns.store == bindparam("store")
+_of_block = _of_store & (_columns.block_id == bindparam("block_id"))
+_newest = select(_columns.number, _columns.block_id).where(_of_store).order_by(_columns.number.desc())
+_page = _newest.limit(bindparam("limit", type_=Integer)).offset(literal_column("0"))
+
+CREATE_TABLE: Final = str(CreateTable(commit_blocks, if_not_exists=True).compile(dialect=sqlite.dialect()))
+INSERT: Final = compiled(
+    insert_into(commit_blocks), *("store", "number", "block_id", "previous_id", "checksum", "data")
+)
+DELETE: Final = compiled(delete_from(commit_blocks).where(_of_block), *("store", "block_id"))
+FIND: Final = compiled(
+    select(_columns.number, _columns.block_id, _columns.previous_id, _columns.checksum, _columns.data).where(_of_block),
+    *("store", "block_id"),
+)
+FIND_NUMBER: Final = compiled(select(_columns.number).where(_of_block), *("store", "block_id"))
+NEWEST: Final = compiled(_page, *("store", "limit"))
+"""number and block id of the newest blocks, newest first."""
+NEWEST_BELOW: Final = compiled(_page.where(_columns.number < bindparam("number")), *("store", "number", "limit"))
+"""The same, of the blocks below a number."""
+
+
+def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, bytes]:
+    """The parameters of INSERT. Raises BlockStoreError for what SQLite cannot hold."""
+    if not NUMBER_MIN <= block.number <= NUMBER_MAX:
+        raise BlockStoreError(f"block {block.block_id} has number {block.number}, which a commit store cannot hold")
+    if not (is_text(block.block_id) and is_text(block.previous_id)):
+        raise BlockStoreError(f"block {block.block_id!r} has an id that cannot be written as UTF-8")
+    return store_name, block.number, block.block_id, block.previous_id, _checksum(block), block.data
+
+
+def is_text(block_id: str) -> bool:
+    """Whether UTF-8 can write it; SQLite has no block whose id it cannot."""
+    try:
+        block_id.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def block_of(row: Row) -> Block:
+    """Raises BlockStoreError where it is not what was written."""
+    number, block_id, previous_id, checksum, data = row
+    block = Block(block_id, previous_id, number, data)
+    if _checksum(block) != checksum:
+        raise BlockStoreError(
+            f"block {block_id} in the commit store is damaged; stop the node, keep a copy of the data directory, "
+            "then restore a backup or let the block come again from another node"
+        )
+    return block
+
+
+def _checksum(block: Block) -> int:
+    return crc32(block.data, crc32(f"{block.number}:{block.previous_id}:{block.block_id}".encode()))

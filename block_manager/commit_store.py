@@ -1,0 +1,169 @@
+"""A block store on disk: the committed branch in one table of the node's database, with an LRU cache above it.
+
+All writes go to disk at once, each `put` and each `delete` as one transaction. The cache keeps the last N
+blocks that were used, where "used" is a read or a write (RFC block-manager, "Internal Representation").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from block_manager import commit_schema as sql
+from block_manager.block import Block
+from block_manager.commit_table import CommitTable
+from block_manager.errors import BlockManagerError, BlockStoreError
+from block_manager.lru import LruCache
+from block_manager.store import changed_error
+from block_manager.transactions import Transactions
+from storage.errors import StorageError
+
+CACHED_BLOCKS_MAX: Final = 256
+"""Blocks kept in memory unless told otherwise: deeper than forks go, small beside what else a node keeps."""
+
+
+class CommitStoreStatistics(msgspec.Struct, frozen=True):
+    """Since the start. hit_count, miss_count: blocks found in the cache, and on disk; write_count: transactions.
+    cached_count: blocks in the cache now."""
+
+    hit_count: int
+    miss_count: int
+    write_count: int
+    cached_count: int
+
+
+class CommitStore:
+    """A `BlockStore` whose blocks survive the process.
+
+    Invariant: what the cache has is on disk, except while a write runs. Reads pass the cache by as long, and a
+    read that saw a write begin or end leaves nothing in it.
+    """
+
+    def __init__(
+        self, transactions: Transactions, name: str = "commit", *, cached_blocks_max: int = CACHED_BLOCKS_MAX
+    ) -> None:
+        """name: which of the branches in the database. Raises BlockStoreError."""
+        self._transactions = transactions
+        self._name = name
+        self._table = CommitTable(name)
+        self._write_lock = Lock()
+        self._lock = Lock()
+        self._cache = LruCache(cached_blocks_max)
+        self._writing = False
+        self._generation = 0
+        self._hit_count = 0
+        self._miss_count = 0
+        self._write_count = 0
+        with self._mapped_errors("be opened"):
+            transactions.write(self._table.ensure)
+
+    def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
+        with self._changing():
+            problem = self._transactions.write(
+                lambda connection: self._table.exchange(connection, blocks, displaced_ids)
+            )
+            if problem is not None:
+                raise problem
+            self._update_cache(displaced_ids, blocks)
+
+    def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
+        wanted = list(block_ids)
+        with self._lock:
+            generation, by_cache = self._generation, not self._writing
+            cached = self._find_cached(wanted) if by_cache else {}
+        read = self._read([block_id for block_id in wanted if block_id not in cached])
+        with self._lock:
+            by_cache = by_cache and generation == self._generation
+            if by_cache:
+                for block in read.values():
+                    self._cache.use(block)
+        if cached and not by_cache:
+            cached, read = {}, self._read(wanted)
+        found = cached | read
+        return iter([found[block_id] for block_id in wanted if block_id in found])
+
+    def iter(self) -> Iterator[Block]:
+        last: Block | None = None
+        while page := self._read_page(last):
+            for block_id in page:
+                block = next(self.get((block_id,)), None)
+                if block is None or (last is not None and last.previous_id != block_id):
+                    raise changed_error(block_id if last is None else last.block_id)
+                yield block
+                last = block
+
+    def delete(self, block_ids: Sequence[str]) -> list[Block]:
+        with self._changing():
+            result = self._transactions.write(lambda connection: self._table.delete(connection, block_ids))
+            if isinstance(result, BlockManagerError):
+                raise result
+            self._update_cache(block_ids, ())
+            return result
+
+    def statistics(self) -> CommitStoreStatistics:
+        with self._lock:
+            return CommitStoreStatistics(
+                self._hit_count, self._miss_count, self._write_count, len(self._cache.block_ids())
+            )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One write. Where it fails the cache forgets everything: a commit may fail after it was done."""
+        with self._write_lock, self._mapped_errors("be written"):
+            self._mark(writing=True)
+            try:
+                yield
+                self._write_count += 1
+            except BaseException:
+                with self._lock:
+                    self._cache.clear()
+                raise
+            finally:
+                self._mark(writing=False)
+
+    def _mark(self, *, writing: bool) -> None:
+        with self._lock:
+            self._writing = writing
+            self._generation += 1
+
+    def _update_cache(self, deleted_ids: Iterable[str], blocks: Iterable[Block]) -> None:
+        with self._lock:
+            for block_id in deleted_ids:
+                self._cache.discard(block_id)
+            for block in blocks:
+                self._cache.use(block)
+
+    def _find_cached(self, block_ids: Iterable[str]) -> dict[str, Block]:
+        found = ((block_id, self._cache.find(block_id)) for block_id in block_ids)
+        cached = {block_id: block for block_id, block in found if block is not None}
+        self._hit_count += len(cached)
+        return cached
+
+    def _read(self, block_ids: Sequence[str]) -> dict[str, Block]:
+        """Those that are on disk, at one moment."""
+        if not block_ids:
+            return {}
+        with self._mapped_errors("be read"):
+            rows = self._transactions.read(lambda connection: self._table.select(connection, block_ids))
+        with self._lock:
+            self._miss_count += len(rows)
+        return {row[1]: sql.block_of(row) for row in rows}
+
+    def _read_page(self, last: Block | None) -> list[str]:
+        with self._mapped_errors("be read"):
+            page = self._transactions.read(lambda connection: self._table.select_ids(connection, last))
+        if page is None:
+            assert last is not None, "the beginning is always there"
+            raise changed_error(last.block_id)
+        return page
+
+    @contextmanager
+    def _mapped_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError as error:
+            raise BlockStoreError(f"the commit store {self._name!r} cannot {what}: {error}") from error

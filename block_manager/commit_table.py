@@ -1,0 +1,88 @@
+"""The rows of one commit store, seen through a connection inside a transaction. It begins and commits nothing.
+
+What a caller did wrong is returned, not raised: the transaction may be shared with the work of others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from block_manager import commit_schema as sql
+from block_manager.block import Block
+from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBlock
+from block_manager.store import check_follows
+
+PAGE_IDS = 64
+"""How many ids a walk reads ahead."""
+
+
+class CommitTable:
+    """store_name: whose rows. Every method raises sqlite3.Error."""
+
+    def __init__(self, store_name: str) -> None:
+        self._store_name = store_name
+
+    def ensure(self, connection: sqlite3.Connection) -> None:
+        """Make the table, where the database was opened before this package was loaded."""
+        connection.execute(sql.CREATE_TABLE)
+
+    def exchange(
+        self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
+    ) -> BlockManagerError | None:
+        """As `BlockStore.put`; or why not, and then nothing was changed."""
+        for block_id in displaced_ids:
+            if not self._has(connection, block_id):
+                return UnknownBlock(block_id)
+        try:
+            rows = [sql.row_of(self._store_name, block) for block in blocks]
+            check_follows(blocks, self._head_without(connection, set(displaced_ids)))
+        except BlockStoreError as problem:
+            return problem
+        for block in blocks:
+            if block.block_id not in displaced_ids and self._has(connection, block.block_id):
+                return BlockStoreError(f"block {block.block_id} is stored already")
+        connection.executemany(sql.DELETE, self._keys(displaced_ids))
+        connection.executemany(sql.INSERT, rows)
+        return None
+
+    def delete(self, connection: sqlite3.Connection, block_ids: Sequence[str]) -> list[Block] | BlockManagerError:
+        """As `BlockStore.delete`; or why not, and then nothing was changed."""
+        try:
+            blocks = {row[1]: sql.block_of(row) for row in self.select(connection, block_ids)}
+        except BlockStoreError as problem:
+            return problem
+        for block_id in block_ids:
+            if block_id not in blocks:
+                return UnknownBlock(block_id)
+        connection.executemany(sql.DELETE, self._keys(block_ids))
+        return [blocks[block_id] for block_id in block_ids]
+
+    def select(self, connection: sqlite3.Connection, block_ids: Iterable[str]) -> list[sql.Row]:
+        """Of those blocks that are here."""
+        rows: list[sql.Row] = []
+        for key in self._keys(block_ids):
+            rows += connection.execute(sql.FIND, key)
+        return rows
+
+    def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:
+        """The next ids below `last`, newest first, or that of the head alone. None where `last` is not here."""
+        if last is None:
+            rows = connection.execute(sql.NEWEST, (self._store_name, 1))
+        elif self._has(connection, last.block_id):
+            rows = connection.execute(sql.NEWEST_BELOW, (self._store_name, last.number, PAGE_IDS))
+        else:
+            return None
+        return [block_id for _, block_id in rows]
+
+    def _head_without(self, connection: sqlite3.Connection, displaced_ids: set[str]) -> Block | None:
+        newest = connection.execute(sql.NEWEST, (self._store_name, len(displaced_ids) + 1))
+        kept = (Block(block_id, "", number) for number, block_id in newest if block_id not in displaced_ids)
+        return next(kept, None)
+
+    def _has(self, connection: sqlite3.Connection, block_id: str) -> bool:
+        return any(connection.execute(sql.FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
+
+    def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
+        """Without what cannot be here, and what the driver would refuse to look for."""
+        return [(self._store_name, block_id) for block_id in block_ids if sql.is_text(block_id)]

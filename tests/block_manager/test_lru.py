@@ -1,0 +1,55 @@
+"""The cache of the blocks used last."""
+
+from __future__ import annotations
+
+from block_manager.lru import LruCache
+from tests.block_manager.samples import chain
+
+A, B, C, D = chain("A B C D")
+
+
+def filled(block_count_max: int = 3) -> LruCache:
+    cache = LruCache(block_count_max)
+    for block in (A, B, C):
+        cache.use(block)
+    return cache
+
+
+def test_the_block_used_longest_ago_leaves() -> None:
+    cache = filled()
+    cache.use(D)
+    assert cache.block_ids() == ["B", "C", "D"]
+    assert cache.find("A") is None
+
+
+def test_a_read_is_a_use() -> None:
+    cache = filled()
+    assert cache.find("A") == A
+    cache.use(D)
+    assert cache.block_ids() == ["C", "A", "D"]
+
+
+def test_a_second_write_is_a_use() -> None:
+    cache = filled()
+    cache.use(A)
+    cache.use(D)
+    assert cache.block_ids() == ["C", "A", "D"]
+
+
+def test_a_read_of_what_is_not_there_is_none() -> None:
+    cache = filled()
+    assert cache.find("D") is None
+    cache.discard("D")
+    assert cache.block_ids() == ["A", "B", "C"]
+
+
+def test_discard_and_clear() -> None:
+    cache = filled()
+    cache.discard("B")
+    assert cache.block_ids() == ["A", "C"]
+    cache.clear()
+    assert cache.block_ids() == []
+
+
+def test_a_cache_of_nothing() -> None:
+    assert filled(0).block_ids() == []
