@@ -14,22 +14,26 @@ import typer
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 
-app = typer.Typer(
-    name="stream-node",
-    help="A self-hosted node of durable, ordered streams.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
+
+def build() -> typer.Typer:
+    """The whole command, with every verb."""
+    from stream_node.cli import operate, serve, streams
+
+    app = typer.Typer(
+        name="stream-node",
+        help="A self-hosted node of durable, ordered streams.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+    )
+    for commands in (serve.register, streams.register, operate.register):
+        commands(app)
+    return app
 
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
-    from stream_node.cli import operate, serve, streams
-
-    for commands in (serve.register, streams.register, operate.register):
-        commands(app)
-    sys.exit(run(app))
+    sys.exit(run(build()))
 
 
 def run(command: Callable[[], object]) -> int:

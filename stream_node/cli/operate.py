@@ -2,68 +2,57 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stream_node.cli.streams import JsonOption
+from stream_node.cli import care, settings
+from stream_node.cli.options import DataDirOption, JsonOption
+from stream_node.cli.output import counted, progress_shown, say
 
 
 def register(app: typer.Typer) -> None:
+    """These commands, and those of an operator that have modules of their own."""
     app.command()(verify)
+    care.register(app)
     app.command()(demo)
     app.command()(bench)
+    settings.register(app)
 
 
-def verify(
-    data_dir: Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")] = None,
-    as_json: JsonOption = False,
-) -> None:
+def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     """Read everything in a data directory and check it: schema, gaps, order, checksums, sizes.
 
     Example: stream-node verify --data-dir ./data
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from storage.database import Database
     from storage.verify import verify as verify_session
     from stream_node.config import load_config
 
     config = load_config({"data_dir": data_dir})
-    database = Database.open(Path(config.data_dir), read_only=True)
+    session = Database.open(Path(config.data_dir), read_only=True).read_session()
     try:
-        session = database.read_session()
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("verifying", total=None)
-            report = verify_session(session, lambda streams, messages: progress.update(task, completed=messages))
-        session.close()
+        with progress_shown() as progress:
+            result = verify_session(session, lambda _, messages: progress("verifying", messages, None))
     finally:
-        database.close()
-    ok = report.sound
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "ok": ok,
-                    "streams": report.streams,
-                    "messages": report.messages,
-                    "bytes": report.size_bytes,
-                    "problems": list(report.problems),
-                }
-            )
-        )
-    else:
-        for problem in report.problems:
-            typer.echo(problem)
-        typer.echo(
-            f"{report.streams:,} streams, {report.messages:,} messages, {report.size_bytes:,} bytes: "
-            + ("all as it should be" if ok else f"{report.problem_count:,} problems")
-        )
-    if not ok:
-        raise SystemExit(1)
+        session.close()
+    report = {
+        "ok": result.sound,
+        "streams": result.streams,
+        "messages": result.messages,
+        "bytes": result.size_bytes,
+        "problems": list(result.problems),
+        "problem_count": result.problem_count,
+    }
+    held = ", ".join(
+        counted(number, noun)
+        for number, noun in ((result.streams, "stream"), (result.messages, "message"), (result.size_bytes, "byte"))
+    )
+    verdict = "all as it should be" if result.sound else counted(result.problem_count, "problem")
+    say(as_json, report, [*result.problems, f"{held}: {verdict}"])
+    if not result.sound:
+        raise typer.Exit(1)
 
 
 def demo(

@@ -6,10 +6,11 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, LogLevelOption
 
 
 def register(app: typer.Typer) -> None:
@@ -17,14 +18,12 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="Settings in TOML.")] = None,
+    config: ConfigOption = None,
     data_dir: Annotated[str | None, typer.Option(help="Where the database lives.")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Port 0 picks a free one.")] = None,
-    allow_forward: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="A node that peers may reach through this one; may be repeated."),
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    listen: ListenOption = None,
+    allow_forward: ForwardOption = None,
+    log_level: LogLevelOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The line is JSON with or without this.")] = False,
 ) -> None:
     """Serve streams until SIGTERM or SIGINT; then confirm what is committed, and stop.
 

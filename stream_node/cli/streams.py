@@ -13,19 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.output import counted
+
 if TYPE_CHECKING:
     from stream_service.client import RichMessage, Stream, StreamClient, StreamMessage
-
-NodeOption = Annotated[
-    str, typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to.")
-]
-ViaOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Reach the node's neighbour there through it; may be repeated."),
-]
-PartitionOption = Annotated[int, typer.Option(min=0, help="Which partition of the stream.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, one object a line.")]
-DEFAULT_NODE = "127.0.0.1:4000"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +30,8 @@ def push(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")
     ] = None,
-    node: NodeOption = DEFAULT_NODE,
+    node: NodeOption = None,
+    context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
     data: Annotated[str | None, typer.Option(help="Push this one text instead of lines.")] = None,
@@ -49,6 +42,7 @@ def push(
 
     Example: journalctl | stream-node push logs
     """
+
     async def run(client: StreamClient) -> None:
         target = await _partition(client, stream, partition)
         started_s = time.monotonic()
@@ -64,17 +58,19 @@ def push(
         if as_json:
             typer.echo(json.dumps({**report, "seconds": round(seconds, 6)}))
         else:
-            where = f" at {report['first_index']} to {report['last_index']}" if indexes else ""
-            typer.echo(f"{len(indexes):,} messages in {target.name}/{partition}{where} ({seconds:.2f} s)")
+            first, last = report["first_index"], report["last_index"]
+            where = "" if not indexes else f" at {first}" if first == last else f" at {first} to {last}"
+            typer.echo(f"{counted(len(indexes), 'message')} in {target.name}/{partition}{where} ({seconds:.2f} s)")
 
-    _with_client(run, node, via)
+    _with_client(run, node, context, via)
 
 
 def pull(
     stream: Annotated[str, typer.Argument(help="The stream's name.")],
     index: Annotated[int, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="At most so many messages.")] = 10,
-    node: NodeOption = DEFAULT_NODE,
+    node: NodeOption = None,
+    context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
     as_json: JsonOption = False,
@@ -92,13 +88,14 @@ def pull(
                 _print(message, partition, as_json)
             next_index, left = page[-1].index + 1, left - len(page)
 
-    _with_client(run, node, via)
+    _with_client(run, node, context, via)
 
 
 def consume(
     stream: Annotated[str, typer.Argument(help="The stream's name.")],
     client_id: Annotated[str, typer.Option("--client", help="Whose position to resume and to save.")],
-    node: NodeOption = DEFAULT_NODE,
+    node: NodeOption = None,
+    context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
     follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
@@ -119,19 +116,22 @@ def consume(
             _print(message, partition, as_json)
         await positions.get(source.name, partition)
 
-    _with_client(run, node, via)
+    _with_client(run, node, context, via)
 
 
-def _with_client(run: Any, node: str, via: list[str] | None) -> None:
+def _with_client(run: Any, node: str | None, context: str | None, via: list[str] | None) -> None:
     """Run an async function with a client of that node."""
     import trio
 
     from ockam.address import tcp
+    from stream_node.contexts import resolve_target
     from stream_service.client import connect
 
+    target = resolve_target(node, context, via or ())
+
     async def main() -> None:
-        route = tuple(tcp(hop) for hop in via or ())
-        async with connect(node, via=route) as client:
+        route = tuple(tcp(hop) for hop in target.via)
+        async with connect(target.address, via=route) as client:
             await run(client)
 
     trio.run(main)

@@ -1,0 +1,134 @@
+"""`stream-node backup`, `restore` and `doctor`: what an operator does with a data directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption
+from stream_node.cli.output import columns, counted, progress_shown, say
+
+
+def register(app: typer.Typer) -> None:
+    for command in (backup, restore, doctor):
+        app.command()(command)
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
+    data_dir: DataDirOption = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every message of the copy and check it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a data directory while its node runs, or when it does not, and sync the copy to disk.
+
+    Example: stream-node backup /backups/monday --data-dir ./data --verify
+    """
+    from stream_node.backup import back_up
+    from stream_node.config import load_config
+
+    config = load_config({"data_dir": data_dir})
+    started_s = time.monotonic()
+    with progress_shown() as progress:
+        manifest = back_up(
+            Path(config.data_dir), target, now_us=time.time_ns() // 1000, check=verify, progress=progress
+        )
+    seconds = time.monotonic() - started_s
+    report = {
+        "backup": str(target),
+        "data_dir": config.data_dir,
+        "streams": manifest.streams,
+        "messages": manifest.messages,
+        "bytes": manifest.data_bytes,
+        "database_bytes": manifest.database_bytes,
+        "sha256": manifest.sha256,
+        "created_us": manifest.created_us,
+        "verified": verify,
+        "seconds": round(seconds, 6),
+    }
+    held = f"{counted(manifest.streams, 'stream')}, {counted(manifest.messages, 'message')}"
+    say(as_json, report, f"{held} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `backup` made.")],
+    data_dir: Annotated[str | None, typer.Option(help="Where to put it: a new or empty data directory.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every message and check it first.")] = False,
+    over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a backup in place for a node to serve. Its SHA-256 is always checked.
+
+    Example: stream-node restore /backups/monday --data-dir ./data --verify
+
+    See what would be lost: stream-node restore /backups/monday --data-dir ./data --over --dry-run
+    """
+    from stream_node.backup import restore as put_back
+    from stream_node.config import load_config
+
+    config = load_config({"data_dir": data_dir})
+    with progress_shown() as progress:
+        manifest, present = put_back(
+            source, Path(config.data_dir), check=verify, over=over, dry_run=dry_run, progress=progress
+        )
+    report = {
+        "backup": str(source),
+        "data_dir": config.data_dir,
+        "streams": manifest.streams,
+        "messages": manifest.messages,
+        "bytes": manifest.data_bytes,
+        "created_us": manifest.created_us,
+        "verified": verify,
+        "dry_run": dry_run,
+        "replaced": present.found,
+        "replaced_streams": present.streams,
+        "replaced_messages": present.messages,
+    }
+    held = f"{counted(manifest.streams, 'stream')}, {counted(manifest.messages, 'message')}"
+    text = f"{held} {'would be restored' if dry_run else 'restored'} to {config.data_dir}"
+    if verify:
+        text += ", verified"
+    if present.found:
+        what = "a database that cannot be read"
+        if present.streams is not None and present.messages is not None:
+            what = f"{counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
+        text += f", in place of {what}"
+    say(as_json, report, text)
+
+
+def doctor(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at whether this machine and these settings are fit for a node; exit 1 when something is wrong.
+
+    Looks at SQLite and its known bugs, the file system, the time of a sync, free disk, clock and open files.
+
+    Example: stream-node doctor --data-dir ./data --json
+    """
+    import msgspec
+
+    from stream_node.doctor import examine
+    from stream_node.effective import load_effective
+
+    in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
+    findings = examine(in_force)
+    by_status = {status: sum(each.status == status for each in findings) for status in ("wrong", "warning")}
+    report: dict[str, Any] = {
+        "ok": not by_status["wrong"],
+        "findings": msgspec.to_builtins(findings),
+        "settings": msgspec.to_builtins(settings),
+    }
+    lines = list(columns([(each.status, each.check, each.text) for each in findings]))
+    changed = [f"{each.name}={each.value} ({each.where})" for each in settings if each.origin != "default"]
+    lines.append(f"settings that are not defaults: {', '.join(changed) or 'none'}")
+    lines.append(f"{by_status['wrong'] or 'nothing'} wrong, {counted(by_status['warning'], 'warning')}")
+    say(as_json, report, lines)
+    if by_status["wrong"]:
+        raise typer.Exit(1)

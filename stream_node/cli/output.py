@@ -1,0 +1,57 @@
+"""How commands say what they did: text for people or one JSON object a line, counts in words, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from stream_node.backup import Progress
+
+
+def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
+    """The report as JSON, or the text, line by line."""
+    if as_json:
+        say_json(report)
+        return
+    for line in (text,) if isinstance(text, str) else text:
+        typer.echo(line)
+
+
+def say_json(report: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(report))
+
+
+def counted(number: int, noun: str) -> str:
+    """As in "1 message" and "2,000 messages"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
+    """Lines of a table whose columns are as wide as they need be. right: columns whose cells end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+@contextmanager
+def progress_shown() -> Iterator[Progress]:
+    """A bar on stderr while the block runs, where that is a terminal; else nobody is told."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

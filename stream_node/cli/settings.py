@@ -1,0 +1,160 @@
+"""`stream-node config` and `stream-node context`: the settings of a node, and the nodes that a client knows by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stream_node.cli.options import (
+    ConfigOption,
+    DataDirOption,
+    ForwardOption,
+    JsonOption,
+    ListenOption,
+    LogLevelOption,
+    ViaOption,
+)
+from stream_node.cli.output import columns, counted, say
+
+NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
+
+
+def register(app: typer.Typer) -> None:
+    config = typer.Typer(help="The settings that a node would have, and where each comes from.", no_args_is_help=True)
+    config.command("check")(config_check)
+    config.command("show")(config_show)
+    app.add_typer(config, name="config")
+    context = typer.Typer(help="Names for nodes, so that no address need be typed.", no_args_is_help=True)
+    for name, command in (("add", add), ("list", list_all), ("use", use), ("remove", remove)):
+        context.command(name)(command)
+    app.add_typer(context, name="context")
+
+
+def config_check(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    allow_forward: ForwardOption = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the settings of a file, the environment and the flags, without starting anything; exit 2 if one is wrong.
+
+    Example: stream-node config check --config node.toml
+    """
+    settings = _effective(config, data_dir, listen, allow_forward, log_level)
+    given = sum(setting["origin"] != "default" for setting in settings)
+    report = {"ok": True, "settings": len(settings), "given": given}
+    say(as_json, report, f"{counted(given, 'setting')} given, {len(settings) - given} left at the default: all right")
+
+
+def config_show(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    allow_forward: ForwardOption = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the value of every setting as `serve` with these flags would have it, and where it came from.
+
+    Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
+    """
+    settings = _effective(config, data_dir, listen, allow_forward, log_level)
+    rows = [("setting", "value", "from")]
+    rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]
+    say(as_json, {"settings": settings}, columns(rows))
+
+
+def add(
+    name: NameArgument,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the node listens.")],
+    via: ViaOption = None,
+    use: Annotated[bool, typer.Option("--use", help="Use it from now on; the first context is used anyway.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the context of that name.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a node a name.
+
+    Example: stream-node context add office 10.0.0.5:4000 --use
+    """
+    from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
+
+    file = contexts_file()
+    target = Target(address, tuple(via or ()))
+    contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
+    save_contexts(file, contexts)
+    current = contexts.current == name
+    report = {"name": name, "address": address, "via": list(target.via), "current": current}
+    say(as_json, report, f"{name} is {address}{', in use' if current else ''}")
+
+
+def list_all(as_json: JsonOption = False) -> None:
+    """List the contexts; a star marks the one in use.
+
+    Example: stream-node context list --json
+    """
+    from stream_node.contexts import contexts_file, load_contexts
+
+    contexts = load_contexts(contexts_file())
+    report = [
+        {"name": name, "address": target.address, "via": list(target.via), "current": name == contexts.current}
+        for name, target in sorted(contexts.targets.items())
+    ]
+    rows = [
+        ("*" if name == contexts.current else " ", name, " ".join((target.address, *target.via)))
+        for name, target in sorted(contexts.targets.items())
+    ]
+    say(as_json, {"contexts": report}, columns(rows) if rows else "no contexts")
+
+
+def use(
+    name: Annotated[str | None, typer.Argument(help="The name of the context; left out, none is used.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Talk to this node from now on, where neither --node, --context nor STREAM_NODE_ADDRESS says otherwise.
+
+    Example: stream-node context use office
+    """
+    from stream_node.contexts import contexts_file, load_contexts, save_contexts, use_context
+
+    file = contexts_file()
+    contexts = use_context(load_contexts(file), name)
+    save_contexts(file, contexts)
+    text = "no context is in use" if name is None else f"{name} ({contexts.targets[name].address}) is in use"
+    say(as_json, {"current": name}, text)
+
+
+def remove(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Forget a context; the node itself is not asked.
+
+    Example: stream-node context remove office
+    """
+    from stream_node.contexts import contexts_file, load_contexts, remove_context, save_contexts
+
+    file = contexts_file()
+    contexts = remove_context(load_contexts(file), name)
+    save_contexts(file, contexts)
+    say(as_json, {"removed": name, "current": contexts.current}, f"{name} is removed")
+
+
+def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_level: Any) -> list[dict[str, Any]]:
+    import msgspec
+
+    from stream_node.effective import load_effective
+
+    flags = {
+        "data_dir": data_dir,
+        "listen": listen,
+        "allow_forward": tuple(allow_forward) if allow_forward else None,
+        "log_level": log_level,
+    }
+    settings: list[dict[str, Any]] = msgspec.to_builtins(load_effective(flags, file=config)[1])
+    return settings
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    return ",".join(value) if isinstance(value, tuple) else str(value)

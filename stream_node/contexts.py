@@ -1,0 +1,131 @@
+"""Named nodes: which address a name stands for, and which one is in use; one file in the user's configuration folder.
+
+A context has no secrets. What is said on the command line or in `STREAM_NODE_ADDRESS` wins over the one in use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from ockam.address import split_host_port
+
+APPLICATION = "stream-node"
+FILE_NAME = "contexts.json"
+DEFAULT_NODE = "127.0.0.1:4000"
+NAME_CHARACTERS_MAX = 64
+"""Long enough for any name that is typed, short enough for a table."""
+
+
+class ContextError(Exception):
+    """A context that does not exist, exists already or cannot be kept; the text says what to do."""
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node: the `host:port` to connect to, and the `host:port` of each node to go through from there."""
+
+    address: str
+    via: tuple[str, ...] = ()
+
+
+class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All contexts by name, and the name of the one in use, if there is one.
+
+    Invariant: `current` is None or a name of `targets`.
+    """
+
+    current: str | None = None
+    targets: dict[str, Target] = {}
+
+
+def contexts_file() -> Path:
+    """Where the contexts of this user are kept."""
+    return Path(platformdirs.user_config_dir(APPLICATION)) / FILE_NAME
+
+
+def load_contexts(file: Path) -> Contexts:
+    """What the file has; nothing where there is no file. Raises ContextError."""
+    try:
+        contexts = msgspec.json.decode(file.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ContextError(f"cannot read the contexts in {file}: {error.strerror or error}") from error
+    except msgspec.DecodeError as error:
+        raise ContextError(f"the contexts in {file} cannot be read: {error}; correct or remove the file") from error
+    if contexts.current is not None and contexts.current not in contexts.targets:
+        raise ContextError(f"{file} uses a context {contexts.current!r} that it does not have; correct or remove it")
+    return contexts
+
+
+def save_contexts(file: Path, contexts: Contexts) -> None:
+    """Replace the file as a whole, so that a reader finds the old one or the new one. Raises ContextError."""
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_bytes(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
+            os.replace(part, file)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise ContextError(f"cannot write the contexts to {file}: {error.strerror or error}") from error
+
+
+def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
+    """With one more; the first one is in use at once. Raises ContextError, InvalidAddress."""
+    if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
+        raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
+    if name in contexts.targets and not replace:
+        raise ContextError(f"there is a context {name!r} already; choose another name, or say --replace")
+    for address in (target.address, *target.via):
+        split_host_port(address)
+    current = name if use or not contexts.targets else contexts.current
+    return Contexts(current, {**contexts.targets, name: target})
+
+
+def use_context(contexts: Contexts, name: str | None) -> Contexts:
+    """With that one in use; None: none of them. Raises ContextError."""
+    if name is not None:
+        get_context(contexts, name)
+    return Contexts(name, contexts.targets)
+
+
+def remove_context(contexts: Contexts, name: str) -> Contexts:
+    """Without that one; none is in use where it was. Raises ContextError."""
+    get_context(contexts, name)
+    left = {each: target for each, target in contexts.targets.items() if each != name}
+    return Contexts(None if contexts.current == name else contexts.current, left)
+
+
+def get_context(contexts: Contexts, name: str) -> Target:
+    """Raises ContextError, which lists the names there are."""
+    target = contexts.targets.get(name)
+    if target is None:
+        known = f"there are {', '.join(sorted(contexts.targets))}" if contexts.targets else "there is none"
+        raise ContextError(f"there is no context {name!r}; {known}")
+    return target
+
+
+def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
+    """The node that a command talks to: the one given, else the named context, else the one in use, else the default.
+
+    node: of the flag or of `STREAM_NODE_ADDRESS`. via: of the flags; wins over the context's. Raises ContextError,
+    also where node and context are both given: one of them would be passed over in silence.
+    """
+    if node is not None and context is not None:
+        raise ContextError(
+            f"--context {context} and the node {node} (--node or STREAM_NODE_ADDRESS) are two nodes; leave one out"
+        )
+    if node is not None:
+        return Target(node, tuple(via))
+    contexts = load_contexts(file or contexts_file())
+    name = context if context is not None else contexts.current
+    if name is None:
+        return Target(DEFAULT_NODE, tuple(via))
+    target = get_context(contexts, name)
+    return Target(target.address, tuple(via) or target.via)

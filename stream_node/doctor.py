@@ -1,0 +1,279 @@
+"""Tells whether this machine and these settings are fit for a node. It repairs nothing; what is stored is `verify`'s.
+
+Each check is a function of what it looks at, so that a test can show it any machine. The only thing written is a
+file of its own, for the time of a sync, where the data is or will be.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ockam.address import split_host_port
+from storage.database import FILE_NAME, Database
+from storage.errors import StorageError
+from storage.lock import FILE_NAME as LOCK_NAME
+from stream_node.config import Config
+from stream_service.stored import list_stored
+
+Status: TypeAlias = Literal["ok", "warning", "wrong"]
+Values: TypeAlias = dict[str, int | float | str | None]
+
+SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
+    (
+        (3, 51, 3),
+        "the WAL-reset bug, which damages a database that two connections checkpoint at once; "
+        "in a node one alone does, so run no other program that writes to the database",
+    ),
+)
+"""The first version without a bug, and what the bug is; from the notes of the SQLite project (wal.html)."""
+NETWORK_FILE_SYSTEMS = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
+}  # fmt: skip
+"""A write-ahead log needs memory that all its users share, and locks that hold; these have not both."""
+PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory", "tmpfs": "memory"}
+SYNC_COUNT = 100
+SYNC_BYTES = 4096
+SYNC_TIME_S_MAX = 2.0
+"""However slow the disk, the measurement ends after this."""
+SYNC_P99_MS_MAX = 100.0
+SYNC_P50_MS_MIN = 0.005
+"""Faster than any device: nothing is written to one."""
+FREE_FACTOR = 4
+"""Less free than so many times the floor is worth a warning."""
+FREE_FILES_MIN = 1_000
+OTHER_FILES = 64
+"""Open files of a node besides its connections: database, log, listening sockets, pipes."""
+EARLIEST_US = 1_767_225_600_000_000
+"""2026-01-01, in microseconds since 1970: this program is younger than that."""
+CLOCK_SLACK_US = 1_000_000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found. text: what it is and, unless all is well, what to do. values: the figures in it."""
+
+    check: str
+    status: Status
+    text: str
+    values: Values = {}
+
+
+def examine(config: Config) -> list[Finding]:
+    """All checks, of this machine and these settings, in the order of a report. Takes up to 2 s."""
+    directory = Path(config.data_dir)
+    there = nearest_directory(directory)
+    findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), check_owner(directory)]
+    findings.append(check_file_system(there, _mounts()))
+    if os.access(there, os.W_OK | os.X_OK):
+        findings.append(_measured(there))
+    usage = os.statvfs(there)
+    findings.append(check_free(shutil.disk_usage(there).free, usage.f_favail, usage.f_files, config))
+    database, newest_us = check_database(directory)
+    findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
+    findings += [check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config), check_listen(config)]
+    return findings
+
+
+def check_sqlite(version: tuple[int, int, int]) -> Finding:
+    text = ".".join(map(str, version))
+    bugs = [bug for fixed, bug in SQLITE_BUGS if version < fixed]
+    if bugs:
+        return Finding("sqlite", "warning", f"{text} has {'; and '.join(bugs)}", {"version": text})
+    return Finding("sqlite", "ok", f"{text}, no bug known here", {"version": text})
+
+
+def check_directory(directory: Path, there: Path) -> Finding:
+    """there: the directory itself or, where it is yet to be made, the one that it will be made in."""
+    values: Values = {"data_dir": str(directory)}
+    if not there.is_dir():
+        return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("data directory", "wrong", f"{there} cannot be written; make it writable for this user", values)
+    state = "" if directory == there else ", not there yet; the node makes it"
+    return Finding("data directory", "ok", f"{directory}{state}", values)
+
+
+def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
+    """Who says in the lock file to have the directory. The lock itself is left alone."""
+    try:
+        owner = (directory / LOCK_NAME).read_bytes().strip()
+    except OSError:
+        owner = b""
+    if not owner.isdigit():
+        return Finding("node", "ok", "none is running here, and the last one stopped in good order", {"pid": None})
+    pid = int(owner)
+    if (is_alive or _is_alive)(pid):
+        return Finding("node", "ok", f"process {pid} is running here", {"pid": pid})
+    return Finding(
+        "node",
+        "warning",
+        f"process {pid} did not stop in good order; the next start checks the database, or run `stream-node verify`",
+        {"pid": pid},
+    )
+
+
+def check_file_system(directory: Path, mounts: str | None) -> Finding:
+    """mounts: the text of /proc/self/mountinfo, None on systems that have none."""
+    kind = file_system(directory.resolve(), mounts) if mounts is not None else None
+    values: Values = {"type": kind}
+    if kind is None:
+        text = "this system does not tell its type; use a local one"
+        return Finding("file system", "warning", text, values)
+    if kind in NETWORK_FILE_SYSTEMS:
+        text = f"{kind} is a network file system, and locks and syncs on it do not hold; use a local disk"
+        return Finding("file system", "wrong", text, values)
+    if kind in PASSING_FILE_SYSTEMS:
+        text = f"{kind} is {PASSING_FILE_SYSTEMS[kind]}: what is in it goes when that ends; mount a disk there"
+        return Finding("file system", "warning", text, values)
+    if kind.startswith("fuse"):
+        text = f"{kind}: whether a sync reaches a disk depends on the program behind it; use a local disk"
+        return Finding("file system", "warning", text, values)
+    return Finding("file system", "ok", kind, values)
+
+
+def check_syncs(times_s: Sequence[float]) -> Finding:
+    """times_s: how long each write of a page with its sync took."""
+    ordered = sorted(times_s)
+    p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
+    values: Values = {
+        "p50_ms": round(p50_ms, 3),
+        "p99_ms": round(p99_ms, 3),
+        "syncs": len(ordered),
+    }
+    text = f"p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms of {len(ordered)}"
+    if p50_ms < SYNC_P50_MS_MIN:
+        return Finding("fsync", "warning", f"{text}: no device is so fast, a power cut would lose data", values)
+    if p99_ms > SYNC_P99_MS_MAX:
+        return Finding("fsync", "warning", f"{text}: every confirm waits for one; use a faster disk", values)
+    return Finding("fsync", "ok", text, values)
+
+
+def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
+    """files: how many the file system can have, 0 where it sets no number."""
+    floor = config.free_disk_bytes_min
+    values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
+    text = f"{free_bytes / 2**30:,.1f} GiB"
+    if free_bytes < floor:
+        text += f", below free_disk_bytes_min = {floor}: every push is refused; free space, or set a retention"
+        return Finding("free disk", "wrong", text, values)
+    if files and free_files < FREE_FILES_MIN:
+        return Finding("free disk", "wrong", f"{text}, but room for {free_files} more files only", values)
+    if free_bytes < FREE_FACTOR * floor:
+        return Finding("free disk", "warning", f"{text}; pushes are refused below {floor} bytes", values)
+    return Finding("free disk", "ok", text, values)
+
+
+def check_database(directory: Path) -> tuple[Finding, int | None]:
+    """Whether the database can be used, and the time of its newest message in microseconds since 1970, if any."""
+    file = directory / FILE_NAME
+    if not file.exists():
+        return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
+    size_bytes = file.stat().st_size
+    try:
+        session = Database.open(directory, read_only=True).read_session()
+        try:
+            newest_us = max((stream.last_time_us for stream in list_stored(session)), default=0)
+        finally:
+            session.close()
+    except (StorageError, sqlite3.Error) as error:
+        return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
+    return Finding("database", "ok", f"{size_bytes / 2**20:,.1f} MiB", {"size_bytes": size_bytes}), newest_us or None
+
+
+def check_clock(now_us: int, newest_us: int | None) -> Finding:
+    """newest_us: when the newest stored message was published."""
+    values: Values = {"now_us": now_us, "newest_us": newest_us}
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
+    if now_us < EARLIEST_US:
+        return Finding(
+            "clock", "wrong", f"{text} cannot be; set the clock, messages are stored with their time", values
+        )
+    if newest_us is not None and newest_us > now_us + CLOCK_SLACK_US:
+        behind_s = (newest_us - now_us) / 1e6
+        text += f" is {behind_s:,.0f} s before the newest message; set the clock, or retention by age keeps too much"
+        return Finding("clock", "wrong", text, values)
+    return Finding("clock", "ok", text, values)
+
+
+def check_open_files(limit: int, config: Config) -> Finding:
+    """limit: of this process; negative where there is none."""
+    needed = config.connections_max + OTHER_FILES
+    values: Values = {"limit": limit, "needed": needed}
+    if 0 <= limit < needed:
+        text = f"{limit:,} allowed, connections_max = {config.connections_max} needs {needed:,}; raise it (ulimit -n)"
+        return Finding("open files", "wrong" if limit <= OTHER_FILES else "warning", text, values)
+    return Finding("open files", "ok", "no limit" if limit < 0 else f"{limit:,} allowed", values)
+
+
+def check_listen(config: Config) -> Finding:
+    host, _ = split_host_port(config.listen)
+    values: Values = {"listen": config.listen}
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return Finding("listen", "ok", f"{config.listen}, this machine only", values)
+    text = f"{config.listen} is reached from elsewhere, and nobody is asked who they are; use a private network"
+    return Finding("listen", "warning", text, values)
+
+
+def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Seconds of each of up to SYNC_COUNT writes of a page with its sync, in a file of ours. Raises OSError."""
+    times_s: list[float] = []
+    begun_s = clock()
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".stream-node-doctor-") as file:
+        while len(times_s) < SYNC_COUNT and clock() - begun_s < SYNC_TIME_S_MAX:
+            started_s = clock()
+            os.write(file.fileno(), bytes(SYNC_BYTES))
+            os.fsync(file.fileno())
+            times_s.append(clock() - started_s)
+    return times_s
+
+
+def nearest_directory(path: Path) -> Path:
+    """The path, or the nearest above it that exists."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def file_system(path: Path, mounts: str) -> str | None:
+    """The type of the file system that a path is on, as /proc/self/mountinfo (proc(5)) has it."""
+    found: tuple[int, str] | None = None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        point = Path(left.split()[4].encode().decode("unicode_escape"))
+        # Of mounts at one point the last one is on top.
+        if path.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
+            found = (len(point.parts), right.split()[0])
+    return None if found is None else found[1]
+
+
+def _measured(directory: Path) -> Finding:
+    try:
+        return check_syncs(measure_syncs(directory))
+    except OSError as error:
+        return Finding("fsync", "wrong", f"cannot write and sync in {directory}: {error.strerror or error}")
+
+
+def _mounts() -> str | None:
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,45 @@
+"""The settings in force and where each came from, for people who ask why. What they mean is `config`'s business."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from stream_node.config import ENVIRONMENT_PREFIX, Config, load_config
+
+Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting. where: the flag, the variable or the file that it came from; None for a default."""
+
+    name: str
+    value: Any
+    origin: Origin
+    where: str | None
+
+
+def load_effective(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[Config, list[Setting]]:
+    """The settings that `load_config` gives, in the order of `Config`, each with its origin. Raises ConfigError."""
+    config = load_config(flags, file=file, environment=environment)
+    in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file is not None else {}
+    settings = []
+    for field in msgspec.structs.fields(Config):
+        name = field.name
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        origin: tuple[Origin, str | None] = ("default", None)
+        if flags.get(name) is not None:
+            origin = ("flag", "--" + name.replace("_", "-"))
+        elif variable in environment:
+            origin = ("environment", variable)
+        elif name in in_file:
+            origin = ("file", str(file))
+        settings.append(Setting(name, getattr(config, name), *origin))
+    return config, settings

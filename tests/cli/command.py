@@ -1,0 +1,62 @@
+"""The command line inside the test: its exit code and what it wrote, without a process of its own."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pytest
+
+from stream_node.cli.app import build, run
+
+T = TypeVar("T")
+
+
+class Done(NamedTuple):
+    """What a command ended with."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    def read(self, schema: type[T]) -> T:
+        """The one JSON object that it printed, which has these fields and no other."""
+        assert (self.code, self.stderr) == (0, ""), self
+        return msgspec.json.decode(self.stdout, type=schema)
+
+    def read_lines(self, schema: type[T]) -> list[T]:
+        """The same, of as many objects as there are lines."""
+        assert (self.code, self.stderr) == (0, ""), self
+        return [msgspec.json.decode(line, type=schema) for line in self.stdout.splitlines()]
+
+    def failed(self, code: int) -> str:
+        """The one line on stderr of a command that failed so."""
+        assert (self.code, self.stdout) == (code, b""), self
+        (line,) = self.stderr.splitlines()
+        assert line.startswith("stream-node: ")
+        return line
+
+
+class CommandLine:
+    """`stream-node`, called with arguments. node: becomes `STREAM_NODE_ADDRESS` of all calls, where it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capture = capture
+
+    def __call__(self, *arguments: Any, stdin: bytes = b"") -> Done:
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capture.readouterr()
+        try:
+            code = run(lambda: build()([str(each) for each in arguments], prog_name="stream-node"))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        sys.stdout.flush()
+        written = self._capture.readouterr()
+        return Done(code, written.out, written.err.decode())

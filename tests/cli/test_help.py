@@ -1,0 +1,94 @@
+"""Help: quick, complete and with an example for every command; and the shell's completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from stream_node.cli.app import build
+from tests.cli.command import CommandLine
+
+HEAVY = {"alembic", "anyio", "asyncio", "msgspec", "rich", "sqlalchemy", "sqlite3", "structlog", "trio"}
+"""What no help needs, and what takes longer to import than a help may take."""
+MODULES_MAX = 330
+"""Of a help: the interpreter's own, typer's and a few of ours."""
+
+
+def commands(app: typer.Typer, *above: str) -> Iterator[tuple[str, ...]]:
+    for each in app.registered_commands:
+        assert each.callback is not None
+        yield (*above, each.name or each.callback.__name__)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        assert group.name
+        yield from commands(group.typer_instance, *above, group.name)
+
+
+COMMANDS = list(commands(build()))
+
+
+def imported_by(*arguments: str) -> set[str]:
+    program = (
+        "import sys\nfrom stream_node.cli import main\nsys.argv[0] = 'stream-node'\n"
+        "try:\n main()\nexcept SystemExit as ended:\n assert not ended.code\n"
+        "sys.stderr.write('\\n'.join(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert "Usage: stream-node" in done.stdout
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("push", "--help"), ("config", "show", "--help")])
+def test_help_imports_little(arguments: tuple[str, ...]) -> None:
+    modules = imported_by(*arguments)
+    assert {module.partition(".")[0] for module in modules} & HEAVY == set()
+    assert len(modules) < MODULES_MAX
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_and_json(command: CommandLine, name: tuple[str, ...]) -> None:
+    help_text = command(*name, "--help").text
+    words = " ".join(help_text.split())
+    examples = re.findall(
+        r"[^.:]*: (?:[A-Z_]+=\S+ )?(?:[^:]* \| )?stream-node ([a-z].*?)(?= [A-Z]\w+:| Arguments:|$)", words
+    )
+    assert any(example.startswith(" ".join(name)) for example in examples), help_text
+    assert "--json" in words
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_wrong_usage_is_2(command: CommandLine, name: tuple[str, ...]) -> None:
+    done = command(*name, "--no-such-option")
+    assert (done.code, done.stdout) == (2, b"")
+    assert "--no-such-option" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_options(shell: str) -> None:
+    def completed(words: str) -> str:
+        environment = {
+            **os.environ,
+            "_STREAM_NODE_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": words,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        program = "import sys; sys.argv = ['stream-node']; from stream_node.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    assert "doctor" in completed("stream-node doc")
+    assert "remove" in completed("stream-node context rem")
+    assert "--data-dir" in completed("stream-node verify --data")
