@@ -1,6 +1,7 @@
 """The fork tree of RFC block-manager: blocks, reference counts, stores.
 
 Networks and the meaning of blocks are not its matter. `block_manager.manager` answers what the RFC leaves open.
+`block_manager.commit_store` is imported where it is needed, before its database is opened: it brings SQL and a table.
 """
 
 from block_manager.block import NULL_BLOCK_ID, Block
