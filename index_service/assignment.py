@@ -23,8 +23,8 @@ def assign(
 ) -> dict[int, str]:
     """The owner of each partition that any candidate knows.
 
-    owners: as it was, or was meant to be; those who are no candidates do not count. settled: partitions that their
-    owner really has; it loses others first.
+    owners: who has it, or was meant to; those who are no candidates do not count. settled: partitions that their owner
+    was meant to keep; it loses others first.
 
     Where all know the same partitions, shares differ by at most one, a newcomer takes away at most its own share, and
     who leaves moves nothing but its own. Where they do not, this holds as far as what they know allows.

@@ -6,6 +6,7 @@ It outlives crashes of the index worker, so that nobody loses a lease to one. It
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -129,12 +130,24 @@ class LeaseGroups:
             if group.machine is not None:
                 group.machine.expire(now_s)
                 changes = group.machine.take_changes()
-                if changes:
-                    self._write(key, group.machine, changes, _log_failure)
-                elif not group.machine.members and not group.writing and key != spared:
-                    del self._groups[key]
-                    continue
                 self._entries += group.machine.size
+                if changes:
+                    self._write(key, group.machine, changes, partial(self._swept, key))
+                elif key != spared:
+                    self._forget_idle(key)
+
+    def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
+        """Nobody waits for what a sweep writes; if it is lost, the next node waits for those leases to run out."""
+        if isinstance(result, Refusal):
+            logger.warning("lease_sweep_failed", reason=str(result.error))
+        self._forget_idle(key)
+
+    def _forget_idle(self, key: GroupKey) -> None:
+        """Forget a group whose rows are on disk, and in which nobody is."""
+        group = self._groups[key]
+        if group.machine is not None and not group.machine.members and not group.writing:
+            self._entries -= group.machine.size
+            del self._groups[key]
 
     def statistics(self) -> LeaseStatistics:
         machines = [group.machine for group in self._groups.values() if group.machine is not None]
@@ -245,9 +258,3 @@ class LeaseGroups:
     def _response(self, machine: LeaseMachine, request: LeaseRequest) -> LeaseResponse:
         terms = machine.answer(request, self._monotonic_s())
         return LeaseResponse(request.request_id, terms.leases, terms.release, self._ttl_ms, terms.members)
-
-
-def _log_failure(result: WriteLeases | Refusal) -> None:
-    """Nobody waits for what a sweep writes; if it is lost, the next node waits for those leases to run out."""
-    if isinstance(result, Refusal):
-        logger.warning("lease_sweep_failed", reason=str(result.error))

@@ -7,7 +7,7 @@ says, until that time after it sent the request, and nothing else.
 
 Requests may come late or twice. One with a lower id than the member's latest changes nothing; the same again does not
 end what it did not know of. A restart forgets the ids, so what was leased before it goes on when it is named, and ends
-only when the member leaves or when its time must have run out.
+only when the member leaves and names it, or when its time must have run out.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class LeaseMachine:
         if latest is not None and request.request_id < latest.request_id:
             self.counters.late += 1
         elif request.leave:
-            self._remove([] if member is None else [member])
+            self._leave(member, request)
         elif member is not None and request == latest:
             member.expires_s = now_s + self._ttl_s
             self._give(member)
@@ -253,6 +253,18 @@ class LeaseMachine:
             self._rebalance()
         self._give(member)
 
+    def _leave(self, member: Member | None, request: LeaseRequest) -> None:
+        """It has stopped. What is from before the start ends only where it is named: the request may be an old one."""
+        if member is None:
+            return
+        named = set(request.holding)
+        old = {partition for partition in member.leases if self._slots[partition].state is State.OLD}
+        kept = {partition for partition in old if Lease(partition, self._slots[partition].fence) not in named}
+        if not kept:
+            self._remove([member])
+        for partition in member.leases - kept:
+            self._apply(partition, Event.ENDED)
+
     def _give(self, member: Member) -> None:
         """Lease it what it should have and nobody has."""
         for partition in sorted(member.target - member.leases):
@@ -274,8 +286,8 @@ class LeaseMachine:
 
     def _rebalance(self) -> None:
         members = self._members.values()
-        owners = {partition: each.member_id for each in members for partition in each.leases}
-        owners.update({partition: each.member_id for each in members for partition in each.target})
+        owners = {partition: each.member_id for each in members for partition in each.target}
+        owners.update({partition: each.member_id for each in members for partition in each.leases})
         settled = {partition for each in members for partition in each.target & each.leases}
         for each in members:
             each.target = set()

@@ -211,7 +211,8 @@ def test_a_planted_mistake_is_caught(canary: dict[str, type]) -> None:
     ("state", "event", "wrong"),
     [
         (State.OLD, Event.NOT_NAMED, State.FREE),
-        (State.WRITING, Event.NOT_NAMED, State.HELD),
+        (State.HELD, Event.NOT_NAMED, State.HELD),
+        (State.OLD, Event.LAPSED, State.OLD),
     ],
 )
 def test_a_mistake_in_the_table_is_caught(

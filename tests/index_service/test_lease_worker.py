@@ -1,0 +1,247 @@
+"""Goal: leases as a client sees them, over a real node and database. Method: virtual time; a node that dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from index_service import worker as worker_module
+from index_service.extensions import LEASE, Lease, LeaseRequest
+from index_service.lease_groups import LeaseGroups
+from index_service.limits import FAILURE_DELAY_S, TEXT_BYTES_MAX, LeaseLimits
+from index_service.protocol import INDEX, GetIndex
+from ockam.node import RESTART_DELAY_S_MIN
+from ockam.protocol import ERROR
+from tests.index_service.index_node import index_node
+
+TTL_S = LeaseLimits().ttl_s
+
+
+async def test_a_partition_changes_hands_when_its_holder_no_longer_names_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        first, second = running.member("a"), running.member("b")
+        joined = await first.renew()
+        assert joined.leases == [Lease(partition, 1) for partition in range(4)]
+        assert (joined.release, joined.ttl_ms, joined.members) == ([], 10_000, 1)
+        assert (await second.renew()).leases == []
+        asked = await first.renew()
+        assert (len(asked.leases), asked.release, asked.members) == (4, [0, 1], 2)
+        assert (await second.renew()).leases == []
+        assert (await first.renew(without=[0])).release == [1]
+        assert (await second.renew()).leases == [Lease(0, 2)]
+        assert (await first.renew(without=[1])).leases == [Lease(2, 1), Lease(3, 1)]
+        assert (await second.renew()).leases == [Lease(0, 2), Lease(1, 2)]
+        assert running.service.statistics().leases.held == 4
+
+
+async def test_who_leaves_leaves_everything_at_once_and_who_is_not_heard_after_the_time_to_live(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+) -> None:
+    async with index_node(tmp_path) as running:
+        members = [running.member(name, partitions=3) for name in "abc"]
+        for member in members:
+            await member.renew()
+        assert (await members[0].leave()).members == 2
+        await members[1].renew()
+        await trio.sleep(TTL_S / 2)
+        await members[2].renew()
+        before = members[2].fences()
+        await trio.sleep(TTL_S / 2 - 0.01)
+        assert members[2].fences() == before
+        await trio.sleep(0.01)
+        await members[2].renew()
+        assert set(members[2].fences()) == {0, 1, 2}
+        lost = await members[1].renew()
+        assert lost.leases == []
+        statistics = running.service.statistics().leases
+        assert (statistics.expired, statistics.members) == (1, 2)
+        assert statistics.lost > 0
+
+
+async def test_an_old_lease_is_honoured_after_a_restart_until_its_holder_names_it_or_its_time_is_over(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+) -> None:
+    async with index_node(tmp_path) as running:
+        first, second = running.member("a"), running.member("b")
+        await first.renew()
+        await second.renew()
+        await first.renew(without=[0, 1])
+        await second.renew()
+    async with index_node(tmp_path) as running:
+        first.index_node = running
+        third = running.member("c")
+        assert (await third.renew()).leases == []
+        assert (await first.renew()).leases == [Lease(2, 1), Lease(3, 1)]
+        await trio.sleep(TTL_S * 0.9)
+        await first.renew()
+        assert (await third.renew()).leases == []
+        await trio.sleep(TTL_S * 0.1)
+        await third.renew()
+        assert third.fences() == {0: 3, 1: 3}
+        assert (await first.renew()).leases == [Lease(2, 1), Lease(3, 1)]
+
+
+async def test_a_node_that_starts_long_after_or_after_all_have_left_makes_nobody_wait(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        member = running.member("a")
+        await member.renew()
+        await member.leave()
+    async with index_node(tmp_path) as running:
+        assert (await running.member("b").renew()).leases == [Lease(partition, 2) for partition in range(4)]
+    async with index_node(tmp_path) as running:
+        await trio.sleep(TTL_S)
+        assert (await running.member("c").renew()).leases == [Lease(partition, 3) for partition in range(4)]
+
+
+async def test_a_crash_of_the_worker_loses_no_lease(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with index_node(tmp_path) as running:
+        member = running.member("a")
+        await member.renew()
+        with monkeypatch.context() as patched:
+            patched.setattr(worker_module, "read_extension", lambda payload, partitions_max: 1 / 0)
+            assert "the worker failed" in await running.refused(LEASE, member.request())
+        await trio.sleep(2 * RESTART_DELAY_S_MIN)
+        before = member.fences()
+        assert (await member.renew()).leases
+        assert member.fences() == before
+
+
+async def test_a_lease_is_answered_when_its_fence_is_on_disk_and_not_given_where_it_cannot_be(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        member, other = running.member("a"), running.member("b")
+        await member.renew()
+        await running.execute("ALTER TABLE lease_fences RENAME TO hidden")
+        assert (await member.renew()).leases, "a renewal needs no disk"
+        running.send(LEASE.encode_request(member.request(holding=[])))
+        assert await running.idle() == []
+        await trio.sleep(FAILURE_DELAY_S)
+        (payload,) = await running.idle()
+        assert "lease_fences" in ERROR.decode_response(payload).reason
+        await running.execute("ALTER TABLE hidden RENAME TO lease_fences")
+        member.leases = []
+        assert {lease.fence for lease in (await member.renew()).leases} == {3}
+        assert (await other.renew()).leases == []
+        assert running.service.statistics().failed == 1
+
+
+async def test_leases_that_cannot_be_read_are_an_error_and_are_read_anew_later(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        await running.execute("ALTER TABLE lease_fences RENAME TO hidden")
+        running.send(*(LEASE.encode_request(running.member(name).request()) for name in "ab"))
+        assert await running.idle() == []
+        await trio.sleep(FAILURE_DELAY_S)
+        assert [ERROR.is_in(payload) for payload in await running.idle()] == [True, True]
+        await running.execute("ALTER TABLE hidden RENAME TO lease_fences")
+        assert len((await running.member("a").renew()).leases) == 4
+
+
+async def test_requests_that_come_while_a_group_is_read_are_served_in_their_order(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        first, second = running.member("a"), running.member("b")
+        running.send(*(LEASE.encode_request(member.request()) for member in (first, second)))
+        answers = [LEASE.decode_response(payload) for payload in await running.idle()]
+        assert [len(answer.leases) for answer in answers] == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (LeaseRequest(1, "c", "s", "", 1, [], False), "a member id is empty"),
+        (LeaseRequest(1, "c", "s", "m", 0, [], False), "0 partitions; 1 to 4096 can be shared"),
+        (LeaseRequest(1, "c", "s", "m", 4_097, [], False), "4097 partitions; 1 to 4096 can be shared"),
+        (LeaseRequest(1, "c", "s", "m", 2, [Lease(1, 1), Lease(1, 2)], False), "a partition is held twice"),
+        (LeaseRequest(1, "c", "s", "m", 2, [Lease(2, 1)], False), "partition 2 is held, of 2"),
+        (LeaseRequest(1, "c", "s", "m" * (TEXT_BYTES_MAX + 1), 1, [], False), "above 1024 bytes"),
+        (LeaseRequest(1, "c", "ü" * TEXT_BYTES_MAX, "m", 1, [], False), "above 1024 bytes"),
+    ],
+)
+async def test_what_a_member_cannot_ask_is_an_error(
+    tmp_path: Path, autojump_clock: MockClock, request_: LeaseRequest, reason: str
+) -> None:
+    async with index_node(tmp_path) as running:
+        assert reason in await running.refused(LEASE, request_)
+        statistics = running.service.statistics()
+        assert (statistics.refused, statistics.ignored, statistics.leases.members) == (1, 0, 0)
+
+
+async def test_protocols_of_our_own_are_answered_even_where_nobody_knows_them(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with index_node(tmp_path) as running:
+        running.send(b"\x09node/ab/1\x00", LEASE.tag + b"\x01\x00", b"\x04nope\x00", INDEX.tag + b"\x00")
+        reasons = [ERROR.decode_response(payload).reason for payload in await running.idle()]
+        assert reasons[0] == "Invalid request: node/ab/1 is not served here"
+        assert reasons[1].startswith("Invalid request: node/lease/1 request: ")
+        assert len(reasons) == 2
+        statistics = running.service.statistics()
+        assert (statistics.refused, statistics.ignored) == (2, 2)
+
+
+async def test_members_groups_and_partitions_have_a_bound_and_make_room_when_they_are_gone(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    limits = LeaseLimits(members_max=2, groups_max=2, entries_max=10)
+    async with index_node(tmp_path, limits) as running:
+        first, second = running.member("a", 2), running.member("b", 2)
+        await first.renew()
+        await second.renew()
+        assert "2 members share this stream already" in await running.refused(LEASE, running.member("c").request())
+        assert "too many" in await running.refused(LEASE, running.member("a", 9, "other").request())
+        await running.member("a", 2, "other").renew()
+        assert "2 groups share" in await running.refused(LEASE, running.member("a", 1, "third").request())
+        first.partitions = 20
+        assert "too many" in await running.refused(LEASE, first.request())
+        await trio.sleep(TTL_S + 0.1)
+        assert len((await running.member("a", 9, "third").renew()).leases) == 9
+
+
+async def test_groups_are_forgotten_and_their_fences_are_not(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with index_node(tmp_path) as running:
+        await running.member("a").renew()
+        await trio.sleep(3 * TTL_S + 0.1)
+        assert running.service.statistics().leases.groups == 0
+        assert {lease.fence for lease in (await running.member("b").renew()).leases} == {2}
+
+
+async def test_a_group_is_not_forgotten_while_it_writes(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep after each request of the same run finds groups without members whose rows are on their way."""
+    async with index_node(tmp_path) as running:
+        member = running.member("a")
+        await member.renew()
+        lease = LeaseGroups.lease
+
+        def lease_and_sweep(groups: LeaseGroups, *args: object) -> None:
+            lease(groups, *args)  # type: ignore[arg-type]
+            groups.sweep()
+
+        monkeypatch.setattr(LeaseGroups, "lease", lease_and_sweep)
+        running.send(
+            LEASE.encode_request(member.request(leave=True)), LEASE.encode_request(running.member("b").request())
+        )
+        answers = [LEASE.decode_response(payload) for payload in await running.idle()]
+        assert [[lease.fence for lease in answer.leases] for answer in answers] == [[], [2, 2, 2, 2]]
+
+
+async def test_the_plain_protocols_know_nothing_of_leases(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with index_node(tmp_path) as running:
+        await running.member("a").renew()
+        assert (await running.ask(INDEX, GetIndex("c", "s"))).index == 0
