@@ -94,6 +94,21 @@ def test_every_connection_has_the_settings(tmp_path: Path) -> None:
     database.close()
 
 
+def test_a_commit_never_copies_the_log_into_the_file(tmp_path: Path) -> None:
+    """By SQLite's defaults it would after a thousand pages, while somebody waits for the commit."""
+    database = Database.open(tmp_path)
+    session = database.session()
+    session.begin()
+    stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+    session.log.append([Append(stream_id, 0, 5, [b"x" * 4096] * 2_000)])
+    session.commit()
+    assert database.path.stat().st_size < 100_000
+    assert session.checkpoint("PASSIVE").copied_pages > 2_000
+    assert database.path.stat().st_size > 8_000_000
+    session.close()
+    database.close()
+
+
 def test_a_setting_that_does_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRAGMAS, "no_such_setting", 1)
     with pytest.raises(StorageError, match="no_such_setting=1, it says None"):

@@ -66,6 +66,16 @@ async def test_closing_empties_the_log_and_ends_the_threads(bench: Bench) -> Non
     assert not bench.database.path.with_name("streams.sqlite-wal").exists()
 
 
+async def test_closing_empties_the_log_beside_another_reader(bench: Bench) -> None:
+    """SQLite empties the log with the last connection only; here one stays."""
+    reader = bench.database.read_session()
+    async with ThreadRunner(bench.database) as runner:
+        runner.submit_write(bench.append(0, b"x"))
+    log = bench.database.path.with_name("streams.sqlite-wal")
+    assert log.stat().st_size == 0
+    reader.close()
+
+
 async def test_two_may_close_at_once(bench: Bench) -> None:
     runner = ThreadRunner(bench.database)
     runner.submit_write(bench.append(0, b"x"))
