@@ -7,7 +7,8 @@ caught, or the simulation is blind.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ SEEDS = range(200)
 REPLAY = "STREAM_NODE_SEED"
 
 
+@pytest.fixture
+def ground() -> Iterator[Path]:
+    """Where the simulated nodes keep their files: in memory where the system has that; nothing here is about disks."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        yield Path(directory)
+
+
 def run_or_tell(seed: int, directory: Path, **options: Any) -> Outcome:
     try:
         return run_seed(seed, directory, **options)
@@ -37,15 +46,15 @@ def seeds() -> list[int]:
     return list(SEEDS) if chosen is None else [int(chosen)]
 
 
-def test_every_seed_keeps_every_promise(tmp_path: Path) -> None:
-    outcomes = [run_or_tell(seed, tmp_path / str(seed)) for seed in seeds()]
+def test_every_seed_keeps_every_promise(ground: Path) -> None:
+    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds()]
     if len(outcomes) == len(SEEDS):
         assert sum(outcome.deaths for outcome in outcomes) > 50
         assert sum(outcome.confirmed for outcome in outcomes) > 1_000
 
 
-def test_a_seed_replays_to_the_same_outcome(tmp_path: Path) -> None:
-    first, second = (run_or_tell(7, tmp_path / name) for name in ("first", "second"))
+def test_a_seed_replays_to_the_same_outcome(ground: Path) -> None:
+    first, second = (run_or_tell(7, ground / name) for name in ("first", "second"))
     assert first == second
 
 
@@ -66,7 +75,7 @@ def notices(run: Callable[[int], object], seed: int) -> bool:
     return False
 
 
-def test_canary_confirm_before_commit_is_caught(tmp_path: Path) -> None:
+def test_canary_confirm_before_commit_is_caught(ground: Path) -> None:
     class EagerRunner(InlineRunner):
         """Tells of appends as done when they are submitted; they commit later, if the node lives so long."""
 
@@ -78,14 +87,14 @@ def test_canary_confirm_before_commit_is_caught(tmp_path: Path) -> None:
             else:
                 super().submit_write(operation)
 
-    assert caught(lambda seed: run_seed(seed, tmp_path / str(seed), EagerRunner)) > 0
+    assert caught(lambda seed: run_seed(seed, ground / str(seed), EagerRunner)) > 0
 
 
-def test_canary_an_index_used_twice_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canary_an_index_used_twice_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = PushRun._plain_answers
 
     def answers_of_one_index(self: PushRun, status: Status, index: int, step: int, route: Any) -> Any:
         return answers(self, status, index, 0, route)
 
     monkeypatch.setattr(PushRun, "_plain_answers", answers_of_one_index)
-    assert caught(lambda seed: run_seed(seed, tmp_path / str(seed))) > 0
+    assert caught(lambda seed: run_seed(seed, ground / str(seed))) > 0
