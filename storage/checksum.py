@@ -1,5 +1,4 @@
-"""The checksum of a stored message: it finds damage, and rows that changed places. It does not resist an
-attacker.
+"""The checksum of a stored message: finds damage, and rows that changed places. It does not resist an attacker.
 
     seed     = (stream_id * 2654435761 + time_us) mod 4294967291 + idx        then mod 2**32
     prefix   = nothing, or, where there is a key or a header: u32 length, key, u32 length, headers

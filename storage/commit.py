@@ -1,5 +1,4 @@
-"""Group commit: many operations in one transaction, none of which may fail because of another. No threads, no
-delivery.
+"""Group commit: many operations in one transaction, none failing because of another. No threads, no delivery.
 
 The order of a batch is the order of its operations, in the log and in the results.
 """
@@ -19,13 +18,11 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     """Do all of them and commit; afterwards each is on disk, or has its `error` and left nothing.
 
     1. Begin, and apply runs of operations of one class together.
-    2. If that raises, undo it, begin again, and apply each alone, in a part that can be undone alone: only
-    the bad
+    2. If that raises, undo it, begin again, and apply each alone, in a part that can be undone alone: only the bad
        ones fail.
     3. Commit, which returns after the sync.
-    4. If the transaction was lost to one of them (a full disk undoes all of it), repeat without those that
-    failed.
-       If it was lost to none of them, all fail.
+    4. If the transaction was lost to one of them (a full disk undoes all of it), repeat without those that failed. If
+       it was lost to none of them, all fail.
 
     Returns the fatal error, if there was one: then nothing more may be written in this session.
     """

@@ -135,8 +135,7 @@ class Log(Protocol):
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
-        """Delete the messages below `index`; the count of those deleted. Beyond the end, all of them: never
-        the end itself.
+        """Delete the messages below `index`; the count of those deleted. The end stays where it is.
 
         The work grows with that count; callers that delete much do it in steps. Raises StreamNotFound.
         """

@@ -116,8 +116,8 @@ class Database:
     def _prepare(self, unclean: bool) -> None:
         """Bring the file into a state that can be written to:
 
-        1. the file is a database of ours and not of a later version, or empty; until that is known, it is
-        only read; 2. it has the settings that belong to the file;
+        1. the file is a database of ours and not of a later version, or empty; until that is known, it is only read;
+        2. it has the settings that belong to the file;
         3. after an unclean stop, its structure is sound (looked at up to CHECKED_BYTES_MAX), and what is only
            in the write-ahead log is copied into the file and synced: a sync that failed before the stop may
            have left pages that only look written;

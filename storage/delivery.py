@@ -18,9 +18,9 @@ logger = structlog.get_logger(__name__)
 class Delivery:
     """Counts operations in, hands them back, counts them out.
 
-    deliver: called with the operations of one batch, each done or with its error; by default it calls each
-    `on_done`. An exception from either is a mistake of theirs: it is logged and counted, and everybody else
-    is still told. Invariant: outstanding is the number of operations counted in and not yet handed back.
+    deliver: called with the operations of one batch, each done or with its error; by default it calls each `on_done`.
+    An exception from either is a mistake of theirs: it is logged and counted, and everybody else is still told.
+    Invariant: outstanding is the number of operations counted in and not yet handed back.
     """
 
     def __init__(self, deliver: Deliver | None) -> None:

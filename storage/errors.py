@@ -13,8 +13,7 @@ from pathlib import Path
 class StorageError(Exception):
     """Base of every error of this package.
 
-    retriable: the same operation may succeed later without anybody repairing anything but the disk's free
-    space.
+    retriable: the same operation may succeed later, once there is room or another program lets go.
     fatal: nothing more may be written through this connection; the node must be stopped.
     """
 

@@ -19,8 +19,7 @@ class InlineRunner:
     """Keeps the promises of `storage.runner.Runner`. What waits becomes a batch; the batch takes its time, is
     committed at one moment, takes its time again, and is handed back.
 
-    delay: awaited once before the commit (or the read) and once after; None takes one turn of the scheduler
-    each.
+    delay: awaited once before the commit (or the read) and once after; None takes a turn of the scheduler each.
     deliver: see `Delivery`.
     """
 

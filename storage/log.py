@@ -34,7 +34,7 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class SqliteLog:
-    """See `storage.contract.Log`. appended_bytes: data, keys and headers given to `append` so far."""
+    """See `storage.contract.Log`. appended_bytes: the data given to `append` so far."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -120,7 +120,8 @@ class SqliteLog:
         try:
             return self._read(stream_id, index, limit, bytes_max, first_bytes_max)
         finally:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _check_transaction(self) -> None:
         assert self._connection.in_transaction, "writing needs a transaction"
@@ -227,7 +228,7 @@ def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:
-    """The rows of an append with keys or headers as one list, column after column of each row."""
+    """The rows of an append with keys or headers as one list of parameters."""
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index

@@ -1,5 +1,4 @@
-"""The log in memory, for tests and the simulation: the same contract as the database, nothing durable, one
-thread.
+"""The log in memory, for tests and the simulation: the contract of the database, nothing durable, one thread.
 
 A committed state is never changed: a transaction works on a copy of the two tables and puts it in their
 place. Messages are shared between copies, since they are only added behind the end that any state knows of.

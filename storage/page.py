@@ -1,5 +1,4 @@
-"""Reads a page of one stream's messages and checks every one. It knows messages only, not the ends of
-streams.
+"""Reads a page of one stream's messages and checks every one. It does not know where the stream begins or ends.
 
 How, and why not row by row: each row that the driver fetches gives up the interpreter's lock and has to win
 it back, and beside a busy trio thread that was measured at up to 7 ms a row, seconds a page. So a page is
@@ -66,8 +65,7 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """The page from `index` on as `Log.read` describes it, and whether it ends because there are no more
-    messages.
+    """The page from `index` on as `Log.read` describes it, and whether it ends for want of messages.
 
     joins: what `can_join` said. Needs a transaction, so that all its statements see the same state.
     Raises DatabaseCorrupt where a message is damaged, or missing between two others; sqlite3.Error.

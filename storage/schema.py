@@ -52,10 +52,8 @@ messages = Table(
 )
 """One row a message, see `storage.checksum` for the checksum.
 
-A rowid table with an index on (stream_id, idx): without rowids a body of 1 KiB costs 4.5 times its size on
-disk. There is
-no foreign key: an append proves that its stream exists when it moves the stream's end, once and not once a
-row.
+A rowid table with an index on (stream_id, idx): without rowids a body of 1 KiB costs 4.5 times its size on disk. There
+is no foreign key: an append proves that its stream exists when it moves the stream's end, once and not once a row.
 """
 
 

@@ -93,8 +93,7 @@ DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
 
 
 def advance_streams(count: int) -> str:
-    """Move the ends of `count` streams, each given as id, first index, next index, bytes: where the end is
-    the first index.
+    """Move the ends of `count` streams: of each id, expected end, new end and bytes; not where the end is another.
 
     One step of SQLite for all of them: each step gives up the interpreter's lock and has to win it back.
     """

@@ -1,5 +1,4 @@
-"""The threads that wait for SQLite: one that writes, a few that read. They know nothing of trio but one
-function to call.
+"""The threads that wait for SQLite: one that writes, a few that read. They know nothing of trio.
 
 A thread takes operations from its queue until it is told to stop, and hands back every one of them, done or
 with an error.
@@ -81,8 +80,7 @@ class WritingThread(threading.Thread):
     def _wake_up(self) -> None:
         """Let `run` look again. The lock is a signal: held while there is nothing new.
 
-        `run` clears the flag before it looks at the queue, so whoever finds the flag set knows that it still
-        will.
+        `run` clears the flag before it looks at the queue, so whoever finds the flag set knows that it will look.
         """
         if not self._woken:
             self._woken = True

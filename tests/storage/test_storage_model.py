@@ -213,4 +213,4 @@ _settings = settings(
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(_settings, max_examples=60)
 TestSqlite = SqliteMachine.TestCase
-TestSqlite.settings = settings(_settings, max_examples=40)
+TestSqlite.settings = settings(_settings, max_examples=30)
