@@ -4,7 +4,7 @@ positions that a node keeps, for who looks after them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from index_service.extensions import (
@@ -12,6 +12,7 @@ from index_service.extensions import (
     SET_POSITION,
     PositionKey,
     PositionsRequest,
+    PositionsResponse,
     SavedPosition,
     SetRequest,
 )
@@ -32,7 +33,10 @@ A = TypeVar("A")
 
 
 class Requester(Protocol):
-    """The part of a stream client that is needed here; `stream_service.client.StreamClient` has it."""
+    """The part of a stream client that is needed here; `stream_service.client.StreamClient` has it.
+
+    Its errors have `retriable`: whether the same request may succeed later.
+    """
 
     async def ask(self, service: str, protocol: WireProtocol[Q, A], request: Q) -> A: ...
 
@@ -89,19 +93,23 @@ class SavedIndexes:
 
 async def list_positions(
     client: Requester, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
-) -> AsyncIterator[SavedPosition]:
+) -> AsyncGenerator[SavedPosition, None]:
     """The saved positions of one stream, of one client id, of both, or all; taken in pages by `node/index_list/1`."""
-    after: PositionKey | None = None
-    more = True
-    while more:
-        request = PositionsRequest(0, stream_name, client_id, after, page_positions)
+    request: PositionsRequest | None = PositionsRequest(0, stream_name, client_id, None, page_positions)
+    while request is not None:
         page = await client.ask(SERVICE, POSITIONS, request)
         for position in page.positions:
             yield position
-        more = page.more and bool(page.positions)
-        if more:
-            last = page.positions[-1]
-            after = PositionKey(last.client_id, last.stream_name, last.partition)
+        request = next_page(request, page)
+
+
+def next_page(request: PositionsRequest, page: PositionsResponse) -> PositionsRequest | None:
+    """The request for the positions behind this page; None at the end."""
+    if not page.more or not page.positions:
+        return None
+    last = page.positions[-1]
+    after = PositionKey(last.client_id, last.stream_name, last.partition)
+    return PositionsRequest(0, request.stream_name, request.client_id, after, request.limit)
 
 
 async def set_position(

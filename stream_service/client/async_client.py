@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -55,31 +56,34 @@ async def connect(
 
     Raises NodeUnreachable where the first connection fails; later ones are made again by `reconnect`, and what was not
     answered is sent again: a push whose confirm was lost can then be stored twice, unless its publisher is idempotent.
-    With reconnect None, a lost connection fails everything that waits with ConnectionLost. answer_timeout_s: how long
-    a request may be without an answer (RequestTimeout); None: for ever.
+    With reconnect None, a lost connection fails everything, then and later, with ConnectionLost. answer_timeout_s: how
+    long a request may be without an answer (RequestTimeout); None: for ever.
     """
     shell = AsyncShell(address, ClientCore(via=via), framing)
     first = await shell.dial()
     body_error: BaseException | None = None
-    alone = False
-    try:
-        async with anyio.create_task_group() as tasks:
-            shell.start(tasks, *first, reconnect)
-            try:
-                yield StreamClient(Session(address, shell.core, shell, answer_timeout_s))
-            except BaseException as error:
-                body_error = error
-                raise
-            finally:
-                await shell.close()
-                tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        alone = group.exceptions == (body_error,)
-        if not alone:
+    async with anyio.create_task_group() as tasks:
+        shell.start(tasks, first, reconnect)
+        try:
+            yield StreamClient(Session(address, shell.core, shell, answer_timeout_s))
+        except anyio.get_cancelled_exc_class():
             raise
-    # The caller's own exception leaves the block as it is, not as a group of one.
-    if alone and body_error is not None:
+        except BaseException as error:
+            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
+            body_error = error
+        finally:
+            await shell.close()
+            tasks.cancel_scope.cancel()
+    if body_error is not None:
         raise body_error
+
+
+class Dialled(NamedTuple):
+    """A connection, the framing to be spoken on it, and what has come over it already."""
+
+    stream: anyio.abc.SocketStream
+    wire: Wire
+    received: bytes = b""
 
 
 class AsyncShell:
@@ -100,16 +104,10 @@ class AsyncShell:
         self._sending = False
         core.link.on_outgoing = self._wake_sender
 
-    def start(
-        self,
-        tasks: anyio.abc.TaskGroup,
-        stream: anyio.abc.SocketStream,
-        wire: Wire,
-        reconnect: Reconnect | None,
-    ) -> None:
+    def start(self, tasks: anyio.abc.TaskGroup, first: Dialled, reconnect: Reconnect | None) -> None:
         """Serve connection after connection, the first one given, until `close`."""
         self._tasks = tasks
-        tasks.start_soon(self._keep_connected, stream, wire, reconnect)
+        tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
     async def close(self) -> None:
@@ -153,8 +151,8 @@ class AsyncShell:
     def now_s(self) -> float:
         return boot_time_s()
 
-    async def dial(self) -> tuple[anyio.abc.SocketStream, Wire]:
-        """A new connection and the framing spoken on it. Raises NodeUnreachable."""
+    async def dial(self) -> Dialled:
+        """A new connection. Raises NodeUnreachable."""
         host, port = split_host_port(self._address)
         try:
             with anyio.fail_after(CONNECT_TIMEOUT_S):
@@ -162,26 +160,29 @@ class AsyncShell:
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {reason}") from error
-        if self._framing == "auto":
+        if self._framing != "auto":
+            return Dialled(stream, HEAD if self._framing == "head" else LEGACY)
+        try:
             with anyio.move_on_after(HEAD_SILENCE_S + 0.1):
-                await anyio.wait_readable(stream.extra(anyio.abc.SocketAttribute.raw_socket))
-                return stream, HEAD
-            return stream, LEGACY
-        return stream, HEAD if self._framing == "head" else LEGACY
+                return Dialled(stream, HEAD, await stream.receive(READ_BYTES_MAX))
+        except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
+            await anyio.aclose_forcefully(stream)
+            raise NodeUnreachable(f"{self._address} ends connections at once") from error
+        return Dialled(stream, LEGACY)
 
-    async def _keep_connected(self, stream: anyio.abc.SocketStream, wire: Wire, reconnect: Reconnect | None) -> None:
+    async def _keep_connected(self, dialled: Dialled, reconnect: Reconnect | None) -> None:
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             while True:
                 received_bytes = self.core.link.received_bytes
-                fault = await self._serve(stream, wire)
+                fault = await self._serve(dialled)
                 if backoff is None:
-                    self.core.disconnected(fault or ConnectionLost("the connection ended and is not made again"))
+                    self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
                     return
                 self.core.disconnected(fault)
                 if self.core.link.received_bytes > received_bytes:
                     backoff.succeeded()
-                stream, wire = await self._dial_again(backoff)
+                dialled = await self._dial_again(backoff)
 
     async def _keep_checking(self) -> None:
         while True:
@@ -189,7 +190,7 @@ class AsyncShell:
             if self.core.check_progress() and self._stream is not None:
                 await anyio.aclose_forcefully(self._stream)
 
-    async def _dial_again(self, backoff: Backoff) -> tuple[anyio.abc.SocketStream, Wire]:
+    async def _dial_again(self, backoff: Backoff) -> Dialled:
         backoff.lost(self.now_s())
         while True:
             await anyio.sleep(backoff.next_delay_s())
@@ -202,15 +203,15 @@ class AsyncShell:
                 backoff.connected()
                 return connected
 
-    async def _serve(self, stream: anyio.abc.SocketStream, wire: Wire) -> UnexpectedAnswer | None:
+    async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
         """Carry one connection to its end; what the other side did wrong, if that ended it."""
         fault = None
-        self.core.connected(wire)
-        self._stream = stream
+        self.core.connected(dialled.wire)
+        self._stream = stream = dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send, stream, tasks.cancel_scope)
-                fault = await self._receive(stream)
+                fault = await self._receive(stream, dialled.received)
                 tasks.cancel_scope.cancel()
         finally:
             self._stream = None
@@ -218,8 +219,10 @@ class AsyncShell:
             self._sent.set()
         return fault
 
-    async def _receive(self, stream: anyio.abc.SocketStream) -> UnexpectedAnswer | None:
+    async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
         try:
+            if received:
+                self.core.receive_data(received)
             while True:
                 self.core.receive_data(await stream.receive(READ_BYTES_MAX))
         except RemoteProtocolError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from ockam.address import Route
@@ -60,7 +60,9 @@ class StreamClient:
             raise StreamNotFound(f"{self.address} has no stream {name!r}")
         return found
 
-    async def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> AsyncIterator[StreamInfo]:
+    async def list_streams(
+        self, prefix: str = "", *, page_streams: int = LIST_PAGE
+    ) -> AsyncGenerator[StreamInfo, None]:
         """The stream-partitions whose name begins so, by name and partition, taken in pages."""
         after: StreamKey | None = None
         more = True
@@ -90,9 +92,13 @@ class StreamClient:
     def ask_nowait(
         self, service: str, protocol: Protocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
     ) -> Callable[[], None]:
-        """Ask without waiting: called back with the answer or the error. What is returned ends the interest in it."""
+        """Ask without waiting: called back with the answer or error, maybe at once. What is returned prevents it."""
         core = self.session.core
-        call = core.call(core.route_to(service), protocol.encode_request(request))
+        try:
+            call = core.call(core.route_to(service), protocol.encode_request(request))
+        except ClientError as error:
+            on_answer(error)
+            return lambda: None
 
         def answered() -> None:
             try:

@@ -99,10 +99,11 @@ class ClientCore:
         for lane in list(self._lanes.values()):
             lane.fail_all(error)
 
-    def close(self) -> None:
-        """The owner is done: everything that waits fails, and so does every later request."""
-        self.link.closed = True
-        self.fail_all(ClientClosed("the client has been closed"))
+    def close(self, error: ClientError | None = None) -> None:
+        """The owner is done, or no connection is made again: all that waits fails, and so does every later request."""
+        self.link.closed = error or ClientClosed("the client has been closed")
+        self.link.disconnected()
+        self.fail_all(self.link.closed)
 
     def data_to_send(self) -> bytes:
         """All that waits to be sent; it is the caller's from now on."""

@@ -52,9 +52,9 @@ class Lane:
         self.sent_again = 0
 
     def push(self, data: bytes) -> Push:
-        """Send one message, now or when there is a way; its result. Raises ClientClosed."""
-        if self._link.closed:
-            self._link.check_open()
+        """Send one message, now or when there is a way; its result. Raises what ended the client."""
+        if self._link.closed is not None:
+            raise self._link.closed
         push = Push(data)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1

@@ -10,13 +10,13 @@ from ockam.frames import FrameReader
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
-from stream_service.client.errors import ClientClosed, RequestRefused
+from stream_service.client.errors import ClientError, RequestRefused
 
 
 class Link:
     """What goes out and comes in over the connection of the moment. wire: its framing; None while there is none.
 
-    on_outgoing: called when there is something to be sent after there was nothing.
+    on_outgoing: called when there is something to be sent after there was nothing. closed: why no more is sent.
     Invariant: `outgoing_bytes` is the size of what `_outgoing` holds, and 0 without a connection.
     """
 
@@ -40,7 +40,7 @@ class Link:
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
         self.sent_bytes = self.received_bytes = 0
-        self.closed = False
+        self.closed: ClientError | None = None
 
     def connected(self, wire: Wire) -> None:
         """A new connection: what was not taken by `data_to_send` is gone, and the hello comes first."""
@@ -54,9 +54,9 @@ class Link:
         self._outgoing, self.outgoing_bytes = [], 0
 
     def check_open(self) -> None:
-        """Raises ClientClosed once the owner is done."""
-        if self.closed:
-            raise ClientClosed("the client has been closed")
+        """Raises what ended the use of this client, once something has."""
+        if self.closed is not None:
+            raise self.closed
 
     def header(self, route: Route, return_address: Address) -> bytes:
         """The routes of a frame along this connection, encoded; empty where there is none."""

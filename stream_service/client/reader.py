@@ -86,8 +86,14 @@ class Reader:
             if self._cancel is None:
                 self._cancel = self._session.shell.call_later(self._idle_delay_s, self._ask_later)
             return
-        if self._cancel is None:
+        if self._cancel is not None:
+            return
+        try:
             self._call = self._pull()
+        except ClientError as error:
+            self._error = error
+            self._on_page(self)
+        else:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:

@@ -1,0 +1,28 @@
+"""A node in a child process for the tests of one file, and the three shells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stream_node.process import NodeProcess
+from tests.client.shells import SHELLS, ShellName, World
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A whole server: the real command, real files, real sockets."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data") as running:
+        yield running
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> ShellName:
+    name: ShellName = request.param
+    return name
+
+
+@pytest.fixture
+def world(shell: ShellName, node: NodeProcess, request: pytest.FixtureRequest) -> World:
+    return World(shell, node.address, request.node.name)

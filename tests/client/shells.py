@@ -1,0 +1,135 @@
+"""One scenario, three shells: written as a coroutine over the async client, and run under trio, asyncio, and over the
+blocking client, whose objects are shown to it as if they were async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, cast
+
+import trio
+
+from index_service import client as indexes
+from index_service import client_blocking as blocking_indexes
+from index_service import client_leases as leases
+from stream_service.client import StreamClient, blocking, connect
+from stream_service.client.driving import drive
+
+ShellName: TypeAlias = Literal["trio", "asyncio", "blocking"]
+SHELLS: tuple[ShellName, ...] = ("trio", "asyncio", "blocking")
+
+Scenario: TypeAlias = Callable[["Tools"], Awaitable[None]]
+
+
+class View:
+    """A blocking object that can be awaited, entered and iterated as its async twin can."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return _shown(self._value)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._value, name)
+        if not callable(found):
+            return _shown(found)
+        return lambda *arguments, **named: View(found(*map(hidden, arguments), **named))
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _AsyncIterator(iter(self._value))
+
+    async def __aenter__(self) -> Any:
+        return View(self._value.__enter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return cast("bool | None", self._value.__exit__(kind, error, traceback))
+
+    async def aclose(self) -> None:
+        self._value.close()
+
+
+class _AsyncIterator:
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __aiter__(self) -> _AsyncIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+def hidden(value: Any) -> Any:
+    """What a view shows; any other value as it is."""
+    return value._value if isinstance(value, View) else value
+
+
+def _shown(value: Any) -> Any:
+    """Objects of the blocking client as views, values as they are."""
+    if isinstance(value, tuple) and value and type(value[0]).__module__.startswith("stream_service.client.blocking"):
+        return tuple(map(View, value))
+    return View(value) if type(value).__module__.startswith("stream_service.client.blocking") else value
+
+
+class Tools:
+    """What a scenario uses of the shell it runs in."""
+
+    def __init__(self, shell: ShellName, address: str) -> None:
+        self.shell = shell
+        self.address = address
+
+    def connect(self, **options: Any) -> AbstractAsyncContextManager[StreamClient]:
+        options.setdefault("address", self.address)
+        if self.shell == "blocking":
+            return cast("AbstractAsyncContextManager[StreamClient]", View(blocking.connect(**options)))
+        return connect(**options)
+
+    def saved_indexes(self, client: StreamClient, client_id: str) -> indexes.SavedIndexes:
+        if self.shell == "blocking":
+            return cast("indexes.SavedIndexes", View(blocking_indexes.SavedIndexes(hidden(client), client_id)))
+        return indexes.SavedIndexes(client, client_id)
+
+    def lease_member(self, client: StreamClient, client_id: str, member_id: str) -> leases.LeaseMember:
+        if self.shell == "blocking":
+            member = blocking_indexes.LeaseMember(hidden(client), client_id, member_id=member_id)
+            return cast("leases.LeaseMember", View(member))
+        return leases.LeaseMember(client, client_id, member_id=member_id)
+
+
+def run_in(shell: ShellName, scenario: Callable[[Tools], Awaitable[None]], address: str) -> None:
+    """Run the scenario to its end in that shell."""
+    tools = Tools(shell, address)
+
+    async def run() -> None:
+        await scenario(tools)
+
+    if shell == "trio":
+        trio.run(run)
+    elif shell == "asyncio":
+        asyncio.run(run())
+    else:
+        drive(run())
+
+
+class World:
+    """A shell and a node for one test. `name` makes names that no other test uses."""
+
+    def __init__(self, shell: ShellName, address: str, name: str) -> None:
+        self.shell = shell
+        self.address = address
+        self.name = name
+
+    @property
+    def run(self) -> Callable[[Scenario], None]:
+        return partial(run_in, self.shell, address=self.address)
