@@ -13,6 +13,8 @@ from typing import NoReturn
 import typer
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
+INTERRUPTED = 130
+"""What shells say of a program that Ctrl-C ended."""
 
 
 def build() -> typer.Typer:
@@ -40,16 +42,17 @@ def run(command: Callable[[], object]) -> int:
     """Run a command; what it raises that a user can cause is told in one line, and gives the exit code."""
     try:
         command()
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        code = exit_code(error)
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+        cause = first_cause(error)
+        if isinstance(cause, KeyboardInterrupt):
+            return INTERRUPTED
+        if isinstance(cause, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        code = exit_code(cause)
         if code is None:
             raise
-        typer.echo(f"stream-node: {' '.join(str(first_cause(error)).split())}", err=True)
+        typer.echo(f"stream-node: {' '.join(str(cause).split())}", err=True)
         return code
     return 0
 
@@ -57,9 +60,11 @@ def run(command: Callable[[], object]) -> int:
 def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
     from ockam.errors import InvalidAddress
+    from ockam.protocol import ProtocolError
     from storage.errors import StorageError
     from stream_node.backup import BackupError
     from stream_node.bench.errors import UnknownBench
+    from stream_node.cli.values import UsageError
     from stream_node.config import ConfigError
     from stream_node.contexts import ContextError
     from stream_node.demo.errors import DemoFailed
@@ -68,9 +73,9 @@ def exit_code(error: BaseException) -> int | None:
     cause = first_cause(error)
     if isinstance(cause, NodeUnreachable):
         return UNREACHABLE
-    if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench):
+    if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError):
         return WRONG_USAGE
-    ours = BackupError | ClientError | StorageError | OSError | DemoFailed
+    ours = BackupError | ClientError | ProtocolError | StorageError | OSError | DemoFailed
     return FAILED if isinstance(cause, ours) else None
 
 

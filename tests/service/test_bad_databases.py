@@ -164,8 +164,9 @@ async def test_a_database_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 async def test_damage_that_an_unclean_stop_may_have_done_is_found_at_the_start(tmp_path: Path) -> None:
     """A page in the middle of the file is garbage."""
     await fill(tmp_path)
-    middle = (tmp_path / FILE_NAME).stat().st_size // 8192 * 4096
-    damage(tmp_path, middle, os.urandom(4096))
+    page_bytes = int.from_bytes((tmp_path / FILE_NAME).read_bytes()[16:18], "big")
+    pages = (tmp_path / FILE_NAME).stat().st_size // page_bytes
+    damage(tmp_path, pages // 2 * page_bytes, os.urandom(page_bytes))
     (tmp_path / "node.lock").write_text("1\n")
     assert "the database is damaged" in refusal(tmp_path)
 
