@@ -1,13 +1,24 @@
-"""The implementations of the log that every contract test runs on."""
+"""The implementations of the log that every contract test runs on, and where the tests keep their files."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.storage.storage_samples import Source, open_sources
+from tests.storage.storage_samples import MEMORY_DIRECTORY, Source, open_sources
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is room: these tests sync thousands of times, and none of them can tell the difference."""
+    if MEMORY_DIRECTORY is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="stream-node-", dir=MEMORY_DIRECTORY) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite by rows"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,17 @@ from storage.verify import verify
 
 Source: TypeAlias = MemoryDatabase | Database
 EVERYTHING = 2**64 - 1
+MEMORY_BYTES_MIN = 512 * 1024 * 1024
+
+
+def _memory_directory() -> Path | None:
+    directory = Path("/dev/shm")
+    usable = directory.is_dir() and os.access(directory, os.W_OK)
+    return directory if usable and shutil.disk_usage(directory).free >= MEMORY_BYTES_MIN else None
+
+
+MEMORY_DIRECTORY = _memory_directory()
+"""A file system in memory with enough room for any test, or None."""
 
 
 @contextmanager

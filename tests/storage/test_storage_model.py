@@ -16,7 +16,7 @@ from storage.database import Database
 from storage.errors import IndexConflict, StreamNotFound
 from storage.memory import MemoryDatabase
 from storage.verify import verify
-from tests.storage.storage_samples import EVERYTHING, Source
+from tests.storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))
 attributes = st.one_of(st.none(), st.binary(max_size=4))
@@ -193,7 +193,7 @@ class MemoryMachine(LogMachine):
 
 class SqliteMachine(LogMachine):
     def make(self) -> Source:
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY_DIRECTORY)
         return Database.open(Path(self.directory.name))
 
     def reopened(self) -> Source:
@@ -213,4 +213,4 @@ _settings = settings(
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(_settings, max_examples=60)
 TestSqlite = SqliteMachine.TestCase
-TestSqlite.settings = settings(_settings, max_examples=30)
+TestSqlite.settings = settings(_settings, max_examples=40)
