@@ -157,7 +157,7 @@ class IndexWorker(Worker):
             service.groups.set_position(request.key, request.index, set_done)
         else:
             service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, result)))
-            self._arm_sweep()
+        self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
         """Hand over what was gathered, and gather anew."""

@@ -161,5 +161,7 @@ class World:
         self.machine.check()
         for partition, (member_id, fence) in self.owners().items():
             assert self.used.setdefault((partition, fence), member_id) == member_id, f"fence {fence} was another's"
-            assert self.disk[partition].fence == fence
+            row = self.disk.get(partition)
+            assert row is not None, f"partition {partition} is not on disk"
+            assert row.fence == fence
             assert self.machine.find_holder(partition, self.now_s) == member_id

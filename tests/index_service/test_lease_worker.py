@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from index_service import worker as worker_module
-from index_service.extensions import LEASE, Lease, LeaseRequest
+from index_service.extensions import LEASE, SET_POSITION, Lease, LeaseRequest, PositionKey, SetRequest
 from index_service.lease_groups import LeaseGroups
 from index_service.limits import FAILURE_DELAY_S, TEXT_BYTES_MAX, LeaseLimits
 from index_service.protocol import INDEX, GetIndex
@@ -218,6 +218,14 @@ async def test_groups_are_forgotten_and_their_fences_are_not(tmp_path: Path, aut
         await trio.sleep(3 * TTL_S + 0.1)
         assert running.service.statistics().leases.groups == 0
         assert {lease.fence for lease in (await running.member("b").renew()).leases} == {2}
+
+
+async def test_a_group_that_only_an_operator_touched_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with index_node(tmp_path) as running:
+        await running.ask(SET_POSITION, SetRequest(1, PositionKey("c", "s", 0), 1))
+        assert running.service.statistics().leases.groups == 1
+        await trio.sleep(TTL_S + 0.1)
+        assert running.service.statistics().leases.groups == 0
 
 
 async def test_a_group_is_not_forgotten_while_it_writes(
