@@ -1,0 +1,213 @@
+"""Recordings: the format, torn and damaged files, and a transport over one."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cardinal_streams import recording
+from cardinal_streams.errors import RecordingError, TornRecording
+from cardinal_streams.file_transport import FileTransport, Recorder, replay
+from cardinal_streams.message_types import Record
+from cardinal_streams.producer import Producer
+from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
+from cardinal_streams.transport import Delivery, Transport, partition_of
+from tests.cardinal_streams.helpers import TOPICS, payload
+
+DELIVERIES = st.lists(
+    st.builds(
+        Delivery,
+        st.sampled_from(["default", "ta", "t:é"]),
+        st.integers(0, 3),
+        st.integers(0, (1 << 64) - 1),
+        st.binary(max_size=40),
+        st.binary(max_size=300),
+    ),
+    max_size=12,
+)
+FOUR = [Delivery("t", index % 2, index // 2, b"key%d" % index, b"value" * index) for index in range(4)]
+
+
+def read(data: bytes, chunk: int = 1 << 20) -> list[Delivery]:
+    reader = RecordingReader()
+    found = [each for at in range(0, len(data), chunk) for each in reader.feed(data[at : at + chunk])]
+    reader.end()
+    return found
+
+
+def test_the_layout() -> None:
+    body = b"\x01t\x02\x03\x01k\x02vv"
+    record = struct.pack("<II", len(body), zlib.crc32(body)) + body
+    assert encode_deliveries([Delivery("t", 2, 3, b"k", b"vv")]) == record
+    assert read(b"CARDREC\x01" + record) == [Delivery("t", 2, 3, b"k", b"vv")]
+
+
+@given(DELIVERIES, st.integers(1, 50))
+def test_what_is_written_is_read_again_whatever_the_pieces(deliveries: list[Delivery], chunk: int) -> None:
+    assert read(MAGIC + encode_deliveries(deliveries), chunk) == deliveries
+
+
+def test_every_cut_gives_a_prefix_and_says_so() -> None:
+    data = MAGIC + encode_deliveries(FOUR)
+    ends = [len(MAGIC) + len(encode_deliveries(FOUR[:count])) for count in range(5)]
+    for size in range(len(data)):
+        reader = RecordingReader()
+        found = list(reader.feed(data[:size]))
+        assert found == FOUR[: len(found)]
+        if size in ends:
+            reader.end()
+        else:
+            with pytest.raises(TornRecording) as caught:
+                reader.end()
+            assert caught.value.offset == (ends[len(found)] if size > len(MAGIC) else 0)
+
+
+def test_every_changed_byte_is_found() -> None:
+    data = MAGIC + encode_deliveries(FOUR)
+    for at in range(len(data)):
+        with pytest.raises(RecordingError):
+            read(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+
+
+def test_a_body_that_is_no_delivery_is_damage() -> None:
+    body = b"\x01t\x02\x03\x01k\x02vv\x00"
+    with pytest.raises(RecordingError, match="no delivery"):
+        read(MAGIC + struct.pack("<II", len(body), zlib.crc32(body)) + body)
+
+
+def test_a_delivery_that_is_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "BODY_BYTES_MAX", 20)
+    with pytest.raises(RecordingError, match="more than 20"):
+        encode_deliveries([Delivery("t", 0, 0, b"key", bytes(20))])
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_deliveries_or_a_recording_error(data: bytes) -> None:
+    found: list[Delivery] = []
+    try:
+        found = read(MAGIC + data)
+    except RecordingError:
+        return
+    assert encode_deliveries(found) == data
+
+
+class TestRecorder:
+    def test_it_goes_on_where_it_ended(self, tmp_path: Path) -> None:
+        for part in (FOUR[:2], FOUR[2:]):
+            with Recorder(tmp_path / "r") as recorder:
+                recorder.record(part)
+        assert recorder.statistics().recorded == 2
+        assert recorder.next_offsets == {"t:0": 2, "t:1": 2}
+        assert list(replay(tmp_path / "r")) == FOUR
+
+    def test_a_torn_file_loses_its_last_record_only(self, tmp_path: Path) -> None:
+        path = tmp_path / "r"
+        whole = MAGIC + encode_deliveries(FOUR)
+        path.write_bytes(whole[:-3])
+        with pytest.raises(TornRecording):
+            list(replay(path))
+        assert list(replay(path, torn_ok=True)) == FOUR[:3]
+        with Recorder(path) as recorder:
+            assert recorder.statistics().cut_bytes == len(encode_deliveries(FOUR[3:])) - 3
+            recorder.record(FOUR[3:])
+        assert path.read_bytes() == whole
+
+    @pytest.mark.parametrize("size", [0, 1, 7])
+    def test_a_file_torn_within_the_magic(self, tmp_path: Path, size: int) -> None:
+        path = tmp_path / "r"
+        path.write_bytes(MAGIC[:size])
+        with Recorder(path) as recorder:
+            recorder.record(FOUR)
+        assert list(replay(path)) == FOUR
+
+    def test_a_damaged_file_is_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "r"
+        data = bytearray(MAGIC + encode_deliveries(FOUR))
+        data[20] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(RecordingError):
+            Recorder(path)
+        assert path.read_bytes() == data
+
+    def test_another_file_is_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "r"
+        path.write_bytes(b"something else entirely")
+        with pytest.raises(RecordingError, match="no recording"):
+            Recorder(path)
+        assert path.read_bytes() == b"something else entirely"
+
+    def test_a_failed_write_closes_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_descriptor: int) -> None:
+            raise OSError(28, "no space left on device")
+
+        with Recorder(tmp_path / "r") as recorder:
+            monkeypatch.setattr(os, "fsync", full)
+            with pytest.raises(OSError, match="no space"):
+                recorder.record(FOUR)
+            with pytest.raises(RecordingError, match="closed"):
+                recorder.record(FOUR)
+
+
+class TestReplay:
+    def test_topics_and_positions(self, tmp_path: Path) -> None:
+        path = tmp_path / "r"
+        with Recorder(path) as recorder:
+            recorder.record([*FOUR, Delivery("u", 0, 0, b"k", b"")])
+        assert list(replay(path, ["u"])) == [Delivery("u", 0, 0, b"k", b"")]
+        assert list(replay(path, ["t"], {"t:0": 1, "t:1": 2})) == [FOUR[2]]
+
+
+async def test_a_transport_over_a_file(tmp_path: Path) -> None:
+    transport = FileTransport(tmp_path / "r", partitions=3, single=["single"])
+    interface: Transport = transport
+    producer = Producer("default", TOPICS)
+    sent: list[Record] = []
+    for number in range(1, 30):
+        outgoing = producer.add_block(payload(str(number), str(number - 1), number, updates={"a/1": b"1", "q/1": b"2"}))
+        sent += [record for records in outgoing.values() for record in records]
+        await interface.send(outgoing)
+    await interface.send({"single": [Record(b"k%d" % number, b"") for number in range(9)]})
+    transport.close()
+
+    async with interface.subscribe(["default", "ta", "tq"], {}) as receiver:
+        found = list(await receiver.receive_some())
+        assert await receiver.receive_some() == []
+    assert [Record(each.key, each.value) for each in found] == sent
+    assert {each.partition for each in found} == {0, 1, 2}
+    assert all(each.partition == partition_of(each.key, 3) for each in found)
+    for source in {each.source for each in found}:
+        offsets = [each.offset for each in found if each.source == source]
+        assert offsets == list(range(len(offsets)))
+
+    async with interface.subscribe(["single"], {"single:0": 4}) as receiver:
+        assert [each.offset for each in await receiver.receive_some()] == [4, 5, 6, 7, 8]
+
+
+async def test_many_senders_at_once_share_the_file(tmp_path: Path) -> None:
+    transport = FileTransport(tmp_path / "r")
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(transport.send, {"t": [Record(b"%d" % number, b"")]})
+    transport.close()
+    found = list(replay(tmp_path / "r"))
+    assert [each.offset for each in found] == list(range(20))
+    assert sorted(int(each.key) for each in found) == list(range(20))
+
+
+def test_a_transport_needs_a_partition(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="0 partitions"):
+        FileTransport(tmp_path / "r", partitions=0)
+
+
+def test_keys_are_spread_over_partitions() -> None:
+    randomness = random.Random(1)
+    found = [partition_of(randomness.randbytes(33), 4) for _ in range(4_000)]
+    assert all(900 < found.count(partition) < 1_100 for partition in range(4))
