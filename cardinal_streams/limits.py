@@ -28,9 +28,9 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a `Reassembler` holds.
 
     `incomplete_max` counts blocks of which something arrived and something is missing; `incomplete_bytes_max` is
-    the sum of their keys and values in bytes; a block of which nothing came within the last `idle_messages_max`
-    messages is idle. `finished_max` counts the hashes of blocks that are done with, against which late duplicates
-    are recognised.
+    what their keys and values take in memory, in bytes; a block of which nothing came within the last
+    `idle_messages_max` messages is idle. `finished_max` counts the hashes of blocks that are done with, against which
+    late duplicates are recognised.
     """
 
     incomplete_max: int = 4_096

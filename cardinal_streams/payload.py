@@ -29,7 +29,7 @@ class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     `values` and `deletes` are independent: a key may be in both. `offsets` are the lowest offsets at which each
     source delivered something of this block; `resumption` adds, for the sources that gave it nothing, how far they
-    had been read when the Batch message arrived. `size_bytes` is the sum of its keys and values.
+    had been read when the Batch message arrived. `size_bytes` is about what it takes in memory.
     """
 
     hash: bytes

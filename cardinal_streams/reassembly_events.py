@@ -44,17 +44,16 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class EvictionReason(enum.Enum):
-    """MEMORY: the limits, and it was touched least recently. IDLE: nothing of it came for long. OLD: below the floor.
-    CLOSED: its channel ended."""
+    """MEMORY: the limits, and it was touched least recently. IDLE: nothing of it came for long. CLOSED: its channel
+    ended."""
 
     MEMORY = "memory"
     IDLE = "idle"
-    OLD = "old"
     CLOSED = "closed"
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """An incomplete block was given up, and what it was missing."""
+    """An incomplete block was given up, and what it was missing. Those that are merely old are counted, not told."""
 
     hash: bytes
     reason: EvictionReason
@@ -65,7 +64,8 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Reorg | ReorgComple
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start; `incomplete` and `incomplete_bytes` are what is held now."""
+    """Counts since the start, `old` and `evicted` of blocks, the others of messages or as named; `incomplete` and
+    `incomplete_bytes` are what is held now."""
 
     messages: int
     completed: int
@@ -74,6 +74,7 @@ class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
     untracked: int
     refused: int
     pings: int
+    old: int
     evicted: dict[EvictionReason, int]
     incomplete: int
     incomplete_bytes: int

@@ -15,7 +15,7 @@ other contents.
 Memory. At most `incomplete_max` blocks and `incomplete_bytes_max` bytes are incomplete; beyond that the block that
 was touched least recently is evicted and forgotten, with an event that says what it was missing: its messages, if
 they are delivered again, build it anew. So is a block of which nothing came for `idle_messages_max` messages: what a
-late duplicate began would never end. Blocks below the floor (`set_floor`) are evicted as old. Of finished blocks
+late duplicate began would never end. Blocks below the floor (`set_floor`) are dropped, and counted. Of finished blocks
 `finished_max` hashes are remembered, so a block that is delivered again as a whole after so many others is emitted
 again.
 """
@@ -74,6 +74,7 @@ class Reassembler:
     def __init__(self, tracked: Tracked = TRACK_ALL, limits: ReassemblyLimits = DEFAULT_REASSEMBLY_LIMITS) -> None:
         self.tracked = tracked
         self.limits = limits
+        self._blocks_max, self._bytes_max = limits.incomplete_max, limits.incomplete_bytes_max
         self._blocks: OrderedDict[bytes, PendingBlock] = OrderedDict()
         self._finished: RecentMap[bytes, None] = RecentMap(limits.finished_max)
         self._high_water: dict[str, int] = {}
@@ -82,7 +83,7 @@ class Reassembler:
         self._floor_scanned = self._floor
         self._messages_scanned = 0
         self._idle_check_at = limits.idle_messages_max + 1
-        self._messages = self._completed = self._pings = 0
+        self._messages = self._completed = self._pings = self._old = 0
         self._evicted = dict.fromkeys(EvictionReason, 0)
         self._outcomes = [0] * len(Outcome)
 
@@ -132,18 +133,18 @@ class Reassembler:
         """Lets a finished block be emitted again if it is delivered again."""
         self._finished.discard(hash_)
 
-    def set_floor(self, number: int, weight: int) -> Sequence[ReassemblyEvent]:
+    def set_floor(self, number: int, weight: int) -> None:
         """Blocks with numbers below `number` and weights up to `weight` are of no use any more.
 
         Incomplete ones are looked for no more often than once in as many messages as there are incomplete blocks.
         """
         self._floor = floor = (number, weight)
-        if floor == self._floor_scanned or self._messages - self._messages_scanned < len(self._blocks):
-            return NOTHING
-        self._floor_scanned = floor
-        self._messages_scanned = self._messages
-        old = [block for block in self._blocks.values() if block.batch is not None and self._is_old(block.batch)]
-        return [self._evict(block, EvictionReason.OLD) for block in old]
+        if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
+            self._floor_scanned = floor
+            self._messages_scanned = self._messages
+            for block in tuple(self._blocks.values()):
+                if block.batch is not None and self._is_old(block.batch):
+                    self._drop_old(block)
 
     def close(self) -> Sequence[ReassemblyEvent]:
         """Gives up all incomplete blocks."""
@@ -171,6 +172,7 @@ class Reassembler:
             untracked=outcomes[Outcome.UNTRACKED],
             refused=sum(outcomes[FIRST_REFUSAL:]),
             pings=self._pings,
+            old=self._old,
             evicted=dict(self._evicted),
             incomplete=len(self._blocks),
             incomplete_bytes=self._bytes,
@@ -198,11 +200,11 @@ class Reassembler:
             self._completed += 1
             events.append(Completed(block.finish(self.tracked)))
         elif outcome is Outcome.OLD:
-            events.append(self._evict(block, EvictionReason.OLD))
+            self._drop_old(block)
         else:
             self._blocks.move_to_end(block.hash)
             block.touched = self._messages
-            while self._bytes > self.limits.incomplete_bytes_max or len(self._blocks) > self.limits.incomplete_max:
+            while self._bytes > self._bytes_max or len(self._blocks) > self._blocks_max:
                 events.append(self._evict(next(iter(self._blocks.values())), EvictionReason.MEMORY))
             if self._messages >= self._idle_check_at:
                 self._evict_idle(events)
@@ -220,9 +222,12 @@ class Reassembler:
     def _evict(self, block: PendingBlock, reason: EvictionReason) -> Evicted:
         self._drop(block)
         self._evicted[reason] += 1
-        if reason is EvictionReason.OLD:
-            self._finished.put(block.hash, None)
         return Evicted(block.hash, reason, block.missing())
+
+    def _drop_old(self, block: PendingBlock) -> None:
+        self._drop(block)
+        self._finished.put(block.hash, None)
+        self._old += 1
 
     def _drop(self, block: PendingBlock) -> None:
         del self._blocks[block.hash]
@@ -233,8 +238,7 @@ class Reassembler:
             return Outcome.OLD
         block.high_water = dict(self._high_water)
         for outcome, what in block.open(message, self.tracked):
-            if outcome is not Outcome.TAKEN:
-                self._note(block, outcome, what, events)
+            self._note(block, outcome, what, events)
         return Outcome.TAKEN
 
     def _keep_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Outcome:
@@ -277,7 +281,8 @@ class Reassembler:
 
     def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
         """Something that came early turns out, later, not to fit."""
-        self._outcomes[outcome] += 1
+        if outcome is not Outcome.TAKEN:
+            self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:
             self._refuse(block, outcome, what, events)
 

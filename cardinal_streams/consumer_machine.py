@@ -1,0 +1,239 @@
+"""The whole consumer without I/O: deliveries in, updates of the chain out, also across reorgs beyond the threshold
+(specification, "Reorg Handling"). It opens no topic and saves nothing: its shell does.
+
+    normal feed ──► Reassembler ──► ChainOrder ──► ChainUpdate, Revert
+                       │ Reorg          ▲
+                       ▼                │ blocks, while one is active
+    reorg channel ► ReorgProtocol ──────┘
+
+A Reorg message on the normal feed announces a channel. It is opened once the chain has come as far as the common
+ancestor; until its own Reorg message is read the normal feed goes on. Then the chain reverts to the ancestor, blocks
+come from the channel only, and what the normal feed still completes is held, up to its ReorgComplete.
+
+The shell reads what `feeds` says, hands over one delivery at a time, and tells `done` what the application has
+finished. `checkpoint` then says what to save: enough that another consumer repeats nothing finished, skips nothing,
+and still holds what the next reorg may remove.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cardinal_streams.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, Revert, Start
+from cardinal_streams.chain_order_machine import ChainOrder
+from cardinal_streams.consumer_events import BadMessage, Checkpoint, ConsumerEvent, ConsumerStatistics, Feeds
+from cardinal_streams.errors import MessageError
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
+from cardinal_streams.message_types import Reorg, ReorgComplete
+from cardinal_streams.messages import decode
+from cardinal_streams.missing import Missing
+from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.prefixes import TRACK_ALL, Tracked
+from cardinal_streams.reassembly_events import Completed
+from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.reorg_machine import ReorgBlock, ReorgOver, ReorgProtocol, ReorgStep, RevertTo
+
+NEW = Checkpoint(start=None)
+
+
+class Consumer:
+    """See the module. `checkpoint` is where to go on; the default begins with the first block that arrives. `wanted`
+    maps numbers to the only hash that is accepted there.
+
+    Invariant: blocks are held only while a reorg is active.
+    """
+
+    def __init__(
+        self,
+        *,
+        reorg_threshold: int,
+        tracked: Tracked = TRACK_ALL,
+        checkpoint: Checkpoint = NEW,
+        wanted: Mapping[int, bytes] | None = None,
+        limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
+    ) -> None:
+        self.limits = limits
+        self._message_limits = limits.message
+        self._before = checkpoint
+        self._start = checkpoint.start
+        self._normal = Reassembler(tracked, limits.reassembly)
+        self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
+        self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
+        self._reorgs.open_channels(self._chain.can_revert)
+        self._held: deque[CompleteBatch] = deque()
+        self._unfinished: deque[ChainUpdate | Revert] = deque()
+        self._channel_sources: dict[str, bytes | None] = dict.fromkeys(checkpoint.history)
+        self._bad_messages = 0
+
+    @property
+    def feeds(self) -> Feeds:
+        """What to read now; nothing while the application has too much to finish."""
+        if len(self._unfinished) >= self.limits.unfinished_max:
+            return Feeds(normal=False, channels=())
+        return Feeds(normal=self._reorgs.active is None, channels=self._reorgs.readable())
+
+    @property
+    def head(self) -> Start | None:
+        """The block the chain ends at."""
+        return self._chain.head
+
+    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the normal feed. `source` is "topic:partition"."""
+        out: list[ConsumerEvent] = []
+        try:
+            message = decode(key, value, self._message_limits)
+        except MessageError as error:
+            return self._bad_message(source, offset, error)
+        for event in self._normal.receive(message, source, offset):
+            if isinstance(event, Completed):
+                self._complete(event.batch, out)
+            elif isinstance(event, Reorg):
+                self._follow(self._reorgs.announce(event), out)
+                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
+            elif isinstance(event, ReorgComplete):
+                steps: list[ReorgStep] = []
+                self._reorgs.refuse(event.hash, "a ReorgComplete on the normal feed", steps)
+                self._follow(steps, out)
+            else:
+                out.append(event)
+        return out
+
+    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the channel of a finished reorg (`Checkpoint.history`). Its Reorg messages mean nothing."""
+        self._channel_sources.setdefault(source, None)
+        if key[:1] in (b"\x05", b"\x06"):
+            return []
+        return self.receive(key, value, source, offset)
+
+    def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the channel of the reorg to this ancestor. What comes after it was closed is dropped.
+
+        Raises `RuntimeError` if `feeds` does not name the channel because another reorg is going on.
+        """
+        self._channel_sources[source] = ancestor
+        try:
+            message = decode(key, value, self._message_limits)
+        except MessageError as error:
+            return self._bad_message(source, offset, error)
+        out: list[ConsumerEvent] = []
+        self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
+        return out
+
+    def done(self, event: ChainUpdate | Revert) -> None:
+        """The application has finished this update and all before it."""
+        if not any(other is event for other in self._unfinished):
+            raise ValueError("this update is not among those that are unfinished")
+        finished = None
+        while finished is not event:
+            finished = self._unfinished.popleft()
+        if isinstance(event, Revert):
+            self._start = Start(event.hash, event.number, event.weight)
+        else:
+            last = event.added[-1]
+            self._start = Start(last.hash, last.number, last.weight)
+
+    def checkpoint(self) -> Checkpoint:
+        """What to save now. It goes over all that is held, so it costs more than a delivery."""
+        needed = self._normal.low_water()
+        for batch in self._needed_batches():
+            for source, offset in batch.offsets.items():
+                needed[source] = min(offset, needed.get(source, offset))
+        before = self._before.position | self._before.history
+        seen = self._normal.high_water()
+        unseen = {source: offset for source, offset in before.items() if source not in seen}
+        position = {source: offset + 1 for source, offset in seen.items()} | unseen | needed
+        open_reorgs = self._reorgs.known()
+        # The channel of an open reorg is read from its beginning again, so none of it is history yet.
+        to_come = {reorg.hash for reorg in open_reorgs}
+        history = {source for source, ancestor in self._channel_sources.items() if ancestor not in to_come}
+        return Checkpoint(
+            start=self._start,
+            position={source: position[source] for source in position.keys() - self._channel_sources.keys()},
+            history={source: position[source] for source in history & (needed.keys() | unseen.keys())},
+            open_reorgs=open_reorgs,
+            finished_reorgs=self._reorgs.finished(),
+        )
+
+    def why_incomplete(self, hash_: bytes) -> Missing:
+        """What this block is missing, on the channel if a reorg is active, else on the normal feed."""
+        active = self._reorgs.active
+        if active is not None and active.reassembler is not None:
+            return active.reassembler.why_incomplete(hash_)
+        return self._normal.why_incomplete(hash_)
+
+    def statistics(self) -> ConsumerStatistics:
+        return ConsumerStatistics(
+            reassembly=self._normal.statistics(),
+            chain=self._chain.statistics(),
+            bad_messages=self._bad_messages,
+            reorgs_finished=self._reorgs.finished_count,
+            reorgs_repeated=self._reorgs.repeated_count,
+            reorgs_refused=self._reorgs.refused_count,
+            held=len(self._held),
+            unfinished=len(self._unfinished),
+            open_reorgs=len(self._reorgs.known()),
+        )
+
+    def check(self) -> None:
+        """Asserts the invariants of this machine and of its parts."""
+        self._normal.check()
+        self._chain.check()
+        self._reorgs.check()
+        assert self._reorgs.active is not None or not self._held
+        assert len(self._held) <= self.limits.held_max
+
+    def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:
+        self._bad_messages += 1
+        return [BadMessage(source, offset, error)]
+
+    def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
+        """A block of the normal feed goes to the chain, or is held while a reorg is active."""
+        if self._reorgs.active is None:
+            self._publish(self._chain.receive(batch), out)
+            return
+        self._held.append(batch)
+        if len(self._held) > self.limits.held_max:
+            lost = self._held.popleft()
+            self._normal.forget(lost.hash)
+            out.append(Dropped(lost.hash, lost.number, lost.weight, DropReason.MEMORY))
+
+    def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
+        """Does to the chain what the Reorg protocol says, and passes on what the shell has to know."""
+        for step in steps:
+            if isinstance(step, RevertTo):
+                self._publish(self._chain.revert(step.hash, step.number), out)
+            elif isinstance(step, ReorgBlock):
+                self._publish(self._chain.receive(step.batch), out)
+            elif isinstance(step, ReorgOver):
+                held = tuple(self._held)
+                self._held.clear()
+                for batch in held:
+                    self._publish(self._chain.receive(batch), out)
+            else:
+                out.append(step)
+
+    def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
+        """Passes on what the chain says; a longer chain raises the floor, and may reach an announced ancestor."""
+        for event in events:
+            out.append(event)
+            if isinstance(event, ChainUpdate | Revert):
+                self._unfinished.append(event)
+                self._set_floor()
+                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
+            elif isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
+                self._normal.forget(event.hash)
+
+    def _set_floor(self) -> None:
+        final_number, head = self._chain.final_number, self._chain.head
+        if final_number is None or head is None:
+            self._normal.set_floor(0, 0)
+        else:
+            self._normal.set_floor(final_number + 1, head.weight)
+
+    def _needed_batches(self) -> Iterator[CompleteBatch]:
+        yield from self._chain.held()
+        yield from self._held
+        for event in self._unfinished:
+            if isinstance(event, ChainUpdate):
+                yield from event.added

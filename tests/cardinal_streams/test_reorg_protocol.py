@@ -1,0 +1,217 @@
+"""Both sides of the Reorg protocol: beyond the threshold, with redundant producers, again, and wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal_streams.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
+from cardinal_streams.consumer_events import (
+    CloseReorgChannel,
+    Feeds,
+    OpenReorgChannel,
+    ReorgRefused,
+)
+from cardinal_streams.consumer_machine import Consumer
+from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
+from cardinal_streams.limits import ConsumerLimits
+from cardinal_streams.message_types import Record
+from cardinal_streams.messages import Reorg, ReorgComplete, encode
+from cardinal_streams.missing import MissingState
+from cardinal_streams.reassembly_events import Evicted, EvictionReason
+from tests.cardinal_streams.helpers import hash_of, payload, records_of
+from tests.cardinal_streams.shell import Application, Logs, Shell
+from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send, send_reorg
+
+
+class TestReorg:
+    def test_beyond_the_threshold(self) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run()
+        assert shell.application.hashes == world.expected
+        assert shell.application.reverts == 1
+        kinds = [type(event) for event in shell.events if not isinstance(event, ChainUpdate)]
+        assert kinds == [OpenReorgChannel, Revert, CloseReorgChannel]
+        assert shell.consumer.statistics().reorgs_finished == 1
+        for block in (*world.new, *world.after):
+            contents = shell.application.contents[block.hash].values
+            assert contents == dict(block.updates) | {"b/s/1": block.hash}
+
+    def test_the_normal_feed_rests_while_it_goes_on(self) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run_until(lambda: shell.application.reverts == 1)
+        ancestor = world.old[1].hash
+        assert shell.consumer.feeds == Feeds(normal=False, channels=(ancestor,))
+        first_new = world.logs.channels[ancestor][1]
+        shell.read_one(ancestor)
+        assert shell.consumer.why_incomplete(first_new.key[1:33]).state is not MissingState.UNKNOWN
+
+    def test_redundant_producers(self) -> None:
+        world = World(producers=3)
+        shell = world.shell()
+        shell.run()
+        assert shell.application.hashes == world.expected
+        assert shell.application.reverts == 1
+
+    def test_it_waits_for_the_common_ancestor(self) -> None:
+        """The announcement overtakes the blocks on other partitions."""
+        logs = Logs()
+        old = chain("o", "g", 1, 6)
+        announcement = encode(Reorg(old[3].hash, 4))
+        shell = Shell(logs, Application(GENESIS_HASH), 1, GENESIS)
+        logs.send_one("default", announcement)
+        shell.run()
+        assert not shell.consumer.feeds.channels
+        send(logs, producer_of(), old[:3])
+        shell.run()
+        assert not shell.consumer.feeds.channels
+        send(logs, producer_of(), old[3:])
+        shell.run()
+        assert shell.consumer.feeds.channels == (old[3].hash,)
+
+    def test_announced_again_later_nothing_happens(self) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run()
+        world.logs.send_one("default", encode(Reorg(world.old[1].hash, 2)))
+        shell.channel_position.clear()
+        shell.run()
+        assert shell.application.hashes == world.expected
+        assert shell.application.reverts == 1
+        assert shell.consumer.statistics().reorgs_repeated == 1
+        send(world.logs, producer_of(), chain("n", "n14", 15, 1, bonus=5))
+        shell.run()
+        assert shell.application.hashes[-1] == hash_of("n15")
+
+    @pytest.mark.parametrize("from_the_beginning", [False, True])
+    def test_a_second_one_to_the_same_ancestor(self, from_the_beginning: bool) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run()
+        third = chain("t", "o2", 3, 14, bonus=9)
+        send_reorg(world.logs, producer_of(), world.old[1], third, 145)
+        if from_the_beginning:
+            shell.channel_position.clear()
+        shell.run()
+        assert shell.application.hashes == [*world.expected[:3], *(block.hash for block in third)]
+        assert shell.application.reverts == 2
+
+    def test_one_after_another(self) -> None:
+        world = World()
+        third = chain("t", "n5", 6, 14, bonus=9)
+        send_reorg(world.logs, producer_of(), world.new[2], third, 145)
+        shell = world.shell()
+        shell.run()
+        assert shell.application.hashes[-1] == third[-1].hash
+        assert shell.application.reverts == 2
+
+    def test_blocks_that_came_early_are_held_and_then_used(self) -> None:
+        """All of the normal feed first, also what follows the reorg; then its channel."""
+        world = World()
+        shell = world.shell()
+        ancestor = world.old[1].hash
+        shell.run(choose=lambda found: found[0] if isinstance(found[0], str) else ancestor)
+        assert shell.application.hashes == world.expected
+
+    def test_a_channel_without_blocks_is_told(self) -> None:
+        world = World()
+        shell = world.shell()
+        world.logs.channels[world.old[1].hash] = [
+            encode(Reorg(world.old[1].hash, 2)),
+            encode(ReorgComplete(b"e" * 32, 2)),
+        ]
+        shell.run()
+        assert [event for event in shell.events if isinstance(event, ReorgRefused)]
+        assert shell.consumer.feeds.normal
+
+    def test_a_channel_that_ends_within_a_block_is_told(self) -> None:
+        world = World()
+        shell = world.shell()
+        records = world.logs.channels[world.old[1].hash]
+        del records[-2]
+        shell.run()
+        (evicted,) = [event for event in shell.events if isinstance(event, Evicted)]
+        assert (evicted.hash, evicted.reason) == (world.new[-1].hash, EvictionReason.CLOSED)
+
+    def test_a_block_too_deep_is_told(self) -> None:
+        logs = Logs()
+        send(logs, producer_of(), chain("o", "g", 1, 10))
+        shell = Shell(logs, Application(GENESIS_HASH), 4, GENESIS)
+        shell.run()
+        send(logs, producer_of(), [payload("deep", "o2", 3, 1_000)])
+        shell.run()
+        assert NeedsReorg(hash_of("deep"), 3, 1_000) in shell.events
+
+    def test_two_channels_are_not_read_at_once(self) -> None:
+        world = World()
+        shell = world.shell()
+        shell.run_until(lambda: shell.application.reverts == 1)
+        shell.consumer.receive(*encode(Reorg(world.old[0].hash, 1)), "default:9", 0)
+        with pytest.raises(RuntimeError, match="another reorg is going on"):
+            shell.consumer.receive_reorg(world.old[0].hash, *encode(Reorg(world.old[0].hash, 1)), "x:0", 0)
+
+    def test_only_so_many_are_known(self) -> None:
+        limits = ConsumerLimits(announced_max=2)
+        consumer = Consumer(reorg_threshold=4, checkpoint=GENESIS, limits=limits)
+        events = []
+        for number in range(1, 4):
+            events += consumer.receive(*encode(Reorg(hash_of(number), number)), "default:0", number)
+        assert [event.hash for event in events if isinstance(event, ReorgRefused)] == [hash_of(1)]
+        assert CloseReorgChannel(hash_of(1)) in events
+        consumer.check()
+
+    def test_only_so_many_blocks_are_held(self) -> None:
+        consumer = Consumer(reorg_threshold=4, limits=ConsumerLimits(held_max=2))
+        consumer.receive(*encode(Reorg(hash_of("a"), 1)), "default:0", 0)
+        consumer.receive_reorg(hash_of("a"), *encode(Reorg(hash_of("a"), 1)), "re:0", 0)
+        events = []
+        for number in range(1, 4):
+            (record,) = records_of(producer_of().add_block(payload(f"h{number}", f"h{number - 1}", number)))
+            events += consumer.receive(*record, "default:0", number)
+        assert events == [Dropped(hash_of("h1"), 1, 1, DropReason.MEMORY)]
+        assert consumer.statistics().held == 2
+        consumer.check()
+
+
+class TestProducersSide:
+    def test_steps_out_of_order_are_refused(self) -> None:
+        channel = producer_of().reorg(hash_of("a"), 1, 10)
+        block = payload("b", "a", 2, 20, sub_batches={"b/s": hash_of(1)})
+        with pytest.raises(ReorgOrder, match="that is new cannot be given"):
+            channel.add_block(block)
+        with pytest.raises(ReorgOrder, match="that is new cannot be completed"):
+            channel.complete()
+        channel.begin()
+        with pytest.raises(ReorgOrder, match="that is open cannot be begun"):
+            channel.begin()
+        with pytest.raises(ReorgOrder, match="does not follow"):
+            channel.add_block(payload("c", "x", 3, 30))
+        with pytest.raises(ReorgOrder, match="number 1 does not follow"):
+            channel.add_block(payload("c", "a", 1, 30))
+        channel.add_block(payload("l", "a", 2, 10))
+        with pytest.raises(ReorgOrder, match="the new chain weighs 10"):
+            channel.complete()
+        channel.add_block(payload("b", "l", 3, 20, sub_batches={"b/s": hash_of(1)}))
+        with pytest.raises(ReorgOrder, match="1 sub batches are not sent"):
+            channel.complete()
+        with pytest.raises(UnknownSubBatch):
+            channel.send_sub_batch(hash_of("b"), hash_of(2))
+        assert len(channel.send_sub_batch(hash_of("b"), hash_of(1))) == 1
+        assert channel.complete() == [encode(ReorgComplete(hash_of("b"), 3))]
+        with pytest.raises(ReorgOrder, match="that is complete"):
+            channel.complete()
+
+    def test_both_places_are_told_and_the_channel_first(self) -> None:
+        channel = producer_of().reorg(hash_of("a"), 1, 10)
+        record: Record = encode(Reorg(hash_of("a"), 1))
+        assert list(channel.begin().items()) == [(f"default-re-{hash_of('a').hex()}", [record]), ("default", [record])]
+
+    def test_blocks_that_were_sent_before_are_sent_again_and_not_after(self) -> None:
+        producer = producer_of()
+        producer.add_block(payload("b", "a", 2, 20))
+        channel = producer.reorg(hash_of("a"), 1, 10)
+        channel.begin()
+        assert len(channel.add_block(payload("b", "a", 2, 20))) == 1
+        assert len(channel.add_block(payload("c", "b", 3, 30))) == 1
+        assert producer.add_block(payload("c", "b", 3, 30)) == {}
