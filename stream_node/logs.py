@@ -11,15 +11,19 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def configure_logs(level: str) -> None:
-    """Send every log line of this process to stderr from now on. `level` is one of LEVELS."""
+    """Send every log line of this process to stderr from now on, libraries' too. `level` is one of LEVELS."""
+    level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
+    written = (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *level_and_time],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *written],
+        )
+    )
+    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(),
-        ],
+        processors=[structlog.contextvars.merge_contextvars, *level_and_time, *written],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

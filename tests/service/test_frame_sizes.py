@@ -18,7 +18,7 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest, Status
-from tests.support.served import PATIENCE_S, neighbour, served
+from tests.support.served import PATIENCE_S, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
 BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
@@ -142,4 +142,5 @@ async def test_a_return_route_that_fills_the_frame_leaves_room_for_an_error_or_i
             pull = PULL.encode_request(PullRequest(1, 0, 10))
             await peer.stream.send_all(peer.frame(route, pull, (*hops, local(bytes(4_600)))))
         assert (await peer.push(route, b"next")).index == 1
-        assert server.statistics().node.dropped == ({"frame_too_large": 1} if wire is LEGACY else {})
+        dropped = {"frame_too_large": 1} if wire is LEGACY else {}
+        await wait_until(lambda: server.statistics().node.dropped == dropped)

@@ -1,0 +1,38 @@
+"""Goal: a node that runs out of open files goes on with those it has, says so, and recovers.
+
+Method: the running command with a small limit, and more silent connections than that.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import trio
+
+from ockam.address import split_host_port
+from stream_node.process import NodeProcess
+from tests.support.served import PATIENCE_S
+from tests.support.stream_peer import stream_peer
+
+FILES_MAX = 64
+
+
+async def test_more_connections_than_files(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", environment={"STREAM_NODE_HEADER_TIMEOUT_S": "0.5"}) as node:
+        _, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (FILES_MAX, hard))
+        async with stream_peer(node.address) as peer:
+            route = await peer.create("s")
+            silent = [await trio.open_tcp_stream(*split_host_port(node.address)) for _ in range(2 * FILES_MAX)]
+            for number in range(20):
+                assert (await peer.push(route, b"data")).index == number
+            with trio.fail_after(PATIENCE_S):
+                async with stream_peer(node.address) as late:
+                    assert (await late.push(await late.create("s"), b"late")).index == 20
+            for stream in silent:
+                await stream.aclose()
+        assert node.stop() == 0
+    lines = [json.loads(line) for line in node.log_file.read_text().splitlines()]
+    assert any("EMFILE" in line["event"] and line["level"] == "error" for line in lines)
