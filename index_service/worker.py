@@ -55,7 +55,7 @@ from ockam.address import local
 from ockam.message import Message, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, error_payload
-from ockam.worker import Worker
+from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from storage.runner import Runner
 
@@ -122,7 +122,7 @@ class IndexWorker(Worker):
     def receive(self, run: Sequence[Message]) -> None:
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
-        for message in run:
+        for position, message in enumerate(run):
             try:
                 if is_extension(message.payload):
                     self._receive_extension(message, asked, accesses)
@@ -130,6 +130,10 @@ class IndexWorker(Worker):
                 request, access = read_plain(message.payload)
             except ProtocolError as error:
                 self._not_served(message, error)
+            except Exception as error:
+                # Those before it in the run are served; the node puts back those behind it.
+                self._submit_accesses(asked, accesses)
+                raise HandlingFailed(position) from error
             else:
                 asked.append((message, request))
                 accesses.append(access)

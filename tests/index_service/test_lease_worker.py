@@ -9,10 +9,20 @@ import trio
 from trio.testing import MockClock
 
 from index_service import worker as worker_module
-from index_service.extensions import LEASE, SET_POSITION, Lease, LeaseRequest, PositionKey, SetRequest
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    SET_POSITION,
+    FencedSave,
+    Lease,
+    LeaseRequest,
+    PositionKey,
+    SetRequest,
+)
 from index_service.lease_groups import LeaseGroups
 from index_service.limits import FAILURE_DELAY_S, TEXT_BYTES_MAX, LeaseLimits
 from index_service.protocol import INDEX, GetIndex
+from index_service.requests import read_extension
 from ockam.node import RESTART_DELAY_S_MIN
 from ockam.protocol import ERROR
 from tests.index_service.index_node import index_node
@@ -115,6 +125,23 @@ async def test_a_crash_of_the_worker_loses_no_lease(
         before = member.fences()
         assert (await member.renew()).leases
         assert member.fences() == before
+
+
+async def test_a_crash_takes_only_its_own_request_from_a_run(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_or_crash(payload: bytes, partitions_max: int) -> object:
+        request = read_extension(payload, partitions_max)
+        return 1 / 0 if request.request_id == 2 else request
+
+    monkeypatch.setattr(worker_module, "read_extension", read_or_crash)
+    async with index_node(tmp_path) as running:
+        saves = [FencedSave(number, "c", "s", 0, number, None) for number in (1, 2, 3)]
+        running.send(*map(FENCED_SAVE.encode_request, saves))
+        await trio.sleep(2 * RESTART_DELAY_S_MIN)
+        answers = await running.idle()
+        assert [FENCED_SAVE.decode_response(each).index for each in answers if FENCED_SAVE.is_in(each)] == [1, 3]
+        assert sum(map(ERROR.is_in, answers)) == 1
 
 
 async def test_a_lease_is_answered_when_its_fence_is_on_disk_and_not_given_where_it_cannot_be(
