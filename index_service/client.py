@@ -4,8 +4,8 @@ positions that a node keeps, for who looks after them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, Self, TypeVar
 
 from index_service.extensions import (
     POSITIONS,
@@ -91,19 +91,38 @@ class SavedIndexes:
             self._client.tell(SERVICE, INDEX_PARTITIONED.encode_request(request))
 
 
-async def list_positions(
+def list_positions(
     client: Requester, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
-) -> AsyncGenerator[SavedPosition, None]:
+) -> PositionListing:
     """The saved positions of one stream, of one client id, of both, or all; taken in pages by `node/index_list/1`."""
-    request: PositionsRequest | None = PositionsRequest(0, stream_name, client_id, None, page_positions)
-    while request is not None:
-        page = await client.ask(SERVICE, POSITIONS, request)
-        for position in page.positions:
-            yield position
-        request = next_page(request, page)
+    return PositionListing(client, PositionsRequest(0, stream_name, client_id, None, page_positions))
 
 
-def next_page(request: PositionsRequest, page: PositionsResponse) -> PositionsRequest | None:
+class PositionListing:
+    """An iteration over saved positions, by client id, stream and partition. It may be left at any of them."""
+
+    def __init__(self, client: Requester, request: PositionsRequest) -> None:
+        self._client = client
+        self._request: PositionsRequest | None = request
+        self._page: Sequence[SavedPosition] = ()
+        self._at = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SavedPosition:
+        if self._at >= len(self._page) and self._request is not None:
+            page = await self._client.ask(SERVICE, POSITIONS, self._request)
+            self._request = _behind(self._request, page)
+            self._page, self._at = page.positions, 0
+        if self._at >= len(self._page):
+            raise StopAsyncIteration
+        position = self._page[self._at]
+        self._at += 1
+        return position
+
+
+def _behind(request: PositionsRequest, page: PositionsResponse) -> PositionsRequest | None:
     """The request for the positions behind this page; None at the end."""
     if not page.more or not page.positions:
         return None

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from index_service import client as async_form
 from index_service.client_leases import LeaseMember as AsyncLeaseMember
-from index_service.extensions import POSITIONS, PositionsRequest, SavedPosition
+from index_service.extensions import SavedPosition
 
 T = TypeVar("T")
 
@@ -117,11 +117,15 @@ def list_positions(
     page_positions: int = async_form.LIST_PAGE,
 ) -> Iterator[SavedPosition]:
     """As `index_service.client.list_positions`."""
-    request: PositionsRequest | None = PositionsRequest(0, stream_name, client_id, None, page_positions)
-    while request is not None:
-        page = client.run(client.inner.ask(async_form.SERVICE, POSITIONS, request))
-        yield from page.positions
-        request = async_form.next_page(request, page)
+    positions = async_form.list_positions(
+        client.inner, stream_name=stream_name, client_id=client_id, page_positions=page_positions
+    )
+    while True:
+        try:
+            position = client.run(positions.__anext__())
+        except StopAsyncIteration:
+            return
+        yield position
 
 
 def set_position(

@@ -25,7 +25,7 @@ from stream_service.client.backoff import Reconnect
 from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.blocking_streams import PartitionedStream, Stream
 from stream_service.client.core import ClientCore, CoreStatistics
-from stream_service.client.driving import drive, iterate
+from stream_service.client.driving import Driven, drive
 from stream_service.client.session import ANSWER_TIMEOUT_S, Framing, Session
 from stream_service.extensions import StreamInfo
 
@@ -85,7 +85,7 @@ class StreamClient:
 
     def list_streams(self, prefix: str = "", *, page_streams: int = async_form.LIST_PAGE) -> Iterator[StreamInfo]:
         """The stream-partitions whose name begins so, by name and partition, taken in pages."""
-        return iterate(self.inner.list_streams(prefix, page_streams=page_streams))
+        return Driven(self.inner.list_streams(prefix, page_streams=page_streams))
 
     def request(self, service: str, payload: bytes) -> bytes:
         """Ask a service of the node; its one answer. Raises RequestRefused, RequestTimeout."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, Unpack
 
@@ -12,7 +12,7 @@ from stream_service.client import shared
 from stream_service.client import streams as async_form
 from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.consumption import ConsumerArguments
-from stream_service.client.driving import drive, iterate
+from stream_service.client.driving import Driven, drive
 from stream_service.client.session import Session
 from stream_service.extensions import RichMessage
 
@@ -96,23 +96,24 @@ class Follower:
 
     def __init__(self, inner: followers.Follower) -> None:
         self._inner = inner
+        self._items: Driven[RichMessage] = Driven(inner)
 
-    def __iter__(self) -> Iterator[RichMessage]:
-        return self.messages()
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RichMessage:
+        """The next message, waited for where the stream is followed for ever."""
+        return next(self._items)
 
     @property
     def next_index(self) -> int | None:
-        """Where the page behind those taken begins; None before the first."""
+        """The index behind the page at hand; None before the first."""
         return self._inner.next_index
 
     @property
     def holes(self) -> int:
         """How many indexes were missing between messages (retention, or deletion)."""
         return self._inner.holes
-
-    def messages(self) -> Iterator[RichMessage]:
-        """Messages in order, for ever, or until the stream has no more."""
-        return iterate(self._inner.messages())
 
     def next_page(self) -> Sequence[RichMessage]:
         """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""
@@ -157,9 +158,9 @@ class _BaseConsumer:
         """
         drive(self._base.save(with_last=with_last))
 
-    def _iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+    def _iterate(self, items: AsyncIterator[T]) -> Driven[T]:
         """Saves go out and leases are renewed between messages too, however many are at hand."""
-        return iterate(items, self._shell.send_lagging)
+        return Driven(items, self._shell.send_lagging)
 
 
 class Consumer(_BaseConsumer):
@@ -169,7 +170,7 @@ class Consumer(_BaseConsumer):
         self._inner = consumers.Consumer(stream, _AsyncPositions(positions), **options)
         super().__init__(self._inner, stream.session)
 
-    def __iter__(self) -> Iterator[RichMessage]:
+    def __iter__(self) -> Driven[RichMessage]:
         return self.messages()
 
     @property
@@ -177,7 +178,7 @@ class Consumer(_BaseConsumer):
         """The next index to read, everything below is processed; None before the first message is asked for."""
         return self._inner.next_index
 
-    def messages(self, *, stop_at_end: bool = False) -> Iterator[RichMessage]:
+    def messages(self, *, stop_at_end: bool = False) -> Driven[RichMessage]:
         """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
         return self._iterate(self._inner.messages(stop_at_end=stop_at_end))
 
@@ -196,7 +197,7 @@ class PartitionedConsumer(_BaseConsumer):
         self._inner = stream.consumer(_AsyncPositions(positions), partitions=partitions, **options)
         super().__init__(self._inner, stream.partitions[0].session)
 
-    def __iter__(self) -> Iterator[tuple[int, RichMessage]]:
+    def __iter__(self) -> Driven[tuple[int, RichMessage]]:
         return self.messages()
 
     @property
@@ -204,7 +205,7 @@ class PartitionedConsumer(_BaseConsumer):
         """By partition, the next index to read; empty before the first message is asked for."""
         return self._inner.next_indexes
 
-    def messages(self, *, stop_at_end: bool = False) -> Iterator[tuple[int, RichMessage]]:
+    def messages(self, *, stop_at_end: bool = False) -> Driven[tuple[int, RichMessage]]:
         """Partition and message, in order within each partition, for ever, or until no partition has more."""
         return self._iterate(self._inner.messages(stop_at_end=stop_at_end))
 
@@ -223,7 +224,7 @@ class SharedConsumer(_BaseConsumer):
         self._inner = shared.SharedConsumer(stream.partitions, _AsyncMembership(membership), **options)
         super().__init__(self._inner, stream.partitions[0].session)
 
-    def __iter__(self) -> Iterator[tuple[int, RichMessage]]:
+    def __iter__(self) -> Driven[tuple[int, RichMessage]]:
         return self.messages()
 
     @property
@@ -231,7 +232,7 @@ class SharedConsumer(_BaseConsumer):
         """By partition, the fence under which its messages are handed out. Pass it to what must not be done twice."""
         return self._inner.fences
 
-    def messages(self, *, stop_at_end: bool = False) -> Iterator[tuple[int, RichMessage]]:
+    def messages(self, *, stop_at_end: bool = False) -> Driven[tuple[int, RichMessage]]:
         """Partition and message, in order within each; for ever, or until the partitions held have no more.
 
         Raises LeaseLost, and may then be called again.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ockam.address import Route
 from ockam.protocol import Protocol
 from stream_service.client.core import CoreStatistics
 from stream_service.client.errors import ClientError, StreamNotFound, UnexpectedAnswer
+from stream_service.client.iteration import Listing
 from stream_service.client.payloads import answer_of
 from stream_service.client.session import Session
 from stream_service.client.streams import PartitionedStream, Stream
-from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
+from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo, StreamKey
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -60,20 +61,19 @@ class StreamClient:
             raise StreamNotFound(f"{self.address} has no stream {name!r}")
         return found
 
-    async def list_streams(
-        self, prefix: str = "", *, page_streams: int = LIST_PAGE
-    ) -> AsyncGenerator[StreamInfo, None]:
+    def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> Listing[StreamInfo]:
         """The stream-partitions whose name begins so, by name and partition, taken in pages."""
-        after: StreamKey | None = None
-        more = True
-        while more:
-            request = ListRequest(0, prefix, after, page_streams)
+        request: ListRequest | None = ListRequest(0, prefix, None, page_streams)
+
+        async def next_page() -> Sequence[StreamInfo]:
+            nonlocal request
+            if request is None:
+                return ()
             page = await self.ask(SERVICE, LIST, request)
-            for info in page.streams:
-                yield info
-            more = page.more and bool(page.streams)
-            if more:
-                after = StreamKey(page.streams[-1].stream_name, page.streams[-1].partition)
+            request = _behind(request, page)
+            return page.streams
+
+        return Listing(next_page)
 
     async def request(self, service: str, payload: bytes) -> bytes:
         """Ask a service of the node; its one answer. Raises RequestRefused, RequestTimeout."""
@@ -131,3 +131,11 @@ class StreamClient:
         call = core.create(name, partitions)
         await self.session.answered(call)
         return [Stream(self.session, port) for port in core.ports(call)]
+
+
+def _behind(request: ListRequest, page: ListResponse) -> ListRequest | None:
+    """The request for the streams behind this page; None at the end."""
+    if not page.more or not page.streams:
+        return None
+    after = StreamKey(page.streams[-1].stream_name, page.streams[-1].partition)
+    return ListRequest(0, request.prefix, after, request.limit)

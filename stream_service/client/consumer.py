@@ -5,11 +5,12 @@ Where positions are kept is somebody else's business (`Positions`); what counts 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Positions
+from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Part, Positions
+from stream_service.client.iteration import Messages
 from stream_service.extensions import RichMessage
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Consumer(BaseConsumer):
         super().__init__((stream,), positions, ConsumerOptions(**options))
         self._partition = stream.partition
 
-    def __aiter__(self) -> AsyncIterator[RichMessage]:
+    def __aiter__(self) -> Messages[RichMessage]:
         return self.messages()
 
     @property
@@ -74,18 +75,9 @@ class Consumer(BaseConsumer):
         part = self._consumption.parts.get(self._partition)
         return None if part is None else part.next_index
 
-    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[RichMessage, None]:
+    def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
         """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
-        consumption = self._consumption
-        await consumption.add(self._ports)
-        consumption.begin()
-        while (part := await consumption.next_part(stop_at_end)) is not None:
-            while part.at < len(part.messages):
-                message = part.messages[part.at]
-                part.at += 1
-                part.handed_index = message.index + 1
-                yield message
-                consumption.commit()
+        return Messages(self._consumption, self._ports, stop_at_end, Part.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
@@ -96,7 +88,7 @@ class PartitionedConsumer(BaseConsumer):
     ) -> None:
         super().__init__(partitions, positions, ConsumerOptions(**options))
 
-    def __aiter__(self) -> AsyncIterator[tuple[int, RichMessage]]:
+    def __aiter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()
 
     @property
@@ -104,15 +96,6 @@ class PartitionedConsumer(BaseConsumer):
         """By partition, the next index to read; empty before the first message is asked for."""
         return {partition: part.next_index for partition, part in self._consumption.parts.items()}
 
-    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[tuple[int, RichMessage], None]:
+    def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
         """Partition and message, in order within each partition, for ever, or until no partition has more."""
-        consumption = self._consumption
-        await consumption.add(self._ports)
-        consumption.begin()
-        while (part := await consumption.next_part(stop_at_end)) is not None:
-            while part.at < len(part.messages):
-                message = part.messages[part.at]
-                part.at += 1
-                part.handed_index = message.index + 1
-                yield part.partition, message
-                consumption.commit()
+        return Messages(self._consumption, self._ports, stop_at_end, Part.hand_out_named)

@@ -98,12 +98,29 @@ class Part:
     def partition(self) -> int:
         return self.port.partition
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether the page at hand has messages that have not been handed out."""
+        return self.at < len(self.messages)
+
+    def hand_out_named(self) -> tuple[int, RichMessage]:
+        """Partition and message."""
+        return self.port.partition, self.hand_out()
+
+    def hand_out(self) -> RichMessage:
+        """The next message of the page, which there is."""
+        message = self.messages[self.at]
+        self.at += 1
+        self.handed_index = message.index + 1
+        return message
+
 
 class Consumption:
     """The parts of one stream that one consumer reads.
 
     holes: how many indexes were missing, in all of them. processed: how many messages were, since the start.
-    woken: `wake` has been called; cleared by `next_part` where it ends its wait, or by who looks at it.
+    current: the part whose messages are being handed out. woken: `wake` has been called; cleared by `next_part` where
+    it ends its wait, or by who looks at it.
     """
 
     def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
@@ -114,7 +131,7 @@ class Consumption:
         self._save_messages = options.save_messages or options.page_messages
         self._merge = Merge(session.shell)
         self._by_reader: dict[Reader, Part] = {}
-        self._current: Part | None = None
+        self.current: Part | None = None
         self._save_due_s = math.inf
         self.parts: dict[int, Part] = {}
         self.holes = 0
@@ -144,16 +161,15 @@ class Consumption:
         part = self.parts.pop(partition)
         del self._by_reader[part.reader]
         self._merge.drop(part.reader)
-        if part is self._current:
-            self._current = None
+        if part is self.current:
+            self.current = None
 
     def stop(self) -> None:
         for partition in list(self.parts):
             self.drop(partition)
 
     def begin(self) -> None:
-        """An iteration begins, or is taken up again: what was handed out is processed, and ends are looked for anew."""
-        self.commit()
+        """An iteration begins, or is taken up again: ends are looked for anew."""
         for part in self.parts.values():
             part.ended = False
 
@@ -164,7 +180,7 @@ class Consumption:
 
     def commit(self) -> None:
         """What has been handed out is processed: the next message is being asked for."""
-        part = self._current
+        part = self.current
         if part is None or part.handed_index == part.next_index:
             return
         part.next_index = part.handed_index
@@ -181,8 +197,8 @@ class Consumption:
 
         Raises RequestTimeout where it is to stop at the end, and the node does not tell whether that is there.
         """
-        if self._current is not None and self._current.at < len(self._current.messages):
-            return self._current
+        if self.current is not None and self.current.has_messages:
+            return self.current
         self._ask(stop_at_end)
         patience_s = self._session.answer_timeout_s if stop_at_end else None
         give_up_s = math.inf if patience_s is None else self._session.shell.now_s() + patience_s + LONG_POLL_S
@@ -198,7 +214,7 @@ class Consumption:
                 if now_s >= give_up_s:
                     raise RequestTimeout(f"{self._session.address} has not answered a pull in time")
             elif await self._turn_page(self._by_reader[reader], stop_at_end):
-                return self._current
+                return self.current
         await self.save()
         return None
 
@@ -254,7 +270,7 @@ class Consumption:
             await self._session.shell.give_way()
         part.messages, part.at = page.messages, 0
         if page.messages:
-            self._current = part
+            self.current = part
         return bool(page.messages)
 
     def _check(self, part: Part, page: Page) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from stream_service.client.errors import RequestTimeout
 from stream_service.client.ports import Port
@@ -21,8 +21,9 @@ OnHole: TypeAlias = Callable[[int, int, int], None]
 class Follower:
     """The messages of one stream-partition from a start on. Iterate over it; or take whole pages by `next_page`.
 
-    It can be left and taken up again: it goes on behind the last message that it gave. holes: how many indexes were
-    missing between messages (retention, or deletion). Made by `Stream.follow`.
+    It can be left and taken up again: it goes on behind the last message that it gave. next_index: behind the page at
+    hand; None before the first. holes: how many indexes were missing between messages (retention, or deletion). Made
+    by `Stream.follow`.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class Follower:
         self.next_index: int | None = None
         self.holes = 0
 
-    def __aiter__(self) -> AsyncIterator[RichMessage]:
-        return self.messages()
+    def __aiter__(self) -> Self:
+        return self
 
-    async def messages(self) -> AsyncGenerator[RichMessage, None]:
-        """Messages in order, for ever, or until the stream has no more."""
-        while self._at < len(self._rest) or await self._has_more():
-            while self._at < len(self._rest):
-                message = self._rest[self._at]
-                self._at += 1
-                yield message
+    async def __anext__(self) -> RichMessage:
+        """The next message, waited for where the stream is followed for ever."""
+        if self._at >= len(self._rest) and not await self._has_more():
+            raise StopAsyncIteration
+        message = self._rest[self._at]
+        self._at += 1
+        return message
 
     async def next_page(self) -> Sequence[RichMessage]:
         """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""

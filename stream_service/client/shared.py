@@ -5,12 +5,12 @@ Membership is somebody else's business: `index_service.client_leases.LeaseMember
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, Unpack
 
 from stream_service.client.consumer import BaseConsumer
-from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Part, Positions
+from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Part, Positions
 from stream_service.client.errors import LeaseLost
 from stream_service.extensions import RichMessage
 
@@ -82,7 +82,7 @@ class SharedConsumer(BaseConsumer):
             self._membership.leave_nowait()
             self._consumption.stop()
 
-    def __aiter__(self) -> AsyncIterator[tuple[int, RichMessage]]:
+    def __aiter__(self) -> SharedMessages:
         return self.messages()
 
     @property
@@ -90,44 +90,19 @@ class SharedConsumer(BaseConsumer):
         """By partition, the fence under which its messages are handed out. Pass it to what must not be done twice."""
         return dict(self._fences)
 
-    async def messages(self, *, stop_at_end: bool = False) -> AsyncGenerator[tuple[int, RichMessage], None]:
+    def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
         """Partition and message, in order within each; for ever, or until the partitions held have no more.
 
-        Raises LeaseLost, and may then be called again.
+        Raises LeaseLost, and may then be called again, or gone on with.
         """
-        consumption = self._consumption
         self._join()
-        consumption.begin()
-        while True:
-            await self._follow_leases()
-            part = await consumption.next_part(stop_at_end and bool(consumption.parts))
-            if part is None:
-                if stop_at_end and consumption.parts and consumption.has_ended():
-                    return
-                continue
-            while part.at < len(part.messages) and not consumption.woken and self._is_held(part):
-                message = part.messages[part.at]
-                part.at += 1
-                part.handed_index = message.index + 1
-                yield part.partition, message
-                if self._is_held(part):
-                    consumption.commit()
+        return SharedMessages(self, self._consumption, stop_at_end)
 
-    async def save(self, *, with_last: bool = False) -> None:
-        """Save the positions now; they are kept when this returns. with_last: as `Consumer.save`. Raises LeaseLost."""
-        await super().save(with_last=with_last)
-        await self._follow_leases()
-
-    def _join(self) -> None:
-        if not self._joined:
-            self._joined = True
-            self._membership.join(self._stream_name, len(self._by_partition), self._consumption.wake)
-
-    def _is_held(self, part: Part) -> bool:
+    def is_held(self, part: Part) -> bool:
         """Whether the lease under which the part is read is held still."""
         return self._membership.find_fence(part.partition) == self._fences.get(part.partition)
 
-    async def _follow_leases(self) -> None:
+    async def follow_leases(self) -> None:
         """Give back what is asked back, begin what has been got. Raises LeaseLost for what is gone."""
         self._consumption.woken = False
         held, asked_back = self._membership.check()
@@ -143,6 +118,16 @@ class SharedConsumer(BaseConsumer):
         await self._begin(sorted(held - asked_back - self._fences.keys()))
         if lost:
             raise LeaseLost(self._stream_name, lost)
+
+    async def save(self, *, with_last: bool = False) -> None:
+        """Save the positions now; they are kept when this returns. with_last: as `Consumer.save`. Raises LeaseLost."""
+        await super().save(with_last=with_last)
+        await self.follow_leases()
+
+    def _join(self) -> None:
+        if not self._joined:
+            self._joined = True
+            self._membership.join(self._stream_name, len(self._by_partition), self._consumption.wake)
 
     def _drop_lost(self) -> set[int]:
         """Read no more of what is no longer held under the fence that it was begun with."""
@@ -165,3 +150,46 @@ class SharedConsumer(BaseConsumer):
     def _drop(self, partition: int) -> None:
         del self._fences[partition]
         self._consumption.drop(partition)
+
+
+class SharedMessages:
+    """An iteration over what one member holds. It may be left at any message, and goes on behind a LeaseLost."""
+
+    def __init__(self, consumer: SharedConsumer, consumption: Consumption, stop_at_end: bool) -> None:
+        self._consumer = consumer
+        self._consumption = consumption
+        self._stop_at_end = stop_at_end
+        self._part: Part | None = None
+        self._begun = self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, RichMessage]:
+        """The next message. What has been handed out before is processed by that, if its lease is held still."""
+        part, self._part = self._part, None
+        current = self._consumption.current
+        if current is not None and self._consumer.is_held(current):
+            self._consumption.commit()
+            if current is part and part.has_messages and not self._consumption.woken:
+                self._part = part
+                return part.hand_out_named()
+        self._part = part = await self._find_part()
+        return part.hand_out_named()
+
+    async def aclose(self) -> None:
+        """There is nothing to close; for `contextlib.aclosing`."""
+
+    async def _find_part(self) -> Part:
+        """The part that has the next message, under a lease that is held. Raises LeaseLost, StopAsyncIteration."""
+        consumption = self._consumption
+        if not self._begun:
+            consumption.begin()
+            self._begun = True
+        while not self._ended:
+            await self._consumer.follow_leases()
+            part = await consumption.next_part(self._stop_at_end and bool(consumption.parts))
+            if part is not None and self._consumer.is_held(part):
+                return part
+            self._ended = self._stop_at_end and bool(consumption.parts) and consumption.has_ended()
+        raise StopAsyncIteration

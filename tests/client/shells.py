@@ -5,6 +5,7 @@ blocking client, whose objects are shown to it as if they were async.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -44,6 +45,9 @@ class View:
     def __aiter__(self) -> AsyncIterator[Any]:
         return _AsyncIterator(iter(self._value))
 
+    async def __anext__(self) -> Any:
+        return await _AsyncIterator(self._value).__anext__()
+
     async def __aenter__(self) -> Any:
         return View(self._value.__enter__())
 
@@ -80,6 +84,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple) and value and type(value[0]).__module__.startswith("stream_service.client.blocking"):
         return tuple(map(View, value))
     return View(value) if type(value).__module__.startswith("stream_service.client.blocking") else value
+
+
+def pause(seconds: float) -> None:
+    """Stand still, as a program does that is busy with something else."""
+    time.sleep(seconds)
 
 
 class Tools:
