@@ -114,6 +114,7 @@ class IndexWorker(Worker):
 
     def __init__(self, service: IndexService) -> None:
         self._service = service
+        self._writing = 0
         self._sweeps = False
 
     def started(self) -> None:
@@ -166,6 +167,8 @@ class IndexWorker(Worker):
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
         """Hand over what was gathered, and gather anew."""
         if accesses:
+            self._writing += 1
+            self.context.pause()
             these = tuple(asked)
             done = self.context.guard(lambda operation: self._accesses_done(operation, these))
             self._service.storage.submit_write(IndexRequests(tuple(accesses), self._service.now_us(), on_done=done))
@@ -173,6 +176,12 @@ class IndexWorker(Worker):
             accesses.clear()
 
     def _accesses_done(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
+        self._writing -= 1
+        self._tell(operation, asked)
+        if not self._writing:
+            self.context.resume()
+
+    def _tell(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
         if operation.error is not None:
             self._service.failed += len(asked)
             logger.error("index_requests_failed", requests=len(asked), reason=str(operation.error))

@@ -98,7 +98,12 @@ class Server:
         """Refuse pushes while the disk has less free than it must have, so that deleting and stopping still work."""
         least_bytes = self.config.free_disk_bytes_min
         while True:
-            free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
+            try:
+                free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
+            except OSError as error:
+                logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
+                await trio.sleep(DISK_INTERVAL_S)
+                continue
             if (free_bytes < least_bytes) != self.refusing_pushes:
                 self.refusing_pushes = free_bytes < least_bytes
                 reason = f"the disk has {free_bytes} bytes free, below free_disk_bytes_min = {least_bytes}"
@@ -111,7 +116,8 @@ class Server:
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         tcp.stop_accepting()
         tcp.stop_reading()
-        await runner.wait_idle()
+        with trio.move_on_at(deadline_s):
+            await runner.wait_idle()
         await tcp.close_when_sent(deadline_s)
         logger.info("stopped", statistics=msgspec.to_builtins(self.statistics()))
 

@@ -11,6 +11,8 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     partitions_max: partitions of one stream; the real service loops over any number (2^40 would end it).
     streams_max: stream-partitions of the whole node, each about 2 KiB of memory.
     pull_messages_max, pull_bytes_max: one answer to a pull, whatever its limit says ("0 - limit messages").
+    message_bytes_max: of one message with its key and headers: with an envelope and a long route around it, an answer
+    must still fit the largest frame of the head framing, or nobody could ever pull it.
     rich_pull_messages_max: the same of a rich pull, whose keys and headers are not counted in pull_bytes_max.
     key_bytes_max, headers_bytes_max: of one message, names and values of its headers together.
     list_streams_max: streams in one answer to a listing.
@@ -23,6 +25,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int = 100_000
     pull_messages_max: int = 10_000
     pull_bytes_max: int = 1024 * 1024
+    message_bytes_max: int = 16 * 1024 * 1024 - 16 * 1024
     rich_pull_messages_max: int = 1_000
     key_bytes_max: int = 4 * 1024
     headers_bytes_max: int = 16 * 1024

@@ -51,14 +51,15 @@ class Page:
     """One pull as the reading thread needs it, and the records or the error that it found.
 
     start: the place asked for; index: where that turned out to be. first_bytes_max: the largest message that can be
-    sent at all.
+    sent at all. rich: key and headers are sent too.
     """
 
-    __slots__ = ("bytes_max", "first_bytes_max", "found", "index", "limit", "start")
+    __slots__ = ("bytes_max", "first_bytes_max", "found", "index", "limit", "rich", "start")
 
-    def __init__(self, start: Place, limit: int) -> None:
+    def __init__(self, start: Place, limit: int, *, rich: bool) -> None:
         self.start = start
         self.limit = limit
+        self.rich = rich
         self.bytes_max = 0
         self.first_bytes_max = 0
         self.index = 0
@@ -108,12 +109,13 @@ class ReadPages(Operation):
     def _read(self, session: Session, page: Page) -> list[Record]:
         read, index = session.log.read, page.index
         found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
-        if found or not page.limit:
-            return found
-        first = read(self.stream_id, index, 1, page.bytes_max)
-        if first and len(first[0][1]) > page.first_bytes_max:
-            raise NothingFits(first[0][0], len(first[0][1]), page.first_bytes_max)
-        return first
+        if not found and page.limit:
+            found = read(self.stream_id, index, 1, page.bytes_max)
+        if found:
+            size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
+            if size_bytes > page.first_bytes_max:
+                raise NothingFits(found[0][0], size_bytes, page.first_bytes_max)
+        return found
 
 
 class LoadSequences(Operation):
@@ -230,6 +232,12 @@ class ChangeStream(Operation):
 
     def apply(self, session: Session) -> None:
         self.change(session)
+
+
+def size_of(record: Record) -> int:
+    """Data, key and headers of a stored message, in bytes."""
+    _, data, _, key, headers = record
+    return len(data) + len(key or b"") + len(headers or b"")
 
 
 INDEX_MAX = 2**63 - 1

@@ -19,7 +19,7 @@ from stream_service.workers.stream import StreamWorker
 class StreamDirectory:
     """Starts the workers of streams that are stored or made; it outlives crashes of the service worker.
 
-    default_retention: of streams without one of their own.
+    default_retention: of streams without one of their own. making: stream-partitions that are being stored just now.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class StreamDirectory:
         self.limits = limits
         self.now_us = now_us
         self.default_retention = default_retention
+        self.making = 0
         self._new_id = new_id
         self._addresses: dict[Address, None] = {}
 

@@ -14,7 +14,7 @@ from ockam.worker import Worker
 from storage.contract import Record
 from storage.errors import StorageError
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, RichMessage, RichPage, RichPull
-from stream_service.operations import Page, ReadPages
+from stream_service.operations import Page, ReadPages, size_of
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
 from stream_service.stored import decode_beside
 from stream_service.workers.needs import StreamServices
@@ -29,6 +29,9 @@ PULLS_WAITING_MAX = 10_000
 """With this many pulls waiting the stream takes no more messages from its mailbox, and so from its peers."""
 PULLS_PER_READ_MAX = 256
 """How many pulls one read serves at most; it ends sooner when it has `pull_bytes_max` of data."""
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""A peer with more unsent answers than this gets no further ones until it has taken some."""
+BACKLOG_RETRY_S = 0.02
 PARKED_MAX = 10_000
 """How many pulls of one stream may wait for a message; more are answered at once."""
 
@@ -62,7 +65,7 @@ class PullQueue:
     """Answers pulls on behalf of a stream worker.
 
     A page is bounded by what the way back can carry: the framing's frame, and how much already waits to be sent there,
-    so that a consumer who asks faster than it reads gets small pages and not all memory. One message is always sent,
+    so that a consumer who asks faster than it reads waits and does not get all memory. One message is always sent,
     unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
     data of one full page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
     nothing may be parked until there is a message or its time is up.
@@ -79,23 +82,24 @@ class PullQueue:
         self._on_room = on_room
         self._waiting: deque[Pull] = deque()
         self._parked: list[Pull] = []
+        self._held_back: list[Pull] = []
         self._reading = False
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) >= PULLS_WAITING_MAX
+        return len(self._waiting) + len(self._held_back) >= PULLS_WAITING_MAX
 
     def add(self, message: Message, request: PullRequest) -> None:
         """Note a pull; `answer` serves it."""
         limit = min(request.limit, self._limits.pull_messages_max)
-        self._waiting.append(Pull(message, request, Page(FromIndex(request.index), limit), 0.0))
+        self._waiting.append(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
 
     def add_rich(self, message: Message, request: RichPull) -> None:
         """Note a rich pull; `answer` serves it."""
         limit = min(request.limit, self._limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, self._limits.pull_wait_s_max)
         deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
-        self._waiting.append(Pull(message, request, Page(request.start, limit), deadline_s))
+        self._waiting.append(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
 
     def wake(self) -> None:
         """The stream has more messages: what is parked can be answered."""
@@ -105,11 +109,37 @@ class PullQueue:
     def answer(self) -> None:
         """Answer all pulls noted so far: at once where they lie beyond the end, else when they have been read."""
         while self._waiting and not self._reading:
-            pulls = [self._waiting.popleft() for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX))]
+            pulls = self._take()
+            if not pulls:
+                continue
             if all(self._finds_nothing(pull.page) for pull in pulls):
                 self._answer_or_park(pulls)
             else:
                 self._read(pulls)
+
+    def _take(self) -> list[Pull]:
+        """The oldest pulls, but of peers who have not taken their earlier answers: those are held back, in order."""
+        behind = {id(pull.message.origin) for pull in self._held_back}
+        pulls = []
+        for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX)):
+            pull = self._waiting.popleft()
+            origin = pull.message.origin
+            if id(origin) in behind or origin.backlog_bytes() > BACKLOG_BYTES_MAX:
+                if not self._held_back:
+                    self._worker.context.call_later(BACKLOG_RETRY_S, self._retry)
+                behind.add(id(origin))
+                self._held_back.append(pull)
+            else:
+                pulls.append(pull)
+        return pulls
+
+    def _retry(self) -> None:
+        """See whether those who were behind have caught up."""
+        self._waiting.extendleft(reversed(self._held_back))
+        self._held_back = []
+        self.answer()
+        if not self.full:
+            self._on_room()
 
     def _read(self, pulls: Sequence[Pull]) -> None:
         self._reading = True
@@ -180,7 +210,7 @@ class PullQueue:
             self._counters.pulls_failed += 1
             logger.error("pull_failed", address=address, index=pull.page.index, reason=str(found))
             return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
-        _fit(found, _payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES)
+        _fit(found, _payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES, pull.page.rich)
         if isinstance(request, PullRequest):
             messages = [StreamMessage(record[0], record[1]) for record in found]
             return PULL.encode_response(PullResponse(request.request_id, messages))
@@ -201,13 +231,10 @@ def _payload_bytes_max(message: Message) -> int:
     return message.origin.frame_bytes_max - sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in hops)
 
 
-def _fit(page: list[Record], bytes_max: int) -> None:
+def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
     """Take messages off the end of a page until it fits, whatever their indexes and sizes cost to write."""
-    size_bytes = sum(map(_size_bytes, page))
+    sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
+    size_bytes = sum(sizes)
     while size_bytes > bytes_max and len(page) > 1:
-        size_bytes -= _size_bytes(page.pop())
-
-
-def _size_bytes(record: Record) -> int:
-    _, data, _, key, headers = record
-    return len(data) + len(key or b"") + len(headers or b"") + MESSAGE_OVERHEAD_BYTES
+        size_bytes -= sizes.pop()
+        page.pop()

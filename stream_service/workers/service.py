@@ -14,7 +14,7 @@ from ockam.address import local
 from ockam.errors import AddressInUse
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
-from ockam.worker import Worker
+from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from stream_service import protocol
 from stream_service.extensions import LIST, ListResponse
@@ -26,6 +26,9 @@ from stream_service.workers.directory import StreamDirectory
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The specification's address, and those under which the real clients look for the service."""
 
+PARTITIONS_PER_TURN = 4_096
+"""One request may name as many; a thousand of them at once must not keep the node from everybody else."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -34,20 +37,40 @@ class ServiceWorker(Worker):
 
     def __init__(self, directory: StreamDirectory) -> None:
         self._directory = directory
+        self._held: Sequence[Message] = ()
 
-    def handle(self, message: Message) -> None:
-        try:
-            if LIST.is_in(message.payload):
-                self._list(message)
-            else:
-                self._create(message)
-        except ProtocolError as error:
-            self._directory.counters.refuse(self, message, str(error))
+    def receive(self, run: Sequence[Message]) -> None:
+        """Serve requests for about PARTITIONS_PER_TURN partitions; then everybody else on the node has a turn."""
+        spent = 0
+        for position, message in enumerate(run):
+            if spent >= PARTITIONS_PER_TURN:
+                self._held = run[position:]
+                self.context.pause()
+                self.context.call_later(0, self._next_turn)
+                return
+            try:
+                spent += self._serve(message)
+            except ProtocolError as error:
+                self._directory.counters.refuse(self, message, str(error))
+            except Exception as error:
+                raise HandlingFailed(position) from error
+
+    def _next_turn(self) -> None:
+        held, self._held = self._held, ()
+        self.context.resume()
+        self.receive(held)
+
+    def _serve(self, message: Message) -> int:
+        """Serve one request; how many partitions it named, at least 1. Raises ProtocolError."""
+        if LIST.is_in(message.payload):
+            self._list(message)
+            return 1
+        return self._create(message)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
 
-    def _create(self, message: Message) -> None:
+    def _create(self, message: Message) -> int:
         payload = message.payload
         if CREATE.is_in(payload):
             name, partitions = self._name(CREATE.decode_request(payload).stream_name), 1
@@ -65,13 +88,17 @@ class ServiceWorker(Worker):
         requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
         if not missing:
             self.context.send_run(requests)
-            return
-        if self._directory.count + len(missing) > self._directory.limits.streams_max:
-            raise ProtocolError(f"this node serves at most {self._directory.limits.streams_max} streams")
+            return partitions
+        directory = self._directory
+        if directory.count + directory.making + len(missing) > directory.limits.streams_max:
+            raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
+        directory.making += len(missing)
         made = self.context.guard(lambda operation: self._made(operation, message, requests))
-        self._directory.storage.submit_write(EnsureStreams(name, missing, self._directory.now_us(), on_done=made))
+        directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
+        return partitions
 
     def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
+        self._directory.making -= len(operation.partitions)
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=operation.name, reason=str(operation.error))

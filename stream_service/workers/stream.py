@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from ockam.address import Address
-from ockam.message import Message
+from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
 from storage.contract import Append, Operation
-from storage.errors import IndexConflict
+from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.extensions import RICH_PULL, RICH_PUSH, RichPush
 from stream_service.operations import EnsureStreams, LoadSequences
@@ -91,9 +91,12 @@ class StreamWorker(Worker):
     def receive(self, run: Sequence[Message]) -> None:
         pushes = PushRun(self._sequences)
         add, push_tag, decode_push = pushes.add, PUSH.tag, PUSH.decode_request
+        bytes_max = self._limits.message_bytes_max
         for position, message in enumerate(run):
             payload = message.payload
             try:
+                if len(payload) > bytes_max:
+                    raise ProtocolError(f"a message of {len(payload)} bytes; a stream keeps at most {bytes_max}")
                 if payload.startswith(push_tag):
                     add(message, decode_push(payload))
                 elif RICH_PUSH.is_in(payload):
@@ -184,9 +187,12 @@ class StreamWorker(Worker):
             self._pulls.wake()
             self._settled(pushes.stored(first_index, self._route))
             return
-        if isinstance(operation.error, IndexConflict):
+        if isinstance(operation.error, IndexConflict | StreamNotFound):
             self.context.send_run(pushes.refused(self._route))
-            raise operation.error
+            if isinstance(operation.error, IndexConflict):
+                raise operation.error
+            self._settled([])
+            return
         self._refuse(pushes, str(operation.error))
         self._settled([])
 
@@ -208,6 +214,9 @@ class StreamWorker(Worker):
 
     def _sequences_loaded(self, operation: LoadSequences) -> None:
         if operation.error is not None:
+            held, self._held = self._held, ()
+            reason = f"the stream cannot be read: {operation.error}"
+            self.context.send_run(reply_to(each, self.context.address, failure_payload(each, reason)) for each in held)
             raise operation.error
         self._busy -= 1
         self._sequences = SequenceMachine()

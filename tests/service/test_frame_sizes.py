@@ -17,6 +17,8 @@ from ockam.protocol import ERROR
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_service.extensions import RICH_PULL, RICH_PUSH, FromIndex, Header, RichPull, RichPush
+from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest, Status
 from tests.support.served import PATIENCE_S, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
@@ -116,13 +118,29 @@ async def test_a_legacy_frame_can_bring_a_message_that_no_legacy_frame_can_take_
 
 
 async def test_the_largest_message_goes_in_and_comes_back(tmp_path: Path) -> None:
-    size = HEAD.receive_bytes_max - 1_000
+    """What nobody could pull any more, since its answer would not fit a frame, is refused at the push."""
+    size = StreamLimits().message_bytes_max - 100
     async with served(tmp_path) as server, neighbour(server):
         peer = await server.peer()
         route = await peer.create("s")
         assert (await peer.push(route, b"x" * size)).status is Status.OK
         (message,) = (await peer.pull(route, 0, 10)).messages
         assert len(message.data) == size
+        refused = await peer.ask(route, PUSH.encode_request(PushRequest(1, b"x" * (size + 200))))
+        assert "a stream keeps at most" in ERROR.decode_response(refused.payload).reason
+        assert server.statistics().node.dropped == {}
+
+
+async def test_a_rich_page_counts_keys_and_headers(tmp_path: Path) -> None:
+    """A message that fits a legacy frame only without its headers: a rich pull is told so, a plain one gets it."""
+    async with served(tmp_path) as server, neighbour(server):
+        modern, legacy = await server.peer(), await server.peer(LEGACY)
+        route = await modern.create("s")
+        push = RichPush(1, bytes(55_000), None, [Header("h", bytes(15_000))], None)
+        await modern.ask(route, RICH_PUSH.encode_request(push))
+        answer = await legacy.ask(route, RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 0)))
+        assert "index 0 has 70" in ERROR.decode_response(answer.payload).reason
+        assert indexes(await legacy.pull(route, 0, 10)) == [0]
         assert server.statistics().node.dropped == {}
 
 
