@@ -42,12 +42,17 @@ def run(command: Callable[[], object]) -> int:
     """Run a command; what it raises that a user can cause is told in one line, and gives the exit code."""
     try:
         command()
+    except SystemExit as ended:
+        # typer makes exit 1 of a reader that has gone; for `… | head` that is no failure.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        _discard_output()
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         cause = first_cause(error)
         if isinstance(cause, KeyboardInterrupt):
             return INTERRUPTED
         if isinstance(cause, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return 0
         code = exit_code(cause)
         if code is None:
@@ -55,6 +60,11 @@ def run(command: Callable[[], object]) -> int:
         typer.echo(f"stream-node: {' '.join(str(cause).split())}", err=True)
         return code
     return 0
+
+
+def _discard_output() -> None:
+    """Nobody reads it any more: what is still in its buffer must not fail when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: BaseException) -> int | None:

@@ -1,165 +1,211 @@
-"""`stream-node push`, `pull` and `consume`: the stream client at the command line."""
+"""`stream-node pull`, `consume` and `tail`: reading streams ; and the register of all that goes to a node."""
 
 from __future__ import annotations
 
-import base64
-import json
-import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stream_node.cli import index_admin, stream_admin
+from stream_node.cli.client import get_partitions, open_partition, with_client
+from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
-from stream_node.cli.output import counted
+from stream_node.cli.push import push
+from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
-    from stream_service.client import RichMessage, Stream, StreamClient, StreamMessage
+    from stream_service.client import RichMessage, Stream, StreamClient
+    from stream_service.client.starts import StartLike
+
+StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
+LastOption = Annotated[int | None, typer.Option(min=1, help="Begin so many messages before the end.")]
+KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
+HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
+TimesOption = Annotated[bool, typer.Option("--times", help="Print when each message was published, too.")]
+FramedOption = Annotated[
+    bool, typer.Option("--length-framed", help="Print each message behind its length (u32, big-endian).")
+]
+AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
+StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
+PULL_LIMIT = 10
+TAIL_MESSAGES = 10
 
 
 def register(app: typer.Typer) -> None:
-    for command in (push, pull, consume):
+    """These commands, and the groups of commands that look after streams and positions."""
+    for command in (push, pull, consume, tail):
         app.command()(command)
-
-
-def push(
-    stream: Annotated[str, typer.Argument(help="The stream's name; it is made if it does not exist.")],
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")
-    ] = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    partition: PartitionOption = 0,
-    data: Annotated[str | None, typer.Option(help="Push this one text instead of lines.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="How many pushes may wait for their confirm.")] = 1_000,
-    as_json: JsonOption = False,
-) -> None:
-    """Push messages, one a line, and say where they were stored. Done means: on disk.
-
-    Example: journalctl | stream-node push logs
-    """
-
-    async def run(client: StreamClient) -> None:
-        target = await _partition(client, stream, partition)
-        started_s = time.monotonic()
-        pushes = []
-        with ExitStack() as stack:
-            lines: Iterable[bytes] = [data.encode()] if data is not None else _lines(files or [], stack)
-            async with target.publisher(window) as publisher:
-                pushes = [await publisher.push(line) for line in lines]
-        indexes = [each.result() for each in pushes]
-        seconds = time.monotonic() - started_s
-        report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": len(indexes)}
-        report |= {"first_index": min(indexes, default=None), "last_index": max(indexes, default=None)}
-        if as_json:
-            typer.echo(json.dumps({**report, "seconds": round(seconds, 6)}))
-        else:
-            first, last = report["first_index"], report["last_index"]
-            where = "" if not indexes else f" at {first}" if first == last else f" at {first} to {last}"
-            typer.echo(f"{counted(len(indexes), 'message')} in {target.name}/{partition}{where} ({seconds:.2f} s)")
-
-    _with_client(run, node, context, via)
+    stream_admin.register(app)
+    index_admin.register(app)
 
 
 def pull(
-    stream: Annotated[str, typer.Argument(help="The stream's name.")],
-    index: Annotated[int, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many messages.")] = 10,
+    stream: StreamArgument,
+    index: Annotated[int | None, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = None,
+    start: FromOption = None,
+    last: LastOption = None,
+    limit: Annotated[int | None, typer.Option(min=0, help=f"At most so many messages ({PULL_LIMIT}).")] = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    length_framed: FramedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print stored messages, one a line.
+    """Print stored messages, one a line; --keys, --headers and --times print columns before them.
 
     Example: stream-node pull logs --index 100 --limit 5 --json
+
+    Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
     """
+    shown = Shown(keys, headers, times, as_json, length_framed)
+    begin = _start(index, start, last)
+    wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
 
     async def run(client: StreamClient) -> None:
-        source = await _partition(client, stream, partition)
-        next_index, left = index, limit
-        while left > 0 and (page := await source.pull(next_index, left)):
-            for message in page:
-                _print(message, partition, as_json)
-            next_index, left = page[-1].index + 1, left - len(page)
+        source = await open_partition(client, stream, partition)
+        read = _pull_rich if shown.is_rich or not isinstance(begin, int) else _pull_plain
+        await read(source, begin, wanted, shown)
 
-    _with_client(run, node, context, via)
+    with_client(run, node, context, via)
+
+
+async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> None:
+    """By the specification's pull, which every node has."""
+    while left > 0 and (page := await source.pull(begin, left)):
+        for message in page:
+            write_message(message, source.partition, shown)
+        flush()
+        begin, left = page[-1].index + 1, left - len(page)
+
+
+async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) -> None:
+    while left > 0 and (page := await source.pull_page(begin, left)).messages:
+        for message in page.messages:
+            write_message(message, source.partition, shown)
+        flush()
+        begin, left = page.resume_index, left - len(page.messages)
 
 
 def consume(
-    stream: Annotated[str, typer.Argument(help="The stream's name.")],
+    stream: StreamArgument,
     client_id: Annotated[str, typer.Option("--client", help="Whose position to resume and to save.")],
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
+    all_partitions: AllOption = False,
     follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
+    limit: StopOption = None,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print messages from this client's saved position on, and save how far it came.
 
     Example: stream-node consume logs --client mailer --follow
+
+    All partitions, for a program: stream-node consume orders --client billing --all-partitions --json
     """
     from index_service.client import SavedIndexes
-    from stream_service.client import Consumer
+    from stream_service.client import PartitionedStream
+
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    shown = Shown(keys, headers, times, as_json)
 
     async def run(client: StreamClient) -> None:
-        source = await _partition(client, stream, partition)
         positions = SavedIndexes(client, client_id)
-        consumer = Consumer(source, positions)
-        async for message in consumer.messages(stop_at_end=not follow):
-            _print(message, partition, as_json)
-        await positions.get(source.name, partition)
+        if all_partitions:
+            source = await client.get_stream(stream)
+        else:
+            source = PartitionedStream([await open_partition(client, stream, partition)])
+        left = limit
+        async with (
+            source.consumer(positions) as consumer,
+            aclosing(consumer.messages(stop_at_end=not follow)) as messages,
+        ):
+            async for at, message in messages:
+                _show(message, at, shown)
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
 
-    _with_client(run, node, context, via)
+    with_client(run, node, context, via)
 
 
-def _with_client(run: Any, node: str | None, context: str | None, via: list[str] | None) -> None:
-    """Run an async function with a client of that node."""
+def tail(
+    stream: StreamArgument,
+    start: FromOption = None,
+    last: LastOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    partition: PartitionOption = 0,
+    all_partitions: AllOption = False,
+    limit: StopOption = None,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the last messages and then whatever comes, until Ctrl-C. No position is saved.
+
+    Example: stream-node tail logs --last 100 --times
+
+    Only what is new, of every partition: stream-node tail orders --from new --all-partitions
+    """
     import trio
 
-    from ockam.address import tcp
-    from stream_node.contexts import resolve_target
-    from stream_service.client import connect
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    shown = Shown(keys, headers, times, as_json)
+    begin = _start(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
-    target = resolve_target(node, context, via or ())
+    async def run(client: StreamClient) -> None:
+        if all_partitions:
+            sources = await get_partitions(client, stream, None)
+        else:
+            sources = [await open_partition(client, stream, partition)]
+        left = limit
 
-    async def main() -> None:
-        route = tuple(tcp(hop) for hop in target.via)
-        async with connect(target.address, via=route) as client:
-            await run(client)
+        async def show_all(source: Stream) -> None:
+            nonlocal left
+            follower = source.follow(begin)
+            while page := await follower.next_page():
+                for message in page:
+                    if left == 0:
+                        return
+                    _show(message, source.partition, shown)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        nursery.cancel_scope.cancel()
 
-    trio.run(main)
+        async with trio.open_nursery() as nursery:
+            for source in sources:
+                nursery.start_soon(show_all, source)
 
-
-async def _partition(client: StreamClient, name: str, partition: int) -> Stream:
-    if partition == 0:
-        return await client.create(name)
-    return (await client.create_partitioned(name, partition + 1)).partitions[partition]
-
-
-def _lines(files: list[Path], stack: ExitStack) -> Iterator[bytes]:
-    """Lines without their line ends, of each file in turn."""
-    sources: list[BinaryIO] = [stack.enter_context(file.open("rb")) for file in files] or [sys.stdin.buffer]
-    for source in sources:
-        for line in source:
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
+    with_client(run, node, context, via)
 
 
-def _print(message: StreamMessage | RichMessage, partition: int, as_json: bool) -> None:
-    """One message: its bytes, or JSON with `data` as text where it is UTF-8 and else as `data_base64`."""
-    if not as_json:
-        sys.stdout.buffer.write(message.data + b"\n")
-        sys.stdout.buffer.flush()
-        return
-    row: dict[str, Any] = {"partition": partition, "index": message.index}
-    try:
-        row["data"] = message.data.decode()
-    except UnicodeDecodeError:
-        row["data_base64"] = base64.b64encode(message.data).decode()
-    typer.echo(json.dumps(row))
+def _show(message: RichMessage, partition: int, shown: Shown) -> None:
+    """At once: what has been handed out, and is not printed, would be lost with this process."""
+    write_message(message, partition, shown)
+    flush()
+
+
+def _start(index: int | None, start: str | None, last: int | None) -> StartLike:
+    """Where to begin, of the three ways to say it; the earliest stored message where nothing is said."""
+    from stream_service.client import FromEnd
+
+    if sum(each is not None for each in (index, start, last)) > 1:
+        raise UsageError("--index, --from and --last each say where to begin; choose one")
+    if start is not None:
+        return parse_start(start, utc_now())
+    return FromEnd(last) if last is not None else index or 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 
 
@@ -22,3 +24,24 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
     return CommandLine(monkeypatch, capfdbinary)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all tests here; each uses streams of its own."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", arguments=("--log-level", "error")) as node:
+        yield node
+        assert node.stop() == 0
+
+
+@pytest.fixture
+def at_node(command: CommandLine, node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line with that node in `STREAM_NODE_ADDRESS`."""
+    monkeypatch.setenv("STREAM_NODE_ADDRESS", node.address)
+    return command
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> str:
+    """A name that no other test has."""
+    return str(request.node.name)

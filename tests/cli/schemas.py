@@ -95,3 +95,204 @@ class ContextUsed(Strict, frozen=True):
 class ContextRemoved(Strict, frozen=True):
     removed: str
     current: str | None
+
+
+class Pushed(Strict, frozen=True):
+    stream: str
+    partition: int
+    pushed: int
+    first_index: int | None
+    last_index: int | None
+    seconds: float
+
+
+class HeaderRow(Strict, frozen=True):
+    """One of `value` and `value_base64`, as of every text that may be none."""
+
+    name: str
+    value: str | msgspec.UnsetType = msgspec.UNSET
+    value_base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class MessageRow(Strict, frozen=True):
+    """Of pull, consume and tail; the optional fields are those of `--times`, `--keys` and `--headers`."""
+
+    partition: int
+    index: int
+    time_us: int | msgspec.UnsetType = msgspec.UNSET
+    key: str | msgspec.UnsetType | None = msgspec.UNSET
+    key_base64: str | msgspec.UnsetType = msgspec.UNSET
+    headers: list[HeaderRow] | msgspec.UnsetType = msgspec.UNSET
+    data: str | msgspec.UnsetType = msgspec.UNSET
+    data_base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Kept(Strict, frozen=True):
+    age_s: int | None
+    messages: int | None
+    bytes: int | None
+
+
+class StreamRow(Strict, frozen=True):
+    """Of `stream list` and `stream info`."""
+
+    stream: str
+    partition: int
+    first_index: int
+    next_index: int
+    messages: int
+    bytes: int
+    created_us: int
+    first_time_us: int | None
+    last_time_us: int | None
+    retention: Kept | None
+
+
+class StreamCreated(Strict, frozen=True):
+    stream: str
+    partitions: int
+    retention: Kept | None
+
+
+class StreamDeleted(Strict, frozen=True):
+    stream: str
+    partitions: int
+    deleted: int
+    dry_run: bool
+
+
+class Truncated(Strict, frozen=True):
+    stream: str
+    partition: int
+    deleted: int
+    first_index: int
+    dry_run: bool
+
+
+class RetentionSet(Strict, frozen=True):
+    stream: str
+    partition: int
+    before: Kept | None
+    retention: Kept | None
+    dry_run: bool
+
+
+class IndexFound(Strict, frozen=True):
+    client: str
+    stream: str
+    partition: int
+    index: int | None
+
+
+class IndexSet(Strict, frozen=True):
+    client: str
+    stream: str
+    partition: int
+    before: int | None
+    index: int | None
+    dry_run: bool
+
+
+class PositionRow(Strict, frozen=True):
+    client: str
+    stream: str
+    partition: int
+    index: int
+    lag: int | None
+    saved_us: int
+    holder: str | None
+
+
+class Listening(Strict, frozen=True):
+    event: Literal["listening"]
+    addresses: list[str]
+    pid: int
+    data_dir: str
+
+
+class Rate(Strict, frozen=True):
+    what: str
+    window: int
+    messages: int
+    size_bytes: int
+    seconds: float
+    per_second: float
+    server_memory_bytes: int
+    server_cpu_s: float
+
+
+class Latency(Strict, frozen=True):
+    what: str
+    messages: int
+    size_bytes: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+
+
+class CodecRate(Strict, frozen=True):
+    codec: str
+    encode_per_second: float
+    decode_per_second: float
+
+
+class Benched(Strict, frozen=True):
+    machine: str
+    sqlite: str
+    durability: str
+    rates: list[Rate]
+    latencies: list[Latency]
+    codecs: list[CodecRate]
+    ceiling: dict[str, float]
+
+
+class DemoStep(Strict, frozen=True):
+    what: str
+    messages: int
+    size_bytes: int
+    seconds: float
+
+
+class DemoProof(Strict, frozen=True):
+    confirmed: int
+    stored: int
+    stored_again: int
+    consumed: int
+    consumed_again: int
+    broken: list[str]
+
+
+class Demonstrated(Strict, frozen=True):
+    steps: list[DemoStep]
+    proof: DemoProof
+
+
+SCHEMAS: dict[str, type[Strict]] = {
+    "serve": Listening,
+    "push": Pushed,
+    "pull": MessageRow,
+    "consume": MessageRow,
+    "tail": MessageRow,
+    "verify": Verified,
+    "backup": BackedUp,
+    "restore": Restored,
+    "doctor": Examined,
+    "demo": Demonstrated,
+    "bench": Benched,
+    "stream create": StreamCreated,
+    "stream list": StreamRow,
+    "stream info": StreamRow,
+    "stream delete": StreamDeleted,
+    "stream truncate": Truncated,
+    "stream retention": RetentionSet,
+    "index get": IndexFound,
+    "index set": IndexSet,
+    "index list": PositionRow,
+    "config check": ConfigChecked,
+    "config show": ConfigShown,
+    "context add": ContextAdded,
+    "context list": ContextsListed,
+    "context use": ContextUsed,
+    "context remove": ContextRemoved,
+}
+"""What a command prints: one such object, or one a line."""

@@ -1,0 +1,160 @@
+"""`stream-node index …`: the positions of consumers, as an operator sees and sets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.output import columns, say, say_json
+from stream_node.cli.values import START_HELP, UsageError, parse_start, time_text, utc_now
+
+if TYPE_CHECKING:
+    from stream_service.client import StreamClient, StreamInfo
+    from stream_service.client.starts import StartLike
+
+StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+ClientOption = Annotated[str, typer.Option("--client", help="Whose position.")]
+FORGET = "none"
+HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="See and set the positions of consumers.", no_args_is_help=True)
+    for name, command in (("get", get), ("set", set_to), ("list", list_all)):
+        group.command(name)(command)
+    app.add_typer(group, name="index")
+
+
+def get(
+    stream: StreamArgument,
+    client_id: ClientOption,
+    partition: PartitionOption = 0,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the index that a consumer reads next; nothing is made where it has saved none.
+
+    Example: stream-node index get orders --client billing
+    """
+
+    async def run(client: StreamClient) -> None:
+        index = await _find(client, client_id, stream, partition)
+        report = {"client": client_id, "stream": stream, "partition": partition, "index": index}
+        say(as_json, report, "none" if index is None else str(index))
+
+    with_client(run, node, context, via)
+
+
+def set_to(
+    stream: StreamArgument,
+    position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget it.")],
+    client_id: ClientOption,
+    partition: PartitionOption = 0,
+    all_partitions: Annotated[
+        bool, typer.Option("--all-partitions", help="Of every partition that the stream has.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set where a consumer goes on, also back. Refused while a live consumer holds the partition's lease.
+
+    Example: stream-node index set orders first --client billing --dry-run
+
+    Read the last two hours again: stream-node index set orders 2h --client billing --all-partitions
+    """
+    from index_service.client import set_position
+
+    start = None if position == FORGET else parse_start(position, utc_now())
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+
+    async def run(client: StreamClient) -> None:
+        for at, index in await _places(client, stream, None if all_partitions else partition, start):
+            if dry_run:
+                before = await _find(client, client_id, stream, at)
+            else:
+                before = await set_position(client, client_id, stream, at, index)
+            place = {"client": client_id, "stream": stream, "partition": at}
+            report = {**place, "before": before, "index": index, "dry_run": dry_run}
+            done = "would go" if dry_run else "goes"
+            text = f"{client_id} {done} from {_named(before)} to {_named(index)} in {stream}/{at}"
+            say(as_json, report, text)
+
+    with_client(run, node, context, via)
+
+
+def list_all(
+    stream: Annotated[str | None, typer.Option(help="Of this stream only.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client", help="Of this consumer only.")] = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List positions, with how many messages each is behind its stream's end, and who holds the lease.
+
+    Example: stream-node index list --stream orders
+    """
+    from index_service.client import list_positions
+
+    async def run(client: StreamClient) -> None:
+        ends = {
+            (each.stream_name, each.partition): each
+            async for each in client.list_streams(stream or "")
+            if stream is None or each.stream_name == stream
+        }
+        rows = [HEAD]
+        async for each in list_positions(client, stream_name=stream, client_id=client_id):
+            lag = _lag(each.index, ends.get((each.stream_name, each.partition)))
+            place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
+            if as_json:
+                say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
+                continue
+            cells = (each.client_id, each.stream_name, f"{each.partition:,}", f"{each.index:,}")
+            rows.append((*cells, "-" if lag is None else f"{lag:,}", time_text(each.saved_us), each.holder or "-"))
+        if not as_json:
+            say(False, {}, columns(rows, frozenset({2, 3, 4})) if len(rows) > 1 else "no positions")
+
+    with_client(run, node, context, via)
+
+
+async def _places(
+    client: StreamClient, stream: str, partition: int | None, start: StartLike | None
+) -> list[tuple[int, int | None]]:
+    """Each partition meant, and the index that the start means in it."""
+    if start is None and partition is not None:
+        # A position can outlive its stream; forgetting it asks nothing of the stream.
+        return [(partition, None)]
+    places: list[tuple[int, int | None]] = []
+    for each in await get_partitions(client, stream, partition):
+        index = start if start is None or isinstance(start, int) else await each.find_index(start)
+        places.append((each.partition, index))
+    return places
+
+
+async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
+    """The saved index, if there is one; asking by the specification's GET would make one."""
+    from index_service.client import list_positions
+
+    found = None
+    async for each in list_positions(client, stream_name=stream, client_id=client_id):
+        if each.partition == partition:
+            found = each.index
+    return found
+
+
+def _lag(index: int, stream: StreamInfo | None) -> int | None:
+    """How many stored messages are yet to be read; None where the stream is not there."""
+    return None if stream is None else max(0, stream.next_index - max(index, stream.first_index))
+
+
+def _named(index: int | None) -> str:
+    return "no position" if index is None else str(index)

@@ -1,0 +1,278 @@
+"""`stream-node stream …`: making, listing, inspecting, shortening and deleting streams."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say, say_json
+from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, time_text, utc_now
+
+if TYPE_CHECKING:
+    from stream_service.client import Retention, Stream, StreamClient, StreamInfo
+
+StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+OnePartitionOption = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Of this partition only; else of all.")
+]
+AgeOption = Annotated[str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages so long: 12h, 7d.")]
+CountOption = Annotated[int | None, typer.Option("--max-messages", min=0, help="Keep so many of each partition.")]
+BytesOption = Annotated[
+    str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep so much data of each partition: 500MB, 1GiB.")
+]
+HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
+NUMBERS = frozenset({1, 2, 3, 4, 5})
+"""Columns of HEAD that hold numbers."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Make, list, inspect, shorten and delete streams.", no_args_is_help=True)
+    for name, command in (
+        ("create", create),
+        ("list", list_all),
+        ("info", info),
+        ("delete", delete),
+        ("truncate", truncate),
+        ("retention", retention),
+    ):
+        group.command(name)(command)
+    app.add_typer(group, name="stream")
+
+
+def create(
+    stream: StreamArgument,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has at least.")] = 1,
+    max_age: AgeOption = None,
+    max_messages: CountOption = None,
+    max_bytes: BytesOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a stream, or the partitions that it lacks; safe to repeat.
+
+    Example: stream-node stream create orders --partitions 4 --max-age 7d
+    """
+    kept = _retention(max_age, max_messages, max_bytes)
+
+    async def run(client: StreamClient) -> None:
+        made = (await client.create_partitioned(stream, partitions)).partitions
+        if kept is not None:
+            for each in made:
+                await each.set_retention(kept)
+        report = {"stream": made[0].name, "partitions": len(made), "retention": _kept_row(kept)}
+        say(as_json, report, f"{made[0].name} has {counted(len(made), 'partition')}")
+
+    with_client(run, node, context, via)
+
+
+def list_all(
+    prefix: Annotated[str, typer.Argument(help="Only streams whose name begins so.")] = "",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List streams, a line for each partition.
+
+    Example: stream-node stream list orders --json
+    """
+
+    async def run(client: StreamClient) -> None:
+        rows: list[tuple[str, ...]] = [HEAD]
+        async for each in client.list_streams(prefix):
+            if as_json:
+                say_json(_row(each))
+            else:
+                rows.append(_cells(each))
+        if not as_json:
+            say(False, {}, columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
+
+    with_client(run, node, context, via)
+
+
+def info(
+    stream: StreamArgument,
+    partition: OnePartitionOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where each partition of a stream begins and ends, how large and how old it is, and what it keeps.
+
+    Example: stream-node stream info orders
+    """
+
+    async def run(client: StreamClient) -> None:
+        found = [await each.info() for each in await get_partitions(client, stream, partition)]
+        if as_json:
+            for each in found:
+                say_json(_row(each))
+            return
+        say(False, {}, columns([HEAD, *map(_cells, found)], NUMBERS))
+
+    with_client(run, node, context, via)
+
+
+def delete(
+    stream: StreamArgument,
+    partition: OnePartitionOption = None,
+    dry_run: DryRunOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a stream with all its messages; its consumers' positions stay, see `index set`.
+
+    Example: stream-node stream delete orders --dry-run
+    """
+
+    async def run(client: StreamClient) -> None:
+        found = await get_partitions(client, stream, partition)
+        messages = 0
+        for each in found:
+            messages += (await each.info()).count if dry_run else await each.delete()
+        report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
+        done = "would be deleted" if dry_run else "deleted"
+        say(
+            as_json, report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}"
+        )
+
+    with_client(run, node, context, via)
+
+
+def truncate(
+    stream: StreamArgument,
+    before: Annotated[
+        str, typer.Option(metavar="INDEX|TIME|AGE", help="Delete what is before: 500, 2026-11-01T08:00Z, 7d.")
+    ],
+    partition: OnePartitionOption = None,
+    dry_run: DryRunOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the messages before an index, a time, or older than an age; indexes are never given again.
+
+    Example: stream-node stream truncate orders --before 7d --dry-run
+
+    Of one partition: stream-node stream truncate orders --before 5000 --partition 2
+    """
+    end = parse_index_or_time(before, utc_now())
+
+    async def run(client: StreamClient) -> None:
+        found = await get_partitions(client, stream, partition)
+        if isinstance(end, int) and len(found) > 1:
+            raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
+        for each in found:
+            if dry_run:
+                deleted, first_index = await _foreseen(each, end)
+            else:
+                answer = await each.truncate(end)
+                deleted, first_index = answer.deleted, answer.first_index
+            place = {"stream": stream, "partition": each.partition}
+            report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
+            done = "would be deleted" if dry_run else "deleted"
+            text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
+            say(as_json, report, text)
+
+    with_client(run, node, context, via)
+
+
+async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
+    """What a truncate would delete, and where the stream would begin."""
+    now = await stream.info()
+    index = end if isinstance(end, int) else await stream.find_index(end)
+    first_index = min(max(index, now.first_index), now.next_index)
+    return first_index - now.first_index, first_index
+
+
+def retention(
+    stream: StreamArgument,
+    max_age: AgeOption = None,
+    max_messages: CountOption = None,
+    max_bytes: BytesOption = None,
+    default: Annotated[bool, typer.Option("--default", help="Keep what the node keeps by default.")] = False,
+    partition: OnePartitionOption = None,
+    dry_run: DryRunOption = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set what a stream keeps, in place of what was set before; messages beyond it are deleted within seconds.
+
+    Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
+
+    As the node has it: stream-node stream retention orders --default
+    """
+    kept = _retention(max_age, max_messages, max_bytes)
+    if (kept is not None) == default:
+        raise UsageError("say what to keep by --max-age, --max-messages and --max-bytes, or --default, not both")
+
+    async def run(client: StreamClient) -> None:
+        for each in await get_partitions(client, stream, partition):
+            before = (await each.info()).retention
+            if not dry_run:
+                await each.set_retention(kept)
+            place = {"stream": stream, "partition": each.partition}
+            report = {**place, "before": _kept_row(before), "retention": _kept_row(kept), "dry_run": dry_run}
+            done = "would keep" if dry_run else "keeps"
+            say(as_json, report, f"{stream}/{each.partition} {done} {_kept(kept)}, before {_kept(before)}")
+
+    with_client(run, node, context, via)
+
+
+def _retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
+    from stream_service.client import Retention
+
+    if max_age is None and max_messages is None and max_bytes is None:
+        return None
+    age_s = None if max_age is None else parse_duration(max_age)
+    return Retention(age_s, max_messages, None if max_bytes is None else parse_size(max_bytes))
+
+
+def _row(found: StreamInfo) -> dict[str, Any]:
+    return {
+        "stream": found.stream_name,
+        "partition": found.partition,
+        "first_index": found.first_index,
+        "next_index": found.next_index,
+        "messages": found.count,
+        "bytes": found.size_bytes,
+        "created_us": found.created_us,
+        "first_time_us": found.first_time_us,
+        "last_time_us": found.last_time_us,
+        "retention": _kept_row(found.retention),
+    }
+
+
+def _cells(found: StreamInfo) -> tuple[str, ...]:
+    numbers = (found.partition, found.first_index, found.next_index, found.count, found.size_bytes)
+    newest = "-" if found.last_time_us is None else time_text(found.last_time_us)
+    return (found.stream_name, *(f"{number:,}" for number in numbers), newest, _kept(found.retention))
+
+
+def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:
+    if kept is None:
+        return None
+    return {"age_s": kept.age_s, "messages": kept.messages, "bytes": kept.size_bytes}
+
+
+def _kept(kept: Retention | None) -> str:
+    if kept is None:
+        return "the node's default"
+    limits = [
+        counted(limit, noun)
+        for limit, noun in ((kept.age_s, "second"), (kept.messages, "message"), (kept.size_bytes, "byte"))
+        if limit is not None
+    ]
+    return " and ".join(limits) or "everything"

@@ -1,0 +1,200 @@
+"""`stream …` and `index …` against a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.command import CommandLine
+from tests.cli.schemas import (
+    IndexFound,
+    IndexSet,
+    Kept,
+    PositionRow,
+    RetentionSet,
+    StreamCreated,
+    StreamDeleted,
+    StreamRow,
+    Truncated,
+)
+
+
+def fill(command: CommandLine, stream: str, messages: int, partition: int = 0) -> None:
+    command("push", stream, "--partition", partition, "--repeat", messages, "--data", "12345")
+
+
+def test_a_stream_is_made_with_partitions_and_a_retention(at_node: CommandLine, stream: str) -> None:
+    create = ("stream", "create", stream)
+    assert at_node(*create, "--json").read(StreamCreated) == StreamCreated(stream, 1, None)
+    made = at_node(*create, "--partitions", "3", "--max-age", "7d", "--max-bytes", "1GiB", "--json").read(StreamCreated)
+    assert made == StreamCreated(stream, 3, Kept(604_800, None, 2**30))
+    assert at_node(*create).text == f"{stream} has 1 partition\n"
+    rows = at_node("stream", "info", stream, "--json").read_lines(StreamRow)
+    assert [(row.partition, row.retention) for row in rows] == [(at, made.retention) for at in range(3)]
+
+
+def test_streams_are_listed_by_prefix_and_inspected(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, f"{stream} one", 3)
+    at_node("stream", "create", f"{stream} two", "--partitions", "2")
+    rows = at_node("stream", "list", stream, "--json").read_lines(StreamRow)
+    assert [(row.stream.removeprefix(stream), row.partition) for row in rows] == [(" one", 0), (" two", 0), (" two", 1)]
+    full, empty, _ = rows
+    assert (full.first_index, full.next_index, full.messages, full.bytes) == (0, 3, 3, 15)
+    assert (empty.messages, empty.first_time_us, empty.last_time_us) == (0, None, None)
+    assert isinstance(full.first_time_us, int)
+    assert isinstance(full.last_time_us, int)
+    assert full.created_us <= full.first_time_us <= full.last_time_us
+    assert at_node("stream", "info", f"{stream} one", "--json").read(StreamRow) == full
+    head, line = at_node("stream", "info", f"{stream} one").text.splitlines()
+    assert head.split() == ["stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps"]
+    assert line.removeprefix(f"{stream} one").split()[:5] == ["0", "0", "3", "3", "15"]
+    assert len(at_node("stream", "list", stream).text.splitlines()) == 4
+    assert at_node("stream", "list", "no such").text == "no streams\n"
+    (one,) = at_node("stream", "info", f"{stream} two", "--partition", "1", "--json").read_lines(StreamRow)
+    assert one.partition == 1
+
+
+def test_a_stream_is_deleted_when_it_is_meant(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 2)
+    fill(at_node, stream, 3, partition=1)
+    delete = ("stream", "delete", stream)
+    assert at_node(*delete, "--dry-run", "--json").read(StreamDeleted) == StreamDeleted(stream, 2, 5, True)
+    assert at_node(*delete, "--dry-run").text == f"2 partitions and 5 messages of {stream} would be deleted\n"
+    assert len(at_node("pull", stream).stdout.splitlines()) == 2
+    one = at_node(*delete, "--partition", "1", "--json").read(StreamDeleted)
+    assert one == StreamDeleted(stream, 1, 3, False)
+    assert at_node(*delete).text == f"1 partition and 2 messages of {stream} deleted\n"
+    assert at_node("stream", "list", stream).text == "no streams\n"
+
+
+def test_a_stream_is_truncated_before_an_index(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 10)
+    truncate = ("stream", "truncate", stream, "--before")
+    for before, deleted, first_index in ((4, 4, 4), (3, 0, 4), (99, 6, 10)):
+        dry = at_node(*truncate, before, "--dry-run", "--json").read(Truncated)
+        assert dry == Truncated(stream, 0, deleted, first_index, True)
+        done = at_node(*truncate, before, "--json").read(Truncated)
+        assert done == Truncated(stream, 0, deleted, first_index, False)
+    fill(at_node, stream, 1)
+    assert at_node("pull", stream, "--json").stdout.startswith(b'{"partition": 0, "index": 10,')
+    text = at_node(*truncate, "11", "--dry-run").text
+    assert text == f"1 message would be deleted from {stream}/0, it begins at 11\n"
+
+
+def test_a_stream_is_truncated_before_a_time_in_all_partitions(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 2)
+    fill(at_node, stream, 3, partition=1)
+    truncate = ("stream", "truncate", stream, "--before")
+    assert [row.deleted for row in at_node(*truncate, "1h", "--json").read_lines(Truncated)] == [0, 0]
+    for flags in (["--dry-run"], []):
+        rows = at_node(*truncate, "2100-01-01T00:00Z", "--json", *flags).read_lines(Truncated)
+        assert [(row.partition, row.deleted, row.first_index) for row in rows] == [(0, 2, 2), (1, 3, 3)]
+    assert "say which by --partition" in at_node(*truncate, "1").failed(2)
+    assert at_node(*truncate, "1", "--partition", "1", "--json").read(Truncated).first_index == 3
+
+
+def test_a_retention_is_set_and_taken_back(at_node: CommandLine, stream: str) -> None:
+    at_node("stream", "create", stream)
+    retention = ("stream", "retention", stream)
+    kept = Kept(None, 5, None)
+    dry = at_node(*retention, "--max-messages", "5", "--dry-run", "--json").read(RetentionSet)
+    assert dry == RetentionSet(stream, 0, None, kept, True)
+    done = at_node(*retention, "--max-messages", "5", "--json").read(RetentionSet)
+    assert done == RetentionSet(stream, 0, None, kept, False)
+    text = at_node(*retention, "--max-age", "1s", "--max-bytes", "1kB").text
+    assert text == f"{stream}/0 keeps 1 second and 1,000 bytes, before 5 messages\n"
+    text = at_node(*retention, "--default").text
+    assert text == f"{stream}/0 keeps the node's default, before 1 second and 1,000 bytes\n"
+    for flags in ([], ["--default", "--max-messages", "1"]):
+        assert "not both" in at_node(*retention, *flags).failed(2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stream", "info"],
+        ["stream", "delete"],
+        ["stream", "truncate", "--before", "1"],
+        ["stream", "retention", "--default"],
+        ["index", "set", "--client", "c", "--partition", "0"],
+    ],
+)
+def test_looking_after_a_stream_that_is_not_there_makes_none(at_node: CommandLine, arguments: list[str]) -> None:
+    position = ["first"] if "set" in arguments else []
+    assert "has no stream 'nowhere'" in at_node(*arguments, "nowhere", *position).failed(1)
+    assert at_node("stream", "list", "nowhere").text == "no streams\n"
+
+
+def test_a_partition_that_is_not_there_is_told(at_node: CommandLine, stream: str) -> None:
+    at_node("stream", "create", stream)
+    assert "has no partition 3" in at_node("stream", "info", stream, "--partition", "3").failed(1)
+
+
+def test_a_position_is_found_and_nothing_made(at_node: CommandLine, stream: str) -> None:
+    get = ("index", "get", stream, "--client", "c")
+    assert at_node(*get, "--json").read(IndexFound) == IndexFound("c", stream, 0, None)
+    assert at_node(*get).text == "none\n"
+    assert at_node("index", "list", "--stream", stream).text == "no positions\n"
+    fill(at_node, stream, 3)
+    at_node("consume", stream, "--client", "c")
+    assert at_node(*get, "--json").read(IndexFound) == IndexFound("c", stream, 0, 3)
+    assert at_node(*get).text == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("position", "index"),
+    [("first", 2), ("last", 7), ("new", 8), ("5", 5), ("1h", 2), ("2100-01-01T00:00Z", 8), ("none", None)],
+)
+def test_a_position_is_set(at_node: CommandLine, stream: str, position: str, index: int | None) -> None:
+    fill(at_node, stream, 8)
+    at_node("consume", stream, "--client", "c")
+    at_node("stream", "truncate", stream, "--before", "2")
+    set_to = ("index", "set", stream, position, "--client", "c")
+    assert at_node(*set_to, "--dry-run", "--json").read(IndexSet) == IndexSet("c", stream, 0, 8, index, True)
+    assert at_node("index", "get", stream, "--client", "c").text == "8\n"
+    assert at_node(*set_to, "--json").read(IndexSet) == IndexSet("c", stream, 0, 8, index, False)
+    assert at_node("index", "get", stream, "--client", "c").text == f"{'none' if index is None else index}\n"
+    left = 6 if index is None else 8 - index
+    assert len(at_node("consume", stream, "--client", "c").stdout.splitlines()) == left
+
+
+def test_positions_of_all_partitions_are_set(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 2)
+    fill(at_node, stream, 3, partition=1)
+    set_to = ("index", "set", stream, "last", "--client", "c", "--all-partitions")
+    rows = at_node(*set_to, "--json").read_lines(IndexSet)
+    assert [(row.partition, row.before, row.index) for row in rows] == [(0, None, 1), (1, None, 2)]
+    text = at_node(*set_to, "--dry-run").text
+    assert text.splitlines()[0] == f"c would go from 1 to 1 in {stream}/0"
+    assert "leave one out" in at_node(*set_to, "--partition", "1").failed(2)
+
+
+def test_a_position_whose_stream_is_gone_can_be_forgotten(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 1)
+    at_node("consume", stream, "--client", "c")
+    at_node("stream", "delete", stream)
+    (row,) = at_node("index", "list", "--stream", stream, "--json").read_lines(PositionRow)
+    assert (row.index, row.lag) == (1, None)
+    text = at_node("index", "set", stream, "none", "--client", "c").text
+    assert text == f"c goes from 1 to no position in {stream}/0\n"
+    assert at_node("index", "list", "--stream", stream).text == "no positions\n"
+
+
+def test_positions_are_listed_with_their_lag(at_node: CommandLine, stream: str) -> None:
+    fill(at_node, stream, 10)
+    at_node("consume", stream, "--client", "a", "--limit", "4")
+    at_node("consume", stream, "--client", "b")
+    index_list = ("index", "list", "--stream", stream)
+    rows = at_node(*index_list, "--json").read_lines(PositionRow)
+    assert [(row.client, row.partition, row.index, row.lag, row.holder) for row in rows] == [
+        ("a", 0, 4, 6, None),
+        ("b", 0, 10, 0, None),
+    ]
+    assert all(row.saved_us > 0 for row in rows)
+    at_node("stream", "truncate", stream, "--before", "7")
+    (row,) = at_node(*index_list, "--client", "a", "--json").read_lines(PositionRow)
+    assert (row.index, row.lag) == (4, 3)
+    head, line = at_node(*index_list, "--client", "b").text.splitlines()
+    assert head.split() == ["client", "stream", "partition", "index", "lag", "saved", "holder"]
+    assert line.split()[:5] == ["b", stream, "0", "10", "0"]
+    everything = at_node("index", "list", "--json").read_lines(PositionRow)
+    assert {(row.client, row.stream) for row in everything} >= {("a", stream), ("b", stream)}

@@ -1,0 +1,44 @@
+"""Every command has a promise for `--json`; here, those of the commands that start nodes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.command import CommandLine
+from tests.cli.schemas import SCHEMAS, Benched, Demonstrated, Listening
+from tests.cli.test_help import COMMANDS
+
+
+def test_every_command_has_a_schema() -> None:
+    assert [" ".join(name) for name in COMMANDS] == list(SCHEMAS)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
+    command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as node:
+        assert node.stdout is not None
+        line = msgspec.json.decode(node.stdout.readline(), type=Listening)
+        node.terminate()
+        assert node.wait(60) == 0
+        assert node.stdout.read() == b""
+    assert (line.pid, line.data_dir, len(line.addresses)) == (node.pid, str(tmp_path), 1)
+
+
+def test_a_bench_reports_in_json(command: CommandLine) -> None:
+    report = command("bench", "pull", "--messages", "100", "--json").read(Benched)
+    assert [rate.messages for rate in report.rates] == [100]
+    assert "there are push, latency, pull, codec and all" in command("bench", "flying").failed(2)
+
+
+@pytest.mark.slow
+def test_a_demo_reports_in_json(command: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("".join(f"line {number} of a text\n" for number in range(2_000)))
+    done = command("demo", "--input-dir", tmp_path, "--json")
+    report = msgspec.json.decode(done.stdout, type=Demonstrated)
+    assert (done.code, report.proof.confirmed, report.proof.broken) == (0, 2_000, [])

@@ -1,0 +1,165 @@
+"""`push`, `pull`, `consume` and `tail` against a node."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_node.cli.messages import MESSAGE_BYTES_MAX
+from tests.cli.command import CommandLine
+from tests.cli.schemas import HeaderRow, MessageRow, Pushed
+
+UNSET = msgspec.UNSET
+
+
+def framed(*messages: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(message)) + message for message in messages)
+
+
+def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -> None:
+    said = [at_node("push", stream, stdin=lines).text.partition(" (")[0] for lines in (b"", b"a\n", b"b\nc\n")]
+    assert said == [
+        f"0 messages in {stream}/0",
+        f"1 message in {stream}/0 at 0",
+        f"2 messages in {stream}/0 at 1 to 2",
+    ]
+    pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
+    assert pushed == Pushed(stream, 1, 1, 0, 0, pushed.seconds)
+
+
+def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"a\nb\r\n")
+    second.write_bytes(b"\xff\n")
+    at_node("push", stream, first, second)
+    at_node("push", stream, first, second, "--file-per-message")
+    at_node("push", stream, "--file-per-message", stdin=b"x\ny\n")
+    (tmp_path / "framed").write_bytes(framed(b"", b"\n\x00"))
+    at_node("push", stream, tmp_path / "framed", "--length-framed")
+    stored = [b"a", b"b", b"\xff", b"a\nb\r\n", b"\xff\n", b"x\ny\n", b"", b"\n\x00"]
+    pulled = at_node("pull", stream, "--length-framed")
+    assert pulled.stdout == framed(*stored)
+    at_node("push", f"{stream}-copy", "--length-framed", stdin=pulled.stdout)
+    assert at_node("pull", f"{stream}-copy", "--length-framed").stdout == pulled.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x00\x00", "ends inside a length: 2 of 4 bytes"),
+        (b"\x00\x00\x00\x05four", "ends inside a message: 4 of 5 bytes"),
+        (struct.pack(">I", MESSAGE_BYTES_MAX + 1), "not framed by u32 lengths"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_wrong_usage(at_node: CommandLine, stream: str, content: bytes, says: str) -> None:
+    assert says in at_node("push", stream, "--length-framed", stdin=content).failed(2)
+
+
+def test_input_is_repeated_at_a_rate(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"f\ng\n")
+    slow = at_node("push", stream, tmp_path / "file", "--repeat", "2", "--rate", "100", "--json").read(Pushed)
+    assert (slow.pushed, slow.first_index, slow.last_index) == (4, 0, 3)
+    assert slow.seconds >= 0.03
+    assert at_node("push", stream, "--repeat", "3", "--json", stdin=b"i\n").read(Pushed).pushed == 3
+    assert at_node("push", stream, "--repeat", "2", "--data", "d", "--json").read(Pushed).pushed == 2
+    assert at_node("pull", stream).stdout.split() == [b"f", b"g"] * 2 + [b"i"] * 3 + [b"d"] * 2
+
+
+def test_keys_headers_and_times_are_shown_when_asked(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, "--data", "plain")
+    at_node("push", stream, "--data", "rich", "--key", "k", "--header", "a=1", "--header", "b=x=y")
+    plain, rich = at_node("pull", stream, "--keys", "--headers", "--times", "--json").read_lines(MessageRow)
+    assert (plain.key, plain.headers, plain.data) == (None, [], "plain")
+    assert (rich.key, rich.headers) == ("k", [HeaderRow("a", "1"), HeaderRow("b", "x=y")])
+    assert isinstance(plain.time_us, int)
+    assert isinstance(rich.time_us, int)
+    assert plain.time_us <= rich.time_us
+    assert at_node("pull", stream, "--keys", "--headers").stdout == b"\t\tplain\nk\ta=1,b=x=y\trich\n"
+    time, data = at_node("pull", stream, "--times", "--limit", "1").text.split()
+    assert time.endswith("Z")
+    assert data == "plain"
+    for row in at_node("pull", stream, "--json").read_lines(MessageRow):
+        assert (row.key, row.headers, row.time_us) == (UNSET, UNSET, UNSET)
+
+
+def test_what_is_not_text_is_base64(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, "--key", "\udcff", "--header", "h=\udcfe", "--length-framed", stdin=framed(b"\xfd"))
+    (row,) = at_node("pull", stream, "--keys", "--headers", "--json").read_lines(MessageRow)
+    assert (row.key, row.key_base64, row.data, row.data_base64) == (UNSET, "/w==", UNSET, "/Q==")
+    assert row.headers == [HeaderRow("h", UNSET, "/g==")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "data"),
+    [
+        ([], b"0123456789"),
+        (["--index", "8"], b"89ab"),
+        (["--from", "first", "--limit", "2"], b"01"),
+        (["--from", "last"], b"b"),
+        (["--from", "new"], b""),
+        (["--from", "10"], b"ab"),
+        (["--from", "1h"], b"0123456789"),
+        (["--from", "2100-01-01T00:00Z"], b""),
+        (["--last", "3"], b"9ab"),
+        (["--last", "11"], b"123456789ab"),
+        (["--last", "100", "--limit", "2"], b"01"),
+        (["--from", "first", "--limit", "0"], b""),
+    ],
+)
+def test_where_a_pull_begins_and_ends(at_node: CommandLine, flags: list[str], data: bytes) -> None:
+    name = "where a pull begins"
+    if not at_node("pull", name).stdout:
+        at_node("push", name, stdin=b"\n".join(b"%x" % number for number in range(12)))
+    assert at_node("pull", name, *flags).stdout.replace(b"\n", b"") == data
+
+
+def test_a_consumer_goes_on_where_it_stopped(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, stdin=b"a\nb\nc\n")
+    consume = ("consume", stream, "--client", "c")
+    assert at_node(*consume, "--limit", "2").stdout == b"a\nb\n"
+    (row,) = at_node(*consume, "--json", "--keys").read_lines(MessageRow)
+    assert (row.partition, row.index, row.key, row.data) == (0, 2, None, "c")
+    assert at_node(*consume).stdout == b""
+
+
+def test_a_consumer_of_all_partitions(at_node: CommandLine, stream: str) -> None:
+    for partition in range(3):
+        at_node("push", stream, "--partition", partition, stdin=b"%d a\n%d b\n" % (partition, partition))
+    consume = ("consume", stream, "--client", "c", "--all-partitions")
+    some = at_node(*consume, "--limit", "3").stdout.splitlines()
+    rest = at_node(*consume).stdout.splitlines()
+    assert sorted([*some, *rest]) == [b"0 a", b"0 b", b"1 a", b"1 b", b"2 a", b"2 b"]
+    assert at_node(*consume).stdout == b""
+    assert "no stream 'never made'" in at_node("consume", "never made", "--client", "c", "--all-partitions").failed(1)
+
+
+def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, stdin=b"".join(b"%d\n" % number for number in range(20)))
+    assert at_node("tail", stream, "--limit", "10").stdout.split() == [b"%d" % number for number in range(10, 20)]
+    assert at_node("tail", stream, "--last", "1", "--limit", "1").stdout == b"19\n"
+    (row,) = at_node("tail", stream, "--from", "7", "--limit", "1", "--times", "--json").read_lines(MessageRow)
+    assert (row.partition, row.index, row.data) == (0, 7, "7")
+    at_node("push", stream, "--partition", "2", stdin=b"x\ny\n")
+    both = at_node("tail", stream, "--all-partitions", "--last", "1", "--limit", "2").stdout
+    assert sorted(both.split()) == [b"19", b"y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["push", "s", "--data", "x", "--length-framed"], "three kinds of input"),
+        (["push", "s", "file", "--data", "x"], "in place of files"),
+        (["push", "s", "--header", "x"], "is not a header"),
+        (["pull", "s", "--index", "1", "--last", "1"], "choose one"),
+        (["pull", "s", "--from", "monday"], "'monday' is not first"),
+        (["tail", "s", "--from", "first", "--last", "1"], "choose one"),
+        (["tail", "s", "--partition", "1", "--all-partitions"], "leave one out"),
+        (["consume", "s", "--client", "c", "--partition", "1", "--all-partitions"], "leave one out"),
+    ],
+)
+def test_what_contradicts_itself_is_wrong_usage(command: CommandLine, arguments: list[Any], says: str) -> None:
+    assert says in command(*arguments).failed(2)
