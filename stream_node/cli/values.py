@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 DURATION = re.compile(r"(\d+)([smhdw])")
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-SIZE = re.compile(r"(\d+)\s*(?:([kMGT])(i?)B|B)?")
-POWERS = {"k": 1, "M": 2, "G": 3, "T": 4}
+SIZE = re.compile(r"(\d+)\s*(?:([kKMGT])(i?)B|B)?")
+POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 INDEX_MAX = 2**63 - 1
 """The highest index that a stream can have (`storage.contract`)."""
 DAYS_MAX = 365_000
@@ -72,10 +72,10 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: 1000, 64kB, 10MB, 1GiB."""
+    """Bytes: 1000, 64kB, 64KiB, 10MB, 1GiB."""
     match = SIZE.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} is not a size: a number and nothing, kB, MB, GB, KiB as kiB, MiB or GiB")
+        raise UsageError(f"{text!r} is not a size: a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
     unit = 1 if match[2] is None else (1024 if match[3] else 1000) ** POWERS[match[2]]
     return int(match[1]) * unit
 

@@ -44,7 +44,7 @@ class Done(NamedTuple):
 
 
 class CommandLine:
-    """`stream-node`, called with arguments. node: becomes `STREAM_NODE_ADDRESS` of all calls, where it is set."""
+    """`stream-node`, called with arguments and, where it reads it, a standard input."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]) -> None:
         self._monkeypatch = monkeypatch

@@ -75,7 +75,16 @@ def test_any_text_is_a_beginning_or_a_usage_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "bytes_"),
-    [("0", 0), ("1000", 1000), ("7B", 7), ("64kB", 64_000), ("10 MB", 10**7), ("1GiB", 2**30), ("2TiB", 2**41)],
+    [
+        ("0", 0),
+        ("1000", 1000),
+        ("7B", 7),
+        ("64kB", 64_000),
+        ("10 MB", 10**7),
+        ("4KiB", 4096),
+        ("1GiB", 2**30),
+        ("2TiB", 2**41),
+    ],
 )
 def test_sizes(text: str, bytes_: int) -> None:
     assert parse_size(text) == bytes_
