@@ -69,9 +69,14 @@ class Publisher:
             return
 
 
+def make_publishers() -> list[Publisher]:
+    """Two of each stream, in both framings."""
+    return [Publisher(f"{stream} {wire.name}", stream, wire) for stream in STREAMS for wire in (HEAD, LEGACY)]
+
+
 async def push_until(node: NodeProcess, end: signal.Signals, confirmed_min: int) -> list[Publisher]:
     """Publish from several connections, end the node in the middle of that, and wait until all have noticed."""
-    publishers = [Publisher(f"{stream} {wire.name}", stream, wire) for stream in STREAMS for wire in (HEAD, LEGACY)]
+    publishers = make_publishers()
     with trio.fail_after(2 * PATIENCE_S):
         async with trio.open_nursery() as nursery:
             for publisher in publishers:
@@ -128,6 +133,29 @@ async def test_a_killed_node_has_everything_that_it_confirmed_and_goes_on_behind
         indexes = [index for index, _ in confirmed]
         assert indexes == sorted(set(indexes))
         assert [stored[index] for index in indexes] == [data for _, data in confirmed]
+
+
+@pytest.mark.parametrize("site", ["before_begin", "after_rows_before_commit", "after_commit_before_confirm"])
+async def test_a_node_that_dies_around_a_commit_has_everything_that_it_confirmed(tmp_path: Path, site: str) -> None:
+    """It ends itself at the place, at its twentieth visit; nothing that comes later may have been confirmed by then."""
+    environment = {"STREAM_NODE_FAILPOINT": f"{site}:20"}
+    with NodeProcess(tmp_path / "data", environment=environment) as node:
+        publishers = await push_to_the_end(node)
+        assert node.wait() == -signal.SIGKILL
+    for stream, confirmed in confirmed_by_stream(publishers).items():
+        stored = stored_messages(node.data_dir, stream)
+        assert 0 < len(confirmed) <= len(stored)
+        assert [(index, stored[index]) for index, _ in confirmed] == confirmed
+
+
+async def push_to_the_end(node: NodeProcess) -> list[Publisher]:
+    """Publish from several connections until the node has ended by itself."""
+    publishers = make_publishers()
+    with trio.fail_after(2 * PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            for publisher in publishers:
+                nursery.start_soon(publisher.run, node.address)
+    return publishers
 
 
 async def test_a_quiet_node_stops_at_once_whatever_its_peers_do(tmp_path: Path) -> None:
