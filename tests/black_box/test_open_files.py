@@ -9,6 +9,7 @@ import json
 import resource
 from pathlib import Path
 
+import pytest
 import trio
 
 from ockam.address import split_host_port
@@ -19,6 +20,7 @@ from tests.support.stream_peer import stream_peer
 FILES_MAX = 64
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="another process's limits can be set on Linux only")
 async def test_more_connections_than_files(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", environment={"STREAM_NODE_HEADER_TIMEOUT_S": "0.5"}) as node:
         _, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)

@@ -221,6 +221,7 @@ def statistics_at_the_end(lines: list[Any]) -> Any:
 TO_THE_LAST_BYTE = {"STREAM_NODE_ERROR_DELAY_S": "0.05", "STREAM_NODE_FREE_DISK_BYTES_MIN": "0"}
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="another process's limits can be set on Linux only")
 async def test_a_limit_on_file_sizes_under_the_running_command(tmp_path: Path) -> None:
     """What a quota does: writes fail with another error than on a full disk."""
     with NodeProcess(tmp_path / "data", environment=TO_THE_LAST_BYTE) as node:
