@@ -27,15 +27,19 @@ RENEWALS_PER_TTL = 3
 class LeaseClientMachine:
     """One member's leases of one stream. now_s: seconds on a clock that does not jump back nor stand still.
 
+    request_id: one below that of the first request. The node ignores a member's requests with lower ids than it has
+    seen, so it must be higher in every later life of a member that keeps its id.
     Invariant: `asked_back` is part of what is held; what is held is valid until `_deadline_s`.
     """
 
-    def __init__(self, client_id: str, stream_name: str, member_id: str, partitions: int) -> None:
+    def __init__(
+        self, client_id: str, stream_name: str, member_id: str, partitions: int, *, request_id: int = 0
+    ) -> None:
         self._client_id = client_id
         self._stream_name = stream_name
         self._member_id = member_id
         self._partitions = partitions
-        self._request_id = 0
+        self._request_id = request_id
         self._sent_s = -math.inf
         self._ttl_s = RETRY_S * RENEWALS_PER_TTL
         self._deadline_s = -math.inf

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -42,7 +43,9 @@ class LeaseMember:
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
         """Begin to ask for partitions, and keep what is got. on_change: called when `check` has news."""
         assert self._machine is None, "a member joins once"
-        self._machine = LeaseClientMachine(self.client_id, stream_name, self.member_id, partitions)
+        self._machine = LeaseClientMachine(
+            self.client_id, stream_name, self.member_id, partitions, request_id=time.time_ns() // 1000
+        )
         self._on_change = on_change
         self.renew()
 

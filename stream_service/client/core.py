@@ -208,6 +208,8 @@ class ClientCore:
             self._lanes.pop(lane.address, None)
         if port.stream.ports.pop(port.partition, None) is not None and not port.stream.ports:
             del self._streams[port.name]
+            if port.stream.opening is not None:
+                self._calls.forget(port.stream.opening)
 
     def open_lane(self, port: Port, sequences: SequenceMachine | None = None) -> Lane:
         """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_service.client.errors import ClientError, PushFailed
+from stream_service.client.errors import ClientError
 from stream_service.client.link import Link
 from stream_service.client.payloads import refusal
 from stream_service.client.requests import KeyedPush, Push, Waiting
-from stream_service.client.sequence_machine import NOT_SAVED, SequenceMachine
+from stream_service.client.sequence_machine import SequenceMachine, not_saved
 from stream_service.extensions import RICH_PUSH, Header, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
 
@@ -33,6 +33,7 @@ class Lane:
         "_oldest_checked",
         "_on_empty",
         "_room",
+        "_sent_again_below",
         "address",
         "failed",
         "pushes",
@@ -44,6 +45,7 @@ class Lane:
         self._header = b""
         self._next_request_id = 0
         self._oldest_checked = -1
+        self._sent_again_below = 0
         self._room: Waiting | None = None
         self._on_empty: Callable[[], None] | None = None
         self.address = address
@@ -76,12 +78,15 @@ class Lane:
 
     def open(self, route: Route) -> None:
         """There is a way to the stream: send what has no answer, in order."""
+        self.close()
         self._header = self._link.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
         """There is no way to the stream just now."""
+        if self._header:
+            self._sent_again_below = self._next_request_id
         self._header = b""
 
     def take(self, payload: bytes) -> None:
@@ -97,7 +102,7 @@ class Lane:
                     push.finish()
                     del self.pushes[confirm.request_id]
                 else:
-                    self._fail(confirm.request_id, PushFailed(NOT_SAVED))
+                    self._fail(confirm.request_id, self._not_saved(confirm.request_id))
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 keyed = self.pushes.get(rich.request_id)
@@ -151,7 +156,7 @@ class Lane:
 
     def _sendable(self) -> list[tuple[int, Push]]:
         """The pushes to be sent over a new way, in order."""
-        self.sent_again += len(self.pushes)
+        self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
         return list(self.pushes.items())
 
     def _released(self) -> Iterable[tuple[int, Push]]:
@@ -164,13 +169,16 @@ class Lane:
             push.finish()
             del self.pushes[confirm.request_id]
         else:
-            self._fail(confirm.request_id, PushFailed(NOT_SAVED))
+            self._fail(confirm.request_id, self._not_saved(confirm.request_id))
 
     def _send(self, request_id: int, push: Push) -> None:
         error = self._link.put_frame(self._header, push.payload(request_id))
         if error is not None:
             self._unsendable(push)
             self._fail(request_id, error)
+
+    def _not_saved(self, request_id: int) -> ClientError:
+        return not_saved(request_id < self._sent_again_below)
 
     def _unsendable(self, push: Push) -> None:
         """A push is about to fail without having been sent."""
@@ -241,6 +249,9 @@ class SequencedLane(Lane):
             self._drop_finished((confirm.request_id,))
         elif finished:
             self._drop_finished([request_id for request_id, each in self.pushes.items() if each.done])
+
+    def _not_saved(self, request_id: int) -> ClientError:
+        return not_saved(request_id < self._sent_again_below)
 
     def _unsendable(self, push: Push) -> None:
         assert isinstance(push, KeyedPush)

@@ -2,7 +2,8 @@
 
 A node takes a publisher's first number as it comes, the next one only after it, and answers a number it has stored
 with DUPLICATE (`stream_service.extensions.RichStatus`). So a number must never be used for two messages, and nobody
-but the first message may come to the node first:
+but the first message may come to the node first. And a message that was sent again has a copy in an old connection,
+which the node may still read; so of such a one nobody can say that it has not been stored:
 
     answer to a push            the push                          its epoch
     OK, DUPLICATE               done, stored at that index        is open: any number may be on its way
@@ -22,11 +23,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stream_service.client.errors import PushFailed
+from stream_service.client.errors import ClientError, ConnectionLost, PushFailed
 from stream_service.client.requests import KeyedPush
 from stream_service.extensions import RichConfirm, RichStatus
 
 NOT_SAVED = "the node could not save the message; it has not been stored"
+MAYBE_SAVED = "it was sent again after a lost connection, and then not saved; what was sent before may have been stored"
 
 
 class Epoch:
@@ -114,9 +116,9 @@ class SequenceMachine:
             push.finish()
             return [push]
         if confirm.status is RichStatus.ERROR:
-            return self._fail(epoch, push, PushFailed(NOT_SAVED), unanswered)
+            return self._fail(epoch, push, not_saved(push.sent_again), unanswered)
         if epoch.failed:
-            return self._fail(epoch, push, _behind_a_failure(), unanswered)
+            return self._fail(epoch, push, _behind_a_failure(push), unanswered)
         if next(each for each in unanswered if each.epoch is epoch) is push:
             reason = f"number {push.number} of this publisher does not follow: the node expects {confirm.expected}"
             return self._fail(epoch, push, PushFailed(f"{reason}; the message has not been stored"), unanswered)
@@ -125,7 +127,7 @@ class SequenceMachine:
         return []
 
     def _fail(
-        self, epoch: Epoch, push: KeyedPush, error: PushFailed, unanswered: Iterable[KeyedPush]
+        self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
     ) -> list[KeyedPush]:
         """Finish this push, and those behind it that the node has refused already."""
         epoch.failed = True
@@ -136,7 +138,7 @@ class SequenceMachine:
             finished += [each for each in unanswered if each.epoch is epoch and each.skipped]
             for each in finished[1:]:
                 self._settle(each)
-                each.finish(_behind_a_failure())
+                each.finish(_behind_a_failure(each))
         return finished
 
     def _settle(self, push: KeyedPush) -> None:
@@ -152,7 +154,7 @@ class SequenceMachine:
         """Give the push its number, or fail it where there are no more."""
         if self._epoch.failed:
             if self._new_id is None:
-                push.finish(_behind_a_failure())
+                push.finish(_behind_a_failure(push))
                 return False
             self._epoch = Epoch(self._new_id(), 0)
         epoch = self._epoch
@@ -163,5 +165,12 @@ class SequenceMachine:
         return True
 
 
-def _behind_a_failure() -> PushFailed:
+def not_saved(sent_again: bool) -> ClientError:
+    """What the node's ERROR means for a message. sent_again: a copy of it may still lie in an old connection."""
+    return ConnectionLost(MAYBE_SAVED) if sent_again else PushFailed(NOT_SAVED)
+
+
+def _behind_a_failure(push: KeyedPush) -> ClientError:
+    if push.sent_again:
+        return ConnectionLost(MAYBE_SAVED)
     return PushFailed("a message before it was not saved, so the node has not stored this one either")

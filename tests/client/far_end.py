@@ -1,0 +1,101 @@
+"""The node's end of a client core, without I/O: what it sent, and answers for it. For tests byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from ockam.address import Address, Route, local
+from ockam.frames import FrameReader, FrameWriter
+from ockam.message import HERE, Message
+from ockam.protocol import error_payload
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from stream_service.client.core import ClientCore
+from stream_service.client.ports import Port
+from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.protocol import (
+    CREATE,
+    CREATE_PARTITIONED,
+    PUSH,
+    PartitionCreated,
+    PushConfirm,
+    PushRequest,
+    Status,
+    StreamCreated,
+)
+
+
+class FarEnd:
+    """One connection of a core. hello: what this end still has to say first."""
+
+    def __init__(self, core: ClientCore, wire: Wire = HEAD) -> None:
+        self.core = core
+        self._wire = wire
+        self._reader = FrameReader(wire, HERE)
+        self._hello_due = self._hello_sent = wire.hello
+        core.connected(wire)
+
+    def sent(self) -> list[Message]:
+        """What the core has sent since the last call."""
+        data = self.core.data_to_send()
+        if self._hello_due:
+            assert data.startswith(self._hello_due)
+            data, self._hello_due = data[len(self._hello_due) :], b""
+        return self._reader.feed(data)
+
+    def frame(self, to: Route, payload: bytes, from_: Address) -> bytes:
+        """One answer, as bytes."""
+        message = Message((local("-"), *to), (from_,), payload)
+        hello, self._hello_sent = self._hello_sent, b""
+        return hello + b"".join(FrameWriter(self._wire).frames([message], lambda error: pytest.fail(str(error))))
+
+    def answer(self, to: Message, payload: bytes, from_: Address | None = None) -> None:
+        """Answer one message of the core; from where it was sent to, unless said otherwise."""
+        self.core.receive_data(self.frame(to.return_route, payload, from_ or to.onward_route[-1]))
+
+    def refuse(self, to: Message, reason: str = "no") -> None:
+        self.answer(to, error_payload(reason))
+
+    def answer_create(self, create: Message, address: str = "ST") -> None:
+        """An Init for each partition that was asked for; the addresses are `address` and the partition."""
+        if CREATE.is_in(create.payload):
+            name = CREATE.decode_request(create.payload).stream_name or "generated"
+            self.answer(create, CREATE.encode_response(StreamCreated(name)), local(f"{address}0"))
+            return
+        request = CREATE_PARTITIONED.decode_request(create.payload)
+        for partition in reversed(range(request.partitions)):
+            response = PartitionCreated(request.stream_name or "generated", partition)
+            self.answer(create, CREATE_PARTITIONED.encode_response(response), local(f"{address}{partition}"))
+
+    def confirm(self, push: Message, index: int, status: Status = Status.OK) -> None:
+        request = PUSH.decode_request(push.payload)
+        self.answer(push, PUSH.encode_response(PushConfirm(request.request_id, status, index)))
+
+    def confirm_rich(self, push: Message, index: int, status: RichStatus = RichStatus.OK, expected: int = 0) -> None:
+        request = RICH_PUSH.decode_request(push.payload)
+        self.answer(push, RICH_PUSH.encode_response(RichConfirm(request.request_id, status, index, expected)))
+
+
+def connected_core() -> tuple[ClientCore, FarEnd]:
+    core = ClientCore()
+    return core, FarEnd(core)
+
+
+def opened(core: ClientCore, far: FarEnd, name: str = "s", partitions: int = 1) -> list[Port]:
+    """Ports of a stream that has just been made."""
+    call = core.create(name, partitions)
+    (create,) = far.sent()
+    far.answer_create(create)
+    return core.ports(call)
+
+
+def is_create(message: Message) -> bool:
+    return CREATE.is_in(message.payload) or CREATE_PARTITIONED.is_in(message.payload)
+
+
+def pushes(messages: list[Message]) -> list[PushRequest]:
+    return [PUSH.decode_request(each.payload) for each in messages if PUSH.is_in(each.payload)]
+
+
+def rich_pushes(messages: list[Message]) -> list[RichPush]:
+    return [RICH_PUSH.decode_request(each.payload) for each in messages if RICH_PUSH.is_in(each.payload)]
