@@ -21,9 +21,7 @@ OnHole: TypeAlias = Callable[[int, int, int], None]
 class Follower:
     """The messages of one stream-partition from a start on. Iterate over it; or take whole pages by `next_page`.
 
-    It can be left and taken up again: it goes on behind the last message that it gave. next_index: behind the page at
-    hand; None before the first. holes: how many indexes were missing between messages (retention, or deletion). Made
-    by `Stream.follow`.
+    It can be left and taken up again: it goes on behind the last message that it gave. Made by `Stream.follow`.
     """
 
     def __init__(
@@ -51,8 +49,8 @@ class Follower:
         self._ended = False
         self._rest: Sequence[RichMessage] = ()
         self._at = 0
-        self.next_index: int | None = None
-        self.holes = 0
+        self._next_index: int | None = None
+        self._holes = 0
 
     def __aiter__(self) -> Self:
         return self
@@ -64,6 +62,16 @@ class Follower:
         message = self._rest[self._at]
         self._at += 1
         return message
+
+    @property
+    def next_index(self) -> int | None:
+        """The index behind the page at hand; None before the first."""
+        return self._next_index
+
+    @property
+    def holes(self) -> int:
+        """How many indexes were missing between messages (retention, or deletion)."""
+        return self._holes
 
     async def next_page(self) -> Sequence[RichMessage]:
         """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""
@@ -102,11 +110,11 @@ class Follower:
             raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
 
     def _count_holes(self, messages: Sequence[RichMessage]) -> None:
-        for first_missing, next_there in find_holes(messages, self.next_index):
-            self.holes += next_there - first_missing
+        for first_missing, next_there in find_holes(messages, self._next_index):
+            self._holes += next_there - first_missing
             if self._on_hole is not None:
                 self._on_hole(self._reader.port.partition, first_missing, next_there)
-        self.next_index = messages[-1].index + 1
+        self._next_index = messages[-1].index + 1
 
 
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:

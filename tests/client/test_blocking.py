@@ -1,0 +1,221 @@
+"""Goal: what only the blocking client must do. Method: child processes, signals, and sockets of the test's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from index_service.client_blocking import SavedIndexes
+from ockam.address import split_host_port
+from stream_node.process import NodeProcess
+from stream_service.client import blocking
+from stream_service.client.driving import drive
+from tests.client.sockets import listener
+
+REPOSITORY = Path(__file__).parents[2]
+
+WITHOUT_LOOPS = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"trio", "anyio", "sniffio", "structlog", "sqlalchemy"}:
+            raise ImportError(f"{name} is not there")
+
+sys.meta_path.insert(0, Refuse())
+from index_service.client_blocking import LeaseMember, SavedIndexes
+from stream_service.client import FIRST, Header, RequestRefused, blocking
+
+with blocking.connect(sys.argv[1]) as client:
+    stream = client.create("without loops")
+    stream.push(b"hello", key=b"k", headers=[Header("a", b"b")])
+    with stream.consumer(SavedIndexes(client, "c")) as consumer:
+        print([message.data for message in consumer.messages(stop_at_end=True)])
+print("asyncio" in sys.modules)
+"""
+
+WAITING = """
+import sys
+from stream_service.client import blocking
+
+with blocking.connect(sys.argv[1]) as client:
+    stream = client.create("waits for ever")
+    try:
+        print("waiting", flush=True)
+        for message in stream.follow():
+            print("a message", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; stored at", stream.push(b"after the interrupt"), flush=True)
+        raise
+"""
+
+
+def python(program: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", program, *arguments]
+
+
+def test_it_needs_neither_trio_nor_anyio(node: NodeProcess) -> None:
+    done = subprocess.run(
+        python(WITHOUT_LOOPS, node.address), capture_output=True, text=True, check=False, cwd=REPOSITORY, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("[b'hello']\nFalse\n", "")
+
+
+def test_an_interrupt_ends_a_wait_at_once_and_the_client_goes_on(node: NodeProcess) -> None:
+    with subprocess.Popen(
+        python(WAITING, node.address), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        started_s = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=30)
+    assert output == "interrupted; stored at 0\n"
+    assert "KeyboardInterrupt" in errors
+    assert child.returncode != 0
+    assert time.monotonic() - started_s < 5
+
+
+def interrupted(call: Callable[[], object], after_s: float) -> float:
+    """Raise KeyboardInterrupt in the main thread during a call; how long the call went on behind that."""
+    sent_at: list[float] = []
+
+    def interrupt() -> None:
+        sent_at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(after_s, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    ended = time.monotonic()
+    timer.join()
+    return ended - sent_at[0]
+
+
+def test_every_wait_can_be_interrupted() -> None:
+    with listener() as (address, listening), blocking.connect(address, answer_timeout_s=None) as client:
+        connection, _ = listening.accept()
+        with connection:
+            assert interrupted(client.create, 0.05) < 2
+        listening.close()
+        # Nobody is there to connect to: the pauses between attempts can be interrupted too.
+        assert interrupted(client.create, 0.05) < 2
+
+
+def test_what_a_slow_publisher_has_pushed_is_sent_between_pushes(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client, blocking.connect(node.address) as other:
+        stream = client.create("slow publisher")
+        reader = other.create("slow publisher")
+        with stream.publisher() as publisher:
+            publisher.push(b"first")
+            deadline_s = time.monotonic() + 30
+            while not reader.pull():
+                assert time.monotonic() < deadline_s
+                publisher.push(b"more")
+
+
+def test_what_is_told_without_waiting_leaves_before_the_client_ends(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client:
+        SavedIndexes(client, "last words").save_nowait("s", {0: 5})
+    with blocking.connect(node.address) as client:
+        assert SavedIndexes(client, "last words").get("s") == 5
+
+
+def test_answers_that_came_between_calls_are_found_by_the_next(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client:
+        stream = client.create("between calls")
+        publisher = stream.publisher()
+        pushes = [publisher.push(b"%d" % number) for number in range(3)]
+        stream.pull()
+        assert [push.result() for push in pushes] == [0, 1, 2]
+        publisher.close()
+
+
+def test_one_thread_at_a_time(node: NodeProcess) -> None:
+    with blocking.connect(node.address) as client:
+        stream = client.create("threads")
+        waiting = threading.Thread(target=lambda: stream.pull_page(0, wait_s=1.0))
+        waiting.start()
+
+        def interfere() -> None:
+            while waiting.is_alive():
+                stream.info()
+
+        with pytest.raises(RuntimeError, match="one thread at a time"):
+            interfere()
+        waiting.join()
+        assert stream.push(b"x") == 0
+
+
+def test_a_large_answer_and_a_large_push_cross(node: NodeProcess) -> None:
+    """Both directions are full at once; neither waits for the other."""
+    with blocking.connect(node.address) as client:
+        stream = client.create("large")
+        data = os.urandom(1_000_000)
+        with stream.publisher(window=8) as publisher:
+            for _ in range(16):
+                publisher.push(data)
+            page = stream.pull_page(0, wait_s=5.0)
+        assert [len(each.data) for each in page.messages]
+        assert sum(len(each.data) for each in stream.follow(stop_at_end=True)) == 16_000_000
+
+
+def test_a_connection_that_dies_in_the_middle_of_a_frame_is_made_again(node: NodeProcess) -> None:
+    """A proxy passes on some bytes each way, then hangs up, anywhere in a frame."""
+    stop = threading.Event()
+
+    def serve(cuts: list[int]) -> None:
+        for cut in cuts:
+            connection, _ = listening.accept()
+            with connection, socket.create_connection(split_host_port(node.address)) as inner:
+                passed = 0
+                for each in (connection, inner):
+                    each.settimeout(0.02)
+                while passed < cut and not stop.is_set():
+                    for source, target in ((connection, inner), (inner, connection)):
+                        try:
+                            data = source.recv(max(1, cut - passed))
+                        except TimeoutError:
+                            continue
+                        target.sendall(data)
+                        passed += len(data)
+
+    with listener() as (address, listening):
+        proxy = threading.Thread(target=serve, args=([40, 90, 170, 260, 10**9],))
+        proxy.start()
+        try:
+            with blocking.connect(address) as client:
+                stream = client.create("cut")
+                with stream.publisher(idempotent=True) as publisher:
+                    indexes = publisher.push_many([b"%d" % number for number in range(10)])
+                assert indexes == list(range(10))
+                assert [each.data for each in stream.pull()] == [b"%d" % number for number in range(10)]
+                assert client.statistics().connections == 5
+        finally:
+            stop.set()
+            proxy.join()
+
+
+async def endless() -> None:
+    await _Pending()
+
+
+class _Pending:
+    def __await__(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+def test_foreign_coroutines_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=re.escape("waits for an event loop, and there is none")):
+        drive(endless())
