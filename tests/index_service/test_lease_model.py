@@ -204,7 +204,7 @@ class Impatient(LeaseMachine):
 )
 def test_a_planted_mistake_is_caught(canary: dict[str, type]) -> None:
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(type("Canary", (Leases,), canary), settings=hunting(max_examples=400))
+        run_state_machine_as_test(type("Canary", (Leases,), canary), settings=hunting(max_examples=4_000))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_mistake_in_the_table_is_caught(
 ) -> None:
     monkeypatch.setitem(lease_machine.TRANSITIONS, (state, event), wrong)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(Leases, settings=hunting(max_examples=400))
+        run_state_machine_as_test(Leases, settings=hunting(max_examples=4_000))
 
 
 def hunting(max_examples: int) -> settings:
