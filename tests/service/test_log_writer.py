@@ -1,0 +1,55 @@
+"""Goal: a reader of the log that does not read cannot hold up the node. Method: a real pipe that nobody empties."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from stream_node.log_writer import LogWriter
+from stream_node.process import NodeProcess
+from stream_service.client import blocking
+
+
+def test_lines_come_out_in_order(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as out:
+        writer = LogWriter(out)
+        for number in range(1_000):
+            writer.write(f"{number}\n")
+        writer.close()
+        writer.close()
+    assert (tmp_path / "log").read_text().splitlines() == [str(number) for number in range(1_000)]
+
+
+def test_a_pipe_that_nobody_reads_blocks_nobody_and_the_loss_is_told() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as out, os.fdopen(reading) as pipe:
+        writer = LogWriter(out, lines_max=10)
+        for _ in range(1_000):
+            writer.write("x" * 1_000 + "\n")
+        assert writer.dropped > 500
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(pipe))
+        reader.start()
+        writer.close()
+        out.close()
+        reader.join()
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    assert sum(1 for line in lines if line.startswith("x")) + sum(each["count"] for each in told) == 1_000
+
+
+def test_a_node_whose_stderr_is_full_serves_on(tmp_path: Path) -> None:
+    """Each refused request writes a line; the pipe has room for some hundred."""
+    reading, writing = os.pipe()
+    try:
+        with NodeProcess(tmp_path / "data", log_file=Path(f"/proc/self/fd/{writing}")) as node:
+            with blocking.connect(node.address) as client:
+                stream = client.create("s")
+                for number in range(3_000):
+                    client.tell("stream_service", b"no protocol %d" % number)
+                assert stream.push(b"served") == 0
+            assert node.stop() == 0
+    finally:
+        os.close(reading)
+        os.close(writing)
