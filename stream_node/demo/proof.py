@@ -30,8 +30,13 @@ def prove(
     confirmed: Mapping[int, Confirmed],
     stored: Mapping[int, Mapping[int, bytes]],
     consumed: Iterable[tuple[int, int, bytes]],
+    under_way: int,
 ) -> Proof:
-    """Compare, by partition. `stored` is index to data; `consumed` is partition, index and data as they were read."""
+    """Compare, by partition.
+
+    stored: index to data. consumed: partition, index and data as they were read. under_way: how many pushes
+    had no confirm when the store was killed; no more than these may be stored again.
+    """
     broken: list[str] = []
     for partition, pushes in confirmed.items():
         broken += _check_confirmed(partition, pushes, stored[partition])
@@ -49,6 +54,8 @@ def prove(
         broken.append(f"{len(missing)} stored messages were not consumed, the first at {missing[0]}")
     count = sum(map(len, confirmed.values()))
     kept = sum(map(len, stored.values()))
+    if kept - count > under_way:
+        broken.append(f"{kept - count} messages are stored again, and {under_way} were on their way at the kill")
     return Proof(count, kept, kept - count, len(read), total - len(read), tuple(broken))
 
 

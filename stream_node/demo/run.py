@@ -4,12 +4,14 @@
 2. Create a stream of four partitions and push real text, each file's lines in order.
 3. In the middle of that, kill the store with SIGKILL, and start it again.
 4. Meanwhile two consumers read everything through the door; one of them is killed, and resumes.
-5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed.
+5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed; no more are stored again
+   than were on their way at the kill.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -35,6 +37,9 @@ PARTITIONS = 4
 READERS = {"reader-1": (0, 1), "reader-2": (2, 3)}
 KILL_READER_AT, KILL_STORE_AT = 0.25, 0.5
 """After which part of the input has been confirmed."""
+HELD_BACK = 0.25
+"""The part of each partition that is not pushed before the store is about to be killed, so that the kill comes in the
+middle of pushing however fast that is."""
 READ_TIMEOUT_S = 60.0
 
 
@@ -75,6 +80,9 @@ class Demo:
         self._console = console
         self._pushes: list[list[Push]] = [[] for _ in range(PARTITIONS)]
         self._streams: tuple[Stream, ...] = ()
+        self._about_to_kill = trio.Event()
+        self._held_back = 0
+        self._under_way = 0
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -118,6 +126,7 @@ class Demo:
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
+        self._held_back = sum(_held_back(len(data)) for data in parts)
         started_s = time.monotonic()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._break_things, store, readers)
@@ -127,8 +136,11 @@ class Demo:
 
     async def _publish(self, target: Stream, messages: Sequence[bytes]) -> None:
         pushes = self._pushes[target.partition]
+        hold_at = len(messages) - _held_back(len(messages))
         async with target.publisher() as publisher:
-            for data in messages:
+            for number, data in enumerate(messages):
+                if number == hold_at:
+                    await self._about_to_kill.wait()
                 pushes.append(await publisher.push(data))
 
     async def _break_things(self, store: NodeProcess, readers: Readers) -> None:
@@ -138,23 +150,43 @@ class Demo:
         readers.kill("reader-2")
         readers.start("reader-2")
         say("killed reader-2 (SIGKILL) and started it again; it resumes from its saved index")
-        confirmed = await self._wait_confirmed(KILL_STORE_AT)
+        await self._wait_confirmed(KILL_STORE_AT)
+        self._under_way = await self._wait_under_way()
         store.kill()
         killed_s = time.monotonic()
-        say(f"killed the store (SIGKILL) in the middle of pushing, after {confirmed:,} confirmed messages")
+        confirmed = sum(map(len, self._pushes)) - self._under_way
+        say(
+            f"killed the store (SIGKILL) in the middle of pushing, after {confirmed:,} confirmed messages and with "
+            f"{self._under_way:,} on their way"
+        )
         await trio.to_thread.run_sync(store.start)
         say(f"the store is back after {time.monotonic() - killed_s:.1f} s")
         await self._wait_confirmed(1.0)
 
-    async def _wait_confirmed(self, part: float) -> int:
-        """Wait until that part of the input is confirmed, showing how far it is."""
+    async def _wait_confirmed(self, part: float) -> None:
+        """Wait until that part of the input, or all that is not held back, is confirmed, showing how far it is."""
+        wanted = part * len(self._lines)
         while True:
-            sent = sum(map(len, self._pushes))
-            confirmed = sent - sum(stream.unconfirmed for stream in self._streams)
+            confirmed = sum(map(len, self._pushes)) - self._unconfirmed()
             self._progress.update(self._task, completed=confirmed)
-            if confirmed >= part * len(self._lines):
-                return confirmed
+            held_back = 0 if self._about_to_kill.is_set() else self._held_back
+            if confirmed >= min(wanted, len(self._lines) - held_back):
+                return
             await trio.sleep(0.01)
+
+    async def _wait_under_way(self) -> int:
+        """Let the rest be pushed, and wait until pushes have no confirm; how many just now. Raises DemoFailed."""
+        self._about_to_kill.set()
+        while not (under_way := self._unconfirmed()):
+            if sum(map(len, self._pushes)) == len(self._lines):
+                raise DemoFailed(
+                    "everything was confirmed before the store could be killed; name a folder with more text"
+                )
+            await trio.lowlevel.checkpoint()
+        return under_way
+
+    def _unconfirmed(self) -> int:
+        return sum(stream.unconfirmed for stream in self._streams)
 
     async def _prove(self, stream: PartitionedStream, readers: Readers) -> None:
         started_s = time.monotonic()
@@ -169,10 +201,15 @@ class Demo:
             for partition, pushes in enumerate(self._pushes)
         }
         consumed = [record for name in READERS for record in readers.records(name)]
-        self.proof = prove(confirmed, stored, consumed)
+        self.proof = prove(confirmed, stored, consumed, self._under_way)
 
     def _add_step(self, what: str, seconds: float) -> None:
         self.steps.append(Step(what, len(self._lines), self._size_bytes, seconds))
+
+
+def _held_back(messages: int) -> int:
+    """Of so many messages of a partition; at least one where there is one."""
+    return math.ceil(messages * HELD_BACK)
 
 
 def _print_report(console: Console, demo: Demo) -> None:
