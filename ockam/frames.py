@@ -18,6 +18,9 @@ from ockam.wire import Wire
 
 KNOWN_HEADERS_MAX = 4096
 """How many headers a connection remembers; then it forgets all and begins anew."""
+KNOWN_HEADER_BYTES_MAX = 512
+"""A header longer than this is decoded every time: real ones take some tens of bytes, and what a peer can make us keep
+is so at most 2 MiB of them."""
 KNOWN_SIZES_MAX = 8
 """How many sizes of headers it remembers, since each is one more look-up; real peers use two or three."""
 
@@ -47,7 +50,7 @@ class FrameReader:
         self._need = wire.length_bytes
         self._known: dict[bytes, Header] = {}
         self._known_sizes: list[int] = []
-        self._last = Header(b"\xff" * 8, (), ())
+        self._last: Header | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -78,7 +81,11 @@ class FrameReader:
         """Append the messages of all whole frames to `found`; return where the first frame that is not whole begins."""
         wire, origin, append, have = self._wire, self._origin, found.append, len(data)
         width, size_max, decode_payload = wire.length_bytes, wire.receive_bytes_max, wire.decode_payload
-        raw, onward_route, return_route = self._last
+        raw: bytes | None = None
+        onward_route: Route = ()
+        return_route: Route = ()
+        if self._last is not None:
+            raw, onward_route, return_route = self._last
         at = 0
         while have - at >= width:
             start = at + width
@@ -90,10 +97,10 @@ class FrameReader:
                 self._need = width + size
                 return at
             at = end
-            if not data.startswith(raw, start, end):
+            if raw is None or not data.startswith(raw, start, end):
                 if not size:
                     continue
-                raw, onward_route, return_route = self._last = self._header(data, start, end)
+                raw, onward_route, return_route = self._header(data, start, end)
             payload = decode_payload(data, start, start + len(raw), end)
             if onward_route:
                 append(Message(onward_route, return_route, payload, origin))
@@ -105,9 +112,13 @@ class FrameReader:
         for size in self._known_sizes:
             known = self._known.get(data[start : start + size])
             if known is not None and start + size <= end:
+                self._last = known
                 return known
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
+        if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
+            return header
+        self._last = header
         if len(self._known) >= KNOWN_HEADERS_MAX or len(self._known_sizes) >= KNOWN_SIZES_MAX:
             self._known.clear()
             self._known_sizes.clear()
@@ -151,5 +162,6 @@ class FrameWriter:
             if len(self._known) >= KNOWN_HEADERS_MAX:
                 self._known.clear()
             raw = self._wire.encode_routes(onward_route, return_route)
-            self._known[onward_route, return_route] = raw
+            if len(raw) <= KNOWN_HEADER_BYTES_MAX:
+                self._known[onward_route, return_route] = raw
         return raw

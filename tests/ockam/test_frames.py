@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ockam.address import Address, Route, local
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import FrameReader, FrameWriter
+from ockam.frames import KNOWN_HEADER_BYTES_MAX, FrameReader, FrameWriter
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -126,3 +126,27 @@ def test_a_message_too_large_for_the_framing_is_left_out_and_told() -> None:
     frames = FrameWriter(LEGACY).frames([large, small], refused.append)
     assert len(frames) == len(refused) == 1
     assert refused[0].bytes_max == 65_000
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+def test_headers_are_remembered_up_to_a_size_so_that_no_peer_can_fill_memory_with_them(wire: Wire) -> None:
+    reader, writer = FrameReader(wire, HERE, (US,)), FrameWriter(wire)
+    long = Address(0, bytes(KNOWN_HEADER_BYTES_MAX))
+    sent: list[tuple[Route, Route, bytes]] = [
+        ((local("stream"), local(f"{number}")), (long, local(f"{number}")), b"p") for number in range(20)
+    ]
+    sent.insert(10, ((local("stream"),), (local("me"),), b"p"))
+    for _ in range(2):
+        assert read(reader, [framed(wire, *message) for message in sent]) == plain(sent)
+    writer.frames(
+        [Message((US, *onward), back, b"p") for onward, back, _ in sent], lambda error: pytest.fail(str(error))
+    )
+    for kept in (reader, writer):
+        assert len(repr(vars(kept))) < 10 * KNOWN_HEADER_BYTES_MAX
+
+
+def test_a_first_frame_of_ff_bytes_is_no_message() -> None:
+    """Before the first frame there is no header that a frame could begin with."""
+    body = b"\xff" * 8 + HEAD.encode_payload(b"x")
+    with pytest.raises(RemoteProtocolError):
+        FrameReader(HEAD, HERE).feed(len(body).to_bytes(4, "big") + body)
