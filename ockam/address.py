@@ -17,6 +17,8 @@ LOCAL = 0
 TCP = 1
 """Address type of a TCP peer; the value is `host:port` as text."""
 ADDRESS_TYPE_MAX = 255
+SHOWN_BYTES_MAX = 200
+"""How much of an address of a peer's making goes into a log line."""
 
 
 class Address(NamedTuple):
@@ -72,3 +74,8 @@ def parse_route(text: str) -> Route:
 
 def format_route(route: Route) -> str:
     return " => ".join(map(str, route))
+
+
+def shown(hop: Address) -> str:
+    """An address as text for a log line, cut to what a line bears."""
+    return str(Address(hop.type, hop.value[:SHOWN_BYTES_MAX]))[:SHOWN_BYTES_MAX]

@@ -6,6 +6,7 @@ It owns both directions of one byte stream and nothing else; who may connect, an
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -13,28 +14,32 @@ import structlog
 import trio
 
 from ockam.address import Address
-from ockam.era import HEAD_SILENCE_S, HEADER_TIMEOUT_S, maybe_wire
+from ockam.era import HEAD_SILENCE_S, HEADER_TIMEOUT_S
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameReader, FrameWriter
 from ockam.mailbox import Mailbox
 from ockam.message import Message, Origin
 from ockam.node import Node
+from ockam.opening import READ_BYTES_MAX, learn_wire, skip_hello
+from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
 from ockam.worker import Worker
 
-READ_BYTES_MAX = 256 * 1024
 BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
-"""With this much unsent we read no more requests from the peer."""
+"""With this much unsent we read no more requests from the peer, nor from others what is to be passed on to it."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
 """With this much unsent the peer is closed as a slow consumer."""
+LINGER_QUIET_S = 1.0
+"""After the peer's last byte the sending side stays until this long nothing has been sent, since the commit that an
+answer waits for takes less."""
+LINGER_S_MAX = 5.0
+"""And no longer than this; nor at all where no message came in so long a time."""
 
 logger = structlog.get_logger(__name__)
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds. idle_s None keeps silent connections for ever."""
+    """Times in seconds. idle_s None keeps silent connections for ever, once they have sent a whole frame."""
 
     header_s: float = HEADER_TIMEOUT_S
     head_silence_s: float = HEAD_SILENCE_S
@@ -59,7 +64,8 @@ class Connection(Worker):
     """Carries messages between the node and one peer.
 
     `run` serves until either side ends it.
-    Invariant: `_backlog_bytes` is the size of what `_outbound` holds plus what is being sent right now.
+    Invariant: `_backlog_bytes` is the size of what `_outbound` holds plus what is being sent right now. What is passed
+    on from other peers waits in `_kept` while that is above the soft limit, and our mailbox then counts as full.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Connection(Worker):
         peer: str,
         wire: Wire | None,
         limits: ConnectionLimits,
+        partial_frames: PartialFrames,
     ) -> None:
         """wire: the framing where it is known (we called); None where the peer's first bytes tell it."""
         self._node = node
@@ -78,7 +85,11 @@ class Connection(Worker):
         self._limits = limits
         self._wire = wire
         self._writer = FrameWriter(wire) if wire is not None else None
+        self._partial_frames = partial_frames
+        self._partial_bytes = 0
+        self._mailbox = Mailbox()
         self._outbound: list[bytes] = []
+        self._kept: deque[Message] = deque()
         self._backlog_bytes = 0
         self._wake_writer = trio.Event()
         self._wake_reader = trio.Event()
@@ -87,23 +98,49 @@ class Connection(Worker):
         self._scope = trio.CancelScope()
         self._read_scope = trio.CancelScope()
         self._frame_deadline_s = math.inf
+        self._received_at_s = self._sent_at_s = -math.inf
         self._received = self._received_bytes = self._sent = self._sent_bytes = 0
         self.own_address = address
         self.peer = peer
 
     def started(self) -> None:
+        mailbox = self._node.find_mailbox(self.own_address)
+        if mailbox is not None:
+            self._mailbox = mailbox
         if self._wire is not None and self._wire.hello:
             self._enqueue(self._wire.hello)
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Drop our own hop, encode, and send the whole run at once."""
-        if self._closed or self._writer is None:
+        """Drop our own hop, encode, and send the whole run at once; or keep what is passed on until there is room."""
+        if self._closed or self._closed_because is not None or self._writer is None:
             for _ in run:
                 self._node.count_drop("connection_closed")
             return
-        frames = self._writer.frames(run, self._refuse)
+        self._sent_at_s = trio.current_time()
+        if run[0].origin.kind != "local" or self._backlog_bytes > BACKLOG_BYTES_SOFT:
+            self._kept += [message for message in run if message.origin.kind != "local"]
+            run = [message for message in run if message.origin.kind == "local"]
+            self._send_kept()
+        self._encode(self._writer, run)
+
+    def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
+        frames = writer.frames(run, self._refuse)
         self._sent += len(frames)
         self._enqueue(b"".join(frames))
+
+    def _send_kept(self) -> None:
+        """Send what is passed on, as much as the soft limit lets; those who bring it wait while some is left."""
+        while self._kept and self._writer is not None and self._backlog_bytes <= BACKLOG_BYTES_SOFT:
+            run: list[Message] = []
+            room_bytes = BACKLOG_BYTES_SOFT - self._backlog_bytes
+            while self._kept and room_bytes >= 0:
+                run.append(self._kept.popleft())
+                room_bytes -= len(run[-1].payload)
+            self._encode(self._writer, run)
+        if self._kept:
+            self._mailbox.hold()
+        elif self._backlog_bytes <= BACKLOG_BYTES_SOFT:
+            self._mailbox.admit()
 
     def _refuse(self, error: FrameTooLarge) -> None:
         self._node.count_drop("frame_too_large")
@@ -142,40 +179,44 @@ class Connection(Worker):
                     nursery.start_soon(self._send_loop)
                     with self._read_scope:
                         reason = await self._receive_loop()
+                        if reason != "broken":
+                            await self._linger()
                         self.close_when_sent()
         finally:
             self._closed = True
             self._outbound.clear()
+            for _ in self._kept:
+                self._node.count_drop("connection_closed")
+            self._kept.clear()
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
+        if self._closed_because == "broken" and reason != "drained":
+            return reason
         return self._closed_because or reason
 
     def statistics(self) -> ConnectionStatistics:
-        return ConnectionStatistics(
-            self.peer,
-            self.framing,
-            self._received,
-            self._received_bytes,
-            self._sent,
-            self._sent_bytes,
-            self._backlog_bytes,
-        )
+        received, sent = (self._received, self._received_bytes), (self._sent, self._sent_bytes)
+        return ConnectionStatistics(self.peer, self.framing, *received, *sent, self._backlog_bytes)
 
     async def _receive_loop(self) -> str:
+        began_s = trio.current_time()
         try:
-            first = b"" if self._wire is not None else await self._learn_wire()
-            if first is None:
-                raise RemoteProtocolError("header_timeout", f"no header came in {self._limits.header_s} s")
+            first = b""
             if self._wire is None:
-                return "closed_before_header"
+                self._frame_deadline_s = began_s + self._limits.frame_s
+                self._wire, first = await learn_wire(self._stream, self._limits.header_s, self._limits.head_silence_s)
+                if self._wire is None:
+                    return "closed_before_header"
+                self._writer = FrameWriter(self._wire)
+                self._enqueue(self._wire.hello)
             reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
-            chunk = first or b""
+            chunk = first
             if self._wire.hello:
-                chunk = await self._skip_hello(chunk, self._wire.hello)
+                chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.header_s)
             while True:
                 if chunk:
                     await self._route(reader, chunk)
-                chunk = await self._read(reader)
+                chunk = await self._read()
                 if not chunk:
                     return "closed_by_peer"
         except RemoteProtocolError as error:
@@ -183,52 +224,28 @@ class Connection(Worker):
             return error.kind
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return "broken"
-
-    async def _learn_wire(self) -> bytes | None:
-        """The first bytes, once they tell the framing; b"" if the peer left before, None if it stayed silent."""
-        first = b""
-        with trio.move_on_after(self._limits.header_s) as header_scope:
-            while self._wire is None:
-                with trio.move_on_after(self._limits.head_silence_s if first else self._limits.header_s) as silence:
-                    chunk = await self._stream.receive_some(READ_BYTES_MAX)
-                if silence.cancelled_caught:
-                    self._wire = HEAD if first == HEAD.hello else LEGACY if first else None
-                    break
-                if not chunk:
-                    return b""
-                first += chunk
-                self._wire = maybe_wire(first)
-        if self._wire is None and (header_scope.cancelled_caught or not first):
-            return None
-        if self._wire is not None:
-            self._writer = FrameWriter(self._wire)
-            self._enqueue(self._wire.hello)
-        return first
-
-    async def _skip_hello(self, chunk: bytes, hello: bytes) -> bytes:
-        """Take the peer's hello off the front of its bytes, waiting for it where it has not come."""
-        if not chunk:
-            with trio.move_on_after(self._limits.header_s):
-                chunk = bytes(await self._stream.receive_some(READ_BYTES_MAX))
-        if not chunk.startswith(hello):
-            raise RemoteProtocolError(
-                "header", f"the peer opened with {chunk[:1].hex() or 'nothing'}, not {hello.hex()}"
-            )
-        return chunk[len(hello) :]
+        finally:
+            self._note_partial(0)
 
     async def _route(self, reader: FrameReader, chunk: bytes) -> None:
         """Deliver what is whole in these bytes in one batch, then wait while a mailbox that it fed is full."""
+        began_s = trio.current_time()
         self._received_bytes += len(chunk)
         failure: RemoteProtocolError | None = None
         try:
             messages: Sequence[Message] = reader.feed(chunk)
         except RemoteProtocolError as error:
             failure, messages = error, error.messages
-        self._received += len(messages)
-        if not reader.waiting_bytes:
+        if messages:
+            self._received += len(messages)
+            self._received_at_s = began_s
+        waiting_bytes = reader.waiting_bytes
+        if not waiting_bytes:
             self._frame_deadline_s = math.inf
-        elif messages or self._frame_deadline_s == math.inf:
-            self._frame_deadline_s = trio.current_time() + self._limits.frame_s
+        elif waiting_bytes < self._partial_bytes + len(chunk) or self._frame_deadline_s == math.inf:
+            self._frame_deadline_s = began_s + self._limits.frame_s
+        if waiting_bytes != self._partial_bytes:
+            self._note_partial(waiting_bytes)
         full: set[Mailbox] = set()
         deliver = self._node.deliver
         with self._node.batch():
@@ -243,28 +260,51 @@ class Connection(Worker):
         while self._backlog_bytes > BACKLOG_BYTES_SOFT:
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
+        self._frame_deadline_s += trio.current_time() - began_s
 
-    async def _read(self, reader: FrameReader) -> bytes:
+    def _note_partial(self, now_bytes: int) -> None:
+        self._partial_frames.note(self, self._partial_bytes, now_bytes)
+        self._partial_bytes = now_bytes
+
+    async def _read(self) -> bytes:
         """The next bytes; b"" at the end. A frame that has begun must end within `frame_s`."""
         if self._frame_deadline_s == math.inf and self._limits.idle_s is None:
             return bytes(await self._stream.receive_some(READ_BYTES_MAX))
         idle_s = math.inf if self._limits.idle_s is None else self._limits.idle_s
         deadline_s = min(self._frame_deadline_s, trio.current_time() + idle_s)
         with trio.move_on_at(deadline_s):
+            if self._partial_bytes > PARTIAL_FREE_BYTES:
+                await self._partial_frames.wait_turn(self)
             return bytes(await self._stream.receive_some(READ_BYTES_MAX))
         if deadline_s == self._frame_deadline_s:
             raise RemoteProtocolError("slow_frame", f"a frame was not complete after {self._limits.frame_s} s")
         raise RemoteProtocolError("idle", f"nothing came for {idle_s} s")
 
+    async def _linger(self) -> None:
+        """Give the answers under way their time: a peer may end its sending side and still read, and the good messages
+        before a bad frame are answered like any others."""
+        now_s = trio.current_time()
+        if self._received_at_s < now_s - LINGER_S_MAX:
+            return
+        with trio.move_on_at(now_s + LINGER_S_MAX):
+            quiet_at_s = now_s + LINGER_QUIET_S
+            while True:
+                await trio.sleep_until(quiet_at_s)
+                if quiet_at_s >= self._sent_at_s + LINGER_QUIET_S:
+                    return
+                quiet_at_s = self._sent_at_s + LINGER_QUIET_S
+
     def _origin(self, wire: Wire) -> Origin:
         return Origin("tcp", self.peer, "anonymous", wire.send_bytes_max, lambda: self._backlog_bytes)
 
     def _enqueue(self, data: bytes) -> None:
-        if not data:
+        if not data or self._closed_because is not None:
             return
         self._outbound.append(data)
         self._backlog_bytes += len(data)
         self._wake_writer.set()
+        if self._backlog_bytes > BACKLOG_BYTES_SOFT:
+            self._mailbox.hold()
         if self._backlog_bytes > BACKLOG_BYTES_HARD:
             logger.warning("slow_consumer", peer=self.peer, backlog_bytes=self._backlog_bytes)
             self.close("slow_consumer")
@@ -285,6 +325,7 @@ class Connection(Worker):
             self._sent_bytes += len(data)
             if self._backlog_bytes <= BACKLOG_BYTES_SOFT:
                 self._wake_reader.set()
+                self._send_kept()
 
     async def _send(self, data: bytes) -> bool:
         view = memoryview(data)
@@ -306,9 +347,3 @@ class Connection(Worker):
 
 SEND_BYTES = 1024 * 1024
 """One send; the time limit of a slow consumer applies to each."""
-
-
-def peer_name(stream: trio.SocketStream) -> str:
-    """`host:port` of the other side, for logs."""
-    name = stream.socket.getpeername()
-    return f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}"

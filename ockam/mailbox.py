@@ -36,16 +36,19 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox:
     """Messages in arrival order. `full` is advice to whoever can wait; `put` itself never refuses.
 
+    A worker that cannot pass on more of what it takes says so by `hold`: its mailbox then counts as full until `admit`.
+
     What bounds it: every connection stops reading while a mailbox it fed is full, so a mailbox passes its limit by at
     most one read of each connection.
     """
 
-    __slots__ = ("_messages", "_received", "_room", "_size_bytes")
+    __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
         self._size_bytes = 0
         self._received = 0
+        self._held = False
         self._room: trio.Event | None = None
 
     def __len__(self) -> int:
@@ -53,7 +56,11 @@ class Mailbox:
 
     @property
     def full(self) -> bool:
-        return len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
+        return self._held or len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
 
     def put(self, message: Message) -> None:
         self._messages.append(message)
@@ -75,10 +82,17 @@ class Mailbox:
         else:
             run = [messages.popleft() for _ in range(RUN_MESSAGES_MAX)]
             self._size_bytes -= sum(len(message.payload) for message in run)
-        if self._room is not None and not self.full:
-            self._room.set()
-            self._room = None
+        self._tell_room()
         return run
+
+    def hold(self) -> None:
+        """Count as full, whatever waits here. Safe to repeat."""
+        self._held = True
+
+    def admit(self) -> None:
+        """End `hold`. Safe to repeat."""
+        self._held = False
+        self._tell_room()
 
     async def wait_room(self) -> None:
         while self.full:
@@ -90,9 +104,13 @@ class Mailbox:
         """Let go of everybody who waits for room, since nobody takes messages here any more."""
         self._messages.clear()
         self._size_bytes = 0
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        self._held = False
+        self._tell_room()
 
     def statistics(self) -> MailboxStatistics:
         return MailboxStatistics(len(self._messages), self._size_bytes, self._received)
+
+    def _tell_room(self) -> None:
+        if self._room is not None and not self.full:
+            self._room.set()
+            self._room = None

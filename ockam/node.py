@@ -7,6 +7,7 @@ runs the workers whose mailboxes are not empty. It reads no sockets and knows no
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ParamSpec
@@ -15,7 +16,7 @@ import msgspec
 import structlog
 import trio
 
-from ockam.address import LOCAL, Address
+from ockam.address import LOCAL, Address, shown
 from ockam.errors import AddressInUse
 from ockam.mailbox import Life, Mailbox
 from ockam.message import Message, reply_to
@@ -31,8 +32,8 @@ RUNS_PER_BATCH_MAX = 10_000
 logger = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
-Forward = Callable[[Message], bool]
-"""Takes a message whose next hop is not on this node; False where it will not."""
+Forward = Callable[[Message], Mailbox | None]
+"""Takes a message whose next hop is not on this node; the mailbox that it went to, None where it will not."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
@@ -81,6 +82,11 @@ class Node:
     def is_registered(self, address: Address) -> bool:
         return address in self._cells
 
+    def find_mailbox(self, address: Address) -> Mailbox | None:
+        """The mailbox of the worker there; it outlives the worker's restarts."""
+        cell = self._cells.get(address)
+        return cell.mailbox if cell is not None else None
+
     def find_worker(self, address: Address) -> Worker | None:
         """The worker that lives there now; a restart replaces it."""
         cell = self._cells.get(address)
@@ -110,8 +116,7 @@ class Node:
             return None
         cell = self._cells.get(route[0])
         if cell is None:
-            self._deliver_elsewhere(message)
-            return None
+            return self._deliver_elsewhere(message)
         if cell.life is Life.RESTARTING and cell.mailbox.full:
             self._dropped["restarting"] += 1
             return None
@@ -153,13 +158,16 @@ class Node:
         with self.batch():
             function()
 
-    def _deliver_elsewhere(self, message: Message) -> None:
+    def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
         """The next hop is not a worker of ours: a transport takes it, or it is dropped in silence like the peers do."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
-        if forward is None or not forward(message):
+        mailbox = forward(message) if forward is not None else None
+        if mailbox is None:
             self._dropped["unknown_address" if hop.type == LOCAL else "forward_refused"] += 1
-            logger.debug("message_dropped", onward=str(hop), peer=message.origin.peer)
+            if logger.is_enabled_for(logging.DEBUG):
+                logger.debug("message_dropped", onward=shown(hop), peer=message.origin.peer)
+        return mailbox
 
     def _run_ready(self) -> None:
         self._depth += 1

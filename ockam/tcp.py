@@ -9,18 +9,21 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import structlog
 import trio
 
-from ockam.address import TCP, Address, local, split_host_port
-from ockam.connection import Connection, ConnectionLimits, ConnectionStatistics, peer_name
+from ockam.address import SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
+from ockam.connection import Connection, ConnectionLimits, ConnectionStatistics
 from ockam.era import HEAD_SILENCE_S
 from ockam.errors import ConnectFailed, InvalidAddress
+from ockam.mailbox import Mailbox
 from ockam.message import Message
 from ockam.node import Node
+from ockam.open_files import connections_that_fit
+from ockam.partial_frames import PartialFrames
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -31,8 +34,11 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 AUTO_WAIT_S = HEAD_SILENCE_S + 0.1
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
-FORWARD_QUEUE_MESSAGES_MAX = 10_000
-"""How many messages wait for a connection that is being made; more are dropped and counted."""
+FORWARD_QUEUE_MESSAGES_MAX = 40_000
+"""How many messages wait for a connection that is being made; more are dropped and counted. Twice as many as fill a
+mailbox, since a peer that feeds a full one is not read on."""
+FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""The same, by the size of the payloads: four times what fills a mailbox."""
 
 logger = structlog.get_logger(__name__)
 
@@ -64,13 +70,14 @@ class TcpTransport:
     ) -> None:
         self._node = node
         self._nursery = nursery
-        self._allow_forward = frozenset(allow_forward)
+        self._allow_forward = frozenset(destination.encode() for destination in allow_forward)
         self._limits = limits if limits is not None else ConnectionLimits()
         self._new_id = new_id
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
         self._calls: dict[str, Address] = {}
-        self._dialling: dict[str, list[Message]] = {}
+        self._dialling: dict[str, Mailbox] = {}
+        self._partial_frames = PartialFrames()
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._listening = trio.CancelScope()
@@ -78,14 +85,14 @@ class TcpTransport:
         node.register_forward(TCP, self._forward)
 
     async def listen(self, host: str, port: int) -> list[str]:
-        """Accept connections; the `host:port` really listened on (port 0 picks one). Raises OSError."""
+        """Accept connections; the `host:port` really listened on (port 0 picks one). Raises OSError.
+
+        Raises the process's soft limit of open files, and accepts no more connections than fit into it.
+        """
+        self._connections_max = connections_that_fit(self._connections_max)
         listeners = await trio.open_tcp_listeners(port, host=host)
         self._nursery.start_soon(self._serve, listeners)
-        names = []
-        for listener in listeners:
-            name = listener.socket.getsockname()
-            names.append(f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}")
-        return names
+        return [_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
         """Call a node; the address of the new connection, to put in front of a route. Raises ConnectFailed."""
@@ -129,7 +136,7 @@ class TcpTransport:
             await trio.aclose_forcefully(stream)
             return
         try:
-            peer = peer_name(stream)
+            peer = _name(stream.socket.getpeername())
         except OSError:
             self._closed["closed_before_header"] += 1
             await trio.aclose_forcefully(stream)
@@ -138,7 +145,15 @@ class TcpTransport:
 
     def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str) -> Connection:
         address = local(f"TCP_{self._new_id()}")
-        connection = Connection(self._node, stream, address=address, peer=peer, wire=wire, limits=self._limits)
+        connection = Connection(
+            self._node,
+            stream,
+            address=address,
+            peer=peer,
+            wire=wire,
+            limits=self._limits,
+            partial_frames=self._partial_frames,
+        )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
         return connection
@@ -170,41 +185,55 @@ class TcpTransport:
             return stream, LEGACY
         return stream, HEAD if framing == "head" else LEGACY
 
-    def _forward(self, message: Message) -> bool:
-        """Send a message on to the TCP destination that is its next hop, over one connection for all."""
+    def _forward(self, message: Message) -> Mailbox | None:
+        """Send a message on to the TCP destination that is its next hop, over one connection for all.
+
+        The mailbox is that of the connection, or one where the message waits for it; None refuses the message.
+        """
         hop = message.onward_route[0]
+        if message.origin.kind != "local" and hop.value not in self._allow_forward:
+            logger.warning("forward_refused", destination=shown(hop), peer=message.origin.peer)
+            return None
         destination = hop.value.decode("utf-8", "replace")
-        if message.origin.kind != "local" and destination not in self._allow_forward:
-            logger.warning("forward_refused", destination=destination, peer=message.origin.peer)
-            return False
         address = self._calls.get(destination)
         if address is not None and self._node.is_registered(address):
-            self._node.deliver(_through(address, message))
-            return True
+            return self._node.deliver(_through(address, message))
         waiting = self._dialling.get(destination)
         if waiting is None:
-            waiting = self._dialling[destination] = []
+            waiting = self._dialling[destination] = Mailbox()
             self._nursery.start_soon(self._dial, destination)
-        if len(waiting) >= FORWARD_QUEUE_MESSAGES_MAX:
-            return False
-        waiting.append(message)
-        return True
+        if len(waiting) >= FORWARD_QUEUE_MESSAGES_MAX or waiting.size_bytes >= FORWARD_QUEUE_BYTES_MAX:
+            return None
+        waiting.put(message)
+        return waiting
 
     async def _dial(self, destination: str) -> None:
         """Call a destination for the messages that wait for it; they are dropped where it does not answer."""
         try:
             address = await self.connect(destination)
         except (ConnectFailed, InvalidAddress) as error:
-            logger.warning("forward_failed", destination=destination, reason=str(error))
-            for _ in self._dialling.pop(destination):
+            logger.warning(
+                "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
+            )
+            waiting = self._dialling.pop(destination)
+            for _ in range(len(waiting)):
                 self._node.count_drop("forward_failed")
+            waiting.release()
             return
         self._calls[destination] = address
+        waiting = self._dialling.pop(destination)
         with self._node.batch():
-            for message in self._dialling.pop(destination):
-                self._node.deliver(_through(address, message))
+            while run := waiting.take_run():
+                for message in run:
+                    self._node.deliver(_through(address, message))
 
 
 def _through(connection: Address, message: Message) -> Message:
     """The same message with its TCP hop replaced by the connection that reaches it."""
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
+
+
+def _name(socket_name: tuple[Any, ...]) -> str:
+    """`host:port` of one end of a socket, for people."""
+    host, port = socket_name[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
