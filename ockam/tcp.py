@@ -192,7 +192,7 @@ class TcpTransport:
         """
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
-            logger.warning("forward_refused", destination=shown(hop), peer=message.origin.peer)
+            logger.warning("forward_refused", destination=shown(local(hop.value)), peer=message.origin.peer)
             return None
         destination = hop.value.decode("utf-8", "replace")
         address = self._calls.get(destination)
