@@ -69,7 +69,8 @@ class PullQueue:
     unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
     data of one full page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
     nothing may be parked until there is a message or its time is up.
-    Invariant: at most one read is under way, and its pulls are older than all that wait.
+    Invariant: at most one read is under way, and its pulls are older than all that wait; none begins while pushes that
+    came before a waiting pull are not on disk (`hold`).
     """
 
     def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices, on_room: Callable[[], None]) -> None:
@@ -84,6 +85,7 @@ class PullQueue:
         self._parked: list[Pull] = []
         self._held_back: list[Pull] = []
         self._reading = False
+        self._on_hold = False
 
     @property
     def full(self) -> bool:
@@ -106,9 +108,21 @@ class PullQueue:
         self._waiting += self._parked
         self._parked = []
 
+    def hold(self) -> None:
+        """Pushes are on their way to the disk: answer nothing until `answer`, since pulls may have come after them.
+
+        Answers of an earlier read that come meanwhile are still sent.
+        """
+        self._on_hold = True
+
     def answer(self) -> None:
-        """Answer all pulls noted so far: at once where they lie beyond the end, else when they have been read."""
-        while self._waiting and not self._reading:
+        """All pushes so far are on disk or refused: answer all pulls noted so far, and end `hold`."""
+        self._on_hold = False
+        self._answer()
+
+    def _answer(self) -> None:
+        """Answer pulls: at once where they lie beyond the end, else when they have been read."""
+        while self._waiting and not self._reading and not self._on_hold:
             pulls = self._take()
             if not pulls:
                 continue
@@ -137,7 +151,7 @@ class PullQueue:
         """See whether those who were behind have caught up."""
         self._waiting.extendleft(reversed(self._held_back))
         self._held_back = []
-        self.answer()
+        self._answer()
         if not self.full:
             self._on_room()
 
@@ -159,7 +173,7 @@ class PullQueue:
                 pull.page.found = read.error
         self._waiting.extendleft(reversed(pulls[count:]))
         self._answer_or_park(pulls[:count])
-        self.answer()
+        self._answer()
         if not self.full:
             self._on_room()
 

@@ -165,6 +165,7 @@ class StreamWorker(Worker):
             self._settled([])
             return
         self._busy += 1
+        self._pulls.hold()
         self.context.pause()
         self._last_time_us = max(self._last_time_us, self._now_us())
         self._storage.submit_write(
