@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
 
+import msgspec
+
+from ockam.address import Address
 from storage.contract import Session
 from storage.verify import verify
+from stream_service.names import stream_address
+from stream_service.protocol import PullRequest, PullResponse
+from tests.simulation.arrivals import Arrivals
 
 
 class BrokenPromise(AssertionError):
     """The node did something that it promised not to do."""
 
 
+class SeenPage(msgspec.Struct, frozen=True):
+    """An answer to a pull. turn: when the first copy of the pull reached the node."""
+
+    stream: str
+    turn: int
+    asked: int
+    full: bool
+    indexes: frozenset[int]
+
+
 class Auditor:
-    """Keeps what was confirmed and read, from the clients' side only."""
+    """Keeps what was confirmed and read, from the clients' side, and what arrived, from the network's.
+
+    ordered, seen: how many pushes were checked to lie in the order of their arrival, and to be in a page that had to
+    have them.
+    """
 
     def __init__(self) -> None:
+        self.arrivals = Arrivals()
         self.confirms: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.read: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
         self.publishing = 0
+        self.ordered = 0
+        self.seen = 0
+        self._pages: list[SeenPage] = []
         self._positions: dict[tuple[str, str], int] = {}
 
     def confirmed(self, stream: str, index: int, data: bytes) -> None:
@@ -27,10 +53,21 @@ class Auditor:
         if known != data:
             raise BrokenPromise(f"{stream} index {index} was confirmed for {known!r} and for {data!r}")
 
-    def consumed(self, client: str, stream: str, index: int, data: bytes, asked: int) -> None:
-        """Nothing below what was asked, the same data at each reading, and what was confirmed there."""
-        if index < asked:
-            raise BrokenPromise(f"{stream}: index {index} came for a pull from {asked}")
+    def pulled(self, client: str, address: Address, stream: str, pull: PullRequest, page: PullResponse) -> None:
+        """No more than was asked, nothing below it, no holes, the same data each time, and what was confirmed there."""
+        indexes = [message.index for message in page.messages]
+        if len(indexes) > pull.limit:
+            raise BrokenPromise(f"{stream}: {len(indexes)} messages came for a pull of {pull.limit}")
+        if indexes and indexes[0] < pull.index:
+            raise BrokenPromise(f"{stream}: index {indexes[0]} came for a pull from {pull.index}")
+        if any(later != earlier + 1 for earlier, later in pairwise(indexes)):
+            raise BrokenPromise(f"{stream}: a page has the indexes {indexes}")
+        for message in page.messages:
+            self._read(client, stream, message.index, message.data)
+        turn = self.arrivals.pulls[address, pull.request_id]
+        self._pages.append(SeenPage(stream, turn, pull.index, len(indexes) == pull.limit, frozenset(indexes)))
+
+    def _read(self, client: str, stream: str, index: int, data: bytes) -> None:
         for other in (self.read[client, stream].get(index), self.confirms[stream].get(index)):
             if other is not None and other != data:
                 raise BrokenPromise(f"{stream} index {index} is {data!r} and was {other!r}")
@@ -48,7 +85,13 @@ class Auditor:
         return not self.publishing and self.confirms[stream].keys() <= self.read[client, stream].keys()
 
     def check_log(self, session: Session) -> None:
-        """At the end: the log is sound, has every confirmed message at its index, and no index twice or missing."""
+        """At the end: the log is sound, and keeps every promise about what was confirmed, what arrived, what was read.
+
+        1. Every confirmed message is at its index.
+        2. A message is stored at most as often as it arrived, and nothing that did not arrive.
+        3. Messages that arrived once lie in the order in which they arrived.
+        4. A pull saw every such message that arrived before it.
+        """
         report = verify(session)
         if report.problems:
             raise BrokenPromise(f"the database is unsound: {report.problems[0]}")
@@ -60,3 +103,36 @@ class Auditor:
             for index, data in confirms.items():
                 if stored.get(index) != data:
                     raise BrokenPromise(f"{stream} index {index}: confirmed {data!r}, stored {stored.get(index)!r}")
+            self._check_copies(stream, stored)
+            turns = self._check_order(stream, stored)
+            self._check_pages(stream, turns)
+
+    def _check_copies(self, stream: str, stored: Mapping[int, bytes]) -> None:
+        for data, copies in Counter(stored.values()).items():
+            arrived = self.arrivals.copies(stream_address(stream, 0), data)
+            if copies > arrived:
+                raise BrokenPromise(f"{stream}: {data!r} arrived {arrived} times and is stored {copies} times")
+
+    def _check_order(self, stream: str, stored: Mapping[int, bytes]) -> dict[int, int]:
+        """Index to turn, of the messages that arrived once."""
+        found = {index: self.arrivals.find_only_turn(stream_address(stream, 0), stored[index]) for index in stored}
+        turns = {index: turn for index, turn in sorted(found.items()) if turn is not None}
+        for (earlier, turn), (later, later_turn) in pairwise(turns.items()):
+            if later_turn < turn:
+                raise BrokenPromise(f"{stream}: {stored[later]!r} at {later} came before {stored[earlier]!r}")
+        self.ordered += len(turns)
+        return turns
+
+    def _check_pages(self, stream: str, turns: Mapping[int, int]) -> None:
+        for page in (page for page in self._pages if page.stream == stream):
+            end = max(page.indexes) + 1 if page.full and page.indexes else None
+            due = {
+                index
+                for index, turn in turns.items()
+                if turn < page.turn and index >= page.asked and (end is None or index < end)
+            }
+            if not due <= page.indexes:
+                raise BrokenPromise(
+                    f"{stream}: a pull from {page.asked} did not see index {min(due - page.indexes)}, pushed before it"
+                )
+            self.seen += len(due)

@@ -1,4 +1,4 @@
-"""The simulated users: publishers that retry until confirmed, and consumers that resume from a saved index."""
+"""The simulated users: what asks until it is answered, and consumers that resume from a saved index."""
 
 from __future__ import annotations
 
@@ -14,17 +14,7 @@ from ockam.address import Address, local
 from ockam.message import Message
 from ockam.protocol import Protocol
 from stream_service.names import stream_address
-from stream_service.protocol import (
-    CREATE,
-    PULL,
-    PUSH,
-    CreateStream,
-    PullRequest,
-    PullResponse,
-    PushConfirm,
-    PushRequest,
-    Status,
-)
+from stream_service.protocol import CREATE, PULL, CreateStream, PullRequest, PullResponse
 from tests.simulation.auditor import Auditor
 from tests.simulation.network import Network
 
@@ -33,45 +23,47 @@ RETRY_S = 2.0
 
 
 class Client:
-    """Asks until it gets an answer, since anything may be lost on the way."""
+    """Asks until it gets an answer, since anything may be lost on the way.
 
-    def __init__(self, name: str, network: Network, rng: random.Random) -> None:
+    in_order: what it sends keeps its order on the way to the node, though it can be lost or doubled.
+    """
+
+    def __init__(self, name: str, network: Network, rng: random.Random, *, in_order: bool = False) -> None:
         self.name = name
         self.rng = rng
+        self.address = local(f"sim_{name}")
         self._network = network
-        self._address = local(f"sim_{name}")
-        self._expected: Callable[[bytes], bool] = lambda payload: False
-        self._arrived = trio.Event()
-        network.join(self._address, self._receive)
+        self._in_order = in_order
+        self._hear: Callable[[bytes], None] = lambda payload: None
+        network.join(self.address, lambda message: self._hear(message.payload))
+
+    def listen(self, hear: Callable[[bytes], None]) -> None:
+        """From now on, call this with each payload that comes."""
+        self._hear = hear
 
     async def ask(self, to: Address, protocol: Protocol[Any, A], payload: bytes, accept: Callable[[A], bool]) -> A:
         """Send until an answer that `accept` takes has come; the answer."""
         answers: list[A] = []
+        arrived = trio.Event()
 
-        def take(answer: bytes) -> bool:
-            if protocol.is_in(answer):
-                decoded = protocol.decode_response(answer)
-                if accept(decoded):
-                    answers.append(decoded)
-            return bool(answers)
+        def take(answer: bytes) -> None:
+            if protocol.is_in(answer) and accept(decoded := protocol.decode_response(answer)):
+                answers.append(decoded)
+                arrived.set()
 
-        self._expected, self._arrived = take, trio.Event()
+        self.listen(take)
         while not answers:
             self.tell(to, payload)
-            with trio.move_on_after(RETRY_S * self.rng.choice((0.5, 1.0, 1.0))):
-                await self._arrived.wait()
+            with trio.move_on_after(self.patience_s()):
+                await arrived.wait()
         return answers[0]
 
     def tell(self, to: Address, payload: bytes) -> None:
-        self._network.to_node(Message((to,), (self._address,), payload))
+        self._network.to_node(Message((to,), (self.address,), payload), in_order=self._in_order)
 
-    def _receive(self, message: Message) -> None:
-        if self._expected(message.payload):
-            self._arrived.set()
-
-
-def is_confirm(request_id: int, confirm: PushConfirm) -> bool:
-    return confirm.request_id == request_id and confirm.status is Status.OK
+    def patience_s(self) -> float:
+        """How long to wait this time; often the same, so that users come at one moment."""
+        return RETRY_S * self.rng.choice((0.5, 1.0, 1.0))
 
 
 def is_page(request_id: int, page: PullResponse) -> bool:
@@ -81,18 +73,6 @@ def is_page(request_id: int, page: PullResponse) -> bool:
 async def create(client: Client, stream: str) -> None:
     request = CREATE.encode_request(CreateStream(stream))
     await client.ask(local("stream_service"), CREATE, request, lambda created: created.stream_name == stream)
-
-
-async def publish(client: Client, stream: str, count: int, auditor: Auditor) -> None:
-    """Create the stream and push `count` messages, each again and again until it is confirmed."""
-    await create(client, stream)
-    for number in range(count):
-        data = f"{client.name}:{number}".encode()
-        request = PUSH.encode_request(PushRequest(number, data))
-        confirm = await client.ask(stream_address(stream, 0), PUSH, request, partial(is_confirm, number))
-        auditor.confirmed(stream, confirm.index, data)
-        if client.rng.random() < 0.3:
-            await trio.sleep(round(client.rng.random(), 1))
 
 
 async def consume(client: Client, stream: str, auditor: Auditor) -> None:
@@ -107,12 +87,12 @@ async def consume(client: Client, stream: str, auditor: Auditor) -> None:
             position = answer.index or 0
             auditor.saved_index_seen(client.name, stream, position)
         request_id += 1
-        pull = PULL.encode_request(PullRequest(request_id, position, client.rng.choice((1, 3, 100))))
-        page = await client.ask(stream_address(stream, 0), PULL, pull, partial(is_page, request_id))
-        for message in page.messages:
-            auditor.consumed(client.name, stream, message.index, message.data, position)
-            position = message.index + 1
+        pull = PullRequest(request_id, position, client.rng.choice((1, 3, 100)))
+        payload = PULL.encode_request(pull)
+        page = await client.ask(stream_address(stream, 0), PULL, payload, partial(is_page, request_id))
+        auditor.pulled(client.name, client.address, stream, pull, page)
         if page.messages:
+            position = page.messages[-1].index + 1
             client.tell(index_service, INDEX.encode_request(SaveIndex(client.name, stream, position)))
         elif auditor.all_read(client.name, stream):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import msgspec
@@ -27,12 +28,19 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 class Network:
-    """Carries messages to the node of the moment, and its answers back to clients by their addresses."""
+    """Carries messages to the node of the moment, and its answers back to clients by their addresses.
 
-    def __init__(self, nursery: trio.Nursery, rng: random.Random, faults: Faults) -> None:
+    on_arrival: called with each message that a living node is about to get.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, rng: random.Random, faults: Faults, on_arrival: Callable[[Message], None]
+    ) -> None:
         self._nursery = nursery
         self._rng = rng
         self._faults = faults
+        self._on_arrival = on_arrival
+        self._lanes: dict[Address, deque[Message]] = defaultdict(deque)
         self._receivers: dict[Address, Callable[[Message], None]] = {}
         self._node: Node | None = None
 
@@ -49,23 +57,36 @@ class Network:
         if self._node is not None:
             self._node.register([address], lambda: Gate(self))
 
-    def to_node(self, message: Message) -> None:
-        self._carry(lambda: self._node.send(message) if self._node is not None else None)
+    def to_node(self, message: Message, *, in_order: bool = False) -> None:
+        """in_order: behind everything that its sender has sent so."""
+        for _ in range(self._draw_copies()):
+            if in_order:
+                self._lanes[message.return_route[0]].append(message)
+                self._nursery.start_soon(self._deliver_oldest, message.return_route[0])
+            else:
+                self._nursery.start_soon(self._deliver_later, lambda: self._arrive(message))
 
     def to_client(self, message: Message) -> None:
-        self._carry(lambda: self._receivers[message.onward_route[0]](message))
+        for _ in range(self._draw_copies()):
+            self._nursery.start_soon(self._deliver_later, lambda: self._receivers[message.onward_route[0]](message))
 
-    def _carry(self, deliver: Callable[[], object]) -> None:
-        rng, faults = self._rng, self._faults
-        if rng.random() < faults.drop:
-            return
-        for _ in range(2 if rng.random() < faults.duplicate else 1):
-            delay_s = round(rng.random() * faults.delay_s_max, 2)
-            self._nursery.start_soon(self._deliver_later, delay_s, deliver)
+    def _draw_copies(self) -> int:
+        if self._rng.random() < self._faults.drop:
+            return 0
+        return 2 if self._rng.random() < self._faults.duplicate else 1
 
-    async def _deliver_later(self, delay_s: float, deliver: Callable[[], object]) -> None:
-        await trio.sleep(delay_s)
+    async def _deliver_later(self, deliver: Callable[[], object]) -> None:
+        await trio.sleep(round(self._rng.random() * self._faults.delay_s_max, 2))
         deliver()
+
+    async def _deliver_oldest(self, sender: Address) -> None:
+        """Whichever message this was started for: as many are delivered as were sent, the oldest first."""
+        await self._deliver_later(lambda: self._arrive(self._lanes[sender].popleft()))
+
+    def _arrive(self, message: Message) -> None:
+        if self._node is not None:
+            self._on_arrival(message)
+            self._node.send(message)
 
 
 class Gate(Worker):

@@ -16,23 +16,34 @@ import trio.testing
 
 from ockam.node import Node
 from storage.database import Database
-from storage.inline_runner import InlineRunner
 from stream_node.config import Config
 from stream_node.services import Services, deliver_done, stored_streams
+from stream_service.names import stream_address
 from tests.simulation.auditor import Auditor
-from tests.simulation.clients import Client, consume, publish
+from tests.simulation.clients import Client, consume
+from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults, Network
+from tests.simulation.publisher import Publisher
 
-VIRTUAL_TIMEOUT_S = 10_000.0
+VIRTUAL_TIMEOUT_S = 2_000.0
+"""The slowest seeds need a tenth of it."""
+STREAMS = ("s1", "s2")
 
-RunnerFactory = Callable[..., InlineRunner]
+RunnerFactory = Callable[..., FaultyRunner]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What happened, to show that runs are not all alike."""
+    """What happened, to show that runs are not all alike, and that no check was idle.
+
+    deaths: of nodes. crashes: of stream workers. refused: storage operations. For the next two see `Auditor`.
+    """
 
     confirmed: int
     deaths: int
+    crashes: int
+    refused: int
+    ordered: int
+    seen: int
     virtual_s: float
 
 
@@ -40,13 +51,17 @@ class Stuck(AssertionError):
     """The users did not finish in any reasonable virtual time: something was lost for good, or waits for ever."""
 
 
-def run_seed(seed: int, directory: Path, make_runner: RunnerFactory = InlineRunner) -> Outcome:
+def run_seed(seed: int, directory: Path, make_runner: RunnerFactory = FaultyRunner) -> Outcome:
     """Run the world of one seed. Raises BrokenPromise or Stuck."""
     scheduling = vars(trio._core._run)
     scheduling["_r"].seed(seed)
     scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     world = World(random.Random(seed), directory, make_runner)
     return trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Misfortune(Exception):
+    """The mistake that a stream worker makes because the seed wants it."""
 
 
 class World:
@@ -60,34 +75,45 @@ class World:
         self._users = 0
         self._done = trio.Event()
         self._deaths = 0
+        self._crashes = 0
+        self._refused = 0
 
     async def run(self) -> Outcome:
         started_s = trio.current_time()
         with trio.move_on_after(VIRTUAL_TIMEOUT_S) as patience:
             async with trio.open_nursery() as nursery:
-                network = Network(nursery, self._rng, Faults.draw(self._rng))
+                network = Network(nursery, self._rng, Faults.draw(self._rng), self._auditor.arrivals.note)
                 self._start_users(nursery, network)
                 await self._live_and_die(network)
                 nursery.cancel_scope.cancel()
         if patience.cancelled_caught:
             raise Stuck(f"{self._users} users still wait after {VIRTUAL_TIMEOUT_S:g} virtual seconds")
         self._check()
-        confirmed = sum(map(len, self._auditor.confirms.values()))
-        return Outcome(confirmed, self._deaths, trio.current_time() - started_s)
+        auditor = self._auditor
+        return Outcome(
+            confirmed=sum(map(len, auditor.confirms.values())),
+            deaths=self._deaths,
+            crashes=self._crashes,
+            refused=self._refused,
+            ordered=auditor.ordered,
+            seen=auditor.seen,
+            virtual_s=trio.current_time() - started_s,
+        )
 
     def _start_users(self, nursery: trio.Nursery, network: Network) -> None:
         rng = self._rng
         for number in range(rng.randint(1, 3)):
-            client = Client(f"publisher{number}", network, random.Random(rng.random()))
+            in_order = rng.random() < 0.5
+            client = Client(f"publisher{number}", network, random.Random(rng.random()), in_order=in_order)
             self._auditor.publishing += 1
-            nursery.start_soon(self._publish, client, rng.choice(("s1", "s2")), rng.randint(1, 8))
+            nursery.start_soon(self._publish, client, rng.choice(STREAMS), rng.choice((1, 8, 25)))
         for number in range(rng.randint(0, 2)):
             client = Client(f"consumer{number}", network, random.Random(rng.random()))
-            nursery.start_soon(self._consume, client, rng.choice(("s1", "s2")))
+            nursery.start_soon(self._consume, client, rng.choice(STREAMS))
 
     async def _publish(self, client: Client, stream: str, count: int) -> None:
         self._users += 1
-        await publish(client, stream, count, self._auditor)
+        await Publisher(client, stream, count, self._auditor).run()
         self._auditor.publishing -= 1
         self._leave()
 
@@ -117,6 +143,7 @@ class World:
         rng = self._rng
         database = Database.open(self._directory)
         slow_disk_s = rng.choice((0.0, 0.01, 0.3))
+        full_share = rng.choice((0.0, 0.0, 0.1, 0.3))
 
         async def delay() -> None:
             await trio.sleep(round(rng.random() * slow_disk_s, 3))
@@ -124,7 +151,14 @@ class World:
         try:
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
-                runner = self._make_runner(database, nursery, delay=delay, deliver=partial(deliver_done, node))
+                runner = self._make_runner(
+                    database,
+                    nursery,
+                    delay=delay,
+                    deliver=partial(deliver_done, node),
+                    rng=rng,
+                    full_share=full_share,
+                )
                 services = Services(
                     node,
                     runner,
@@ -134,13 +168,24 @@ class World:
                 )
                 services.start(stored_streams(database))
                 network.attach(node)
+                nursery.start_soon(self._crash_workers, node, rng.choice((0, 0, 1, 4)))
                 with trio.move_on_after(life_s):
                     await self._done.wait()
                 network.attach(None)
                 runner.crash()
+                self._refused += runner.refused
                 nursery.cancel_scope.cancel()
         finally:
             database.close()
+
+    async def _crash_workers(self, node: Node, times: int) -> None:
+        """Now and then a stream's worker fails; the node makes a new one."""
+        for _ in range(times):
+            await trio.sleep(round(self._rng.uniform(0.0, 2.0), 2))
+            worker = node.find_worker(stream_address(self._rng.choice(STREAMS), 0))
+            if worker is not None:
+                worker.context.guard(_fail)()
+                self._crashes += 1
 
     def _check(self) -> None:
         database = Database.open(self._directory)
@@ -148,3 +193,7 @@ class World:
             self._auditor.check_log(database.read_session())
         finally:
             database.close()
+
+
+def _fail() -> None:
+    raise Misfortune("as the seed wants it")

@@ -1,0 +1,77 @@
+"""The simulated publishers: many pushes on their way at once, and pulls between them that nobody waits for."""
+
+from __future__ import annotations
+
+import trio
+
+from stream_service.names import stream_address
+from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
+from tests.simulation.auditor import Auditor
+from tests.simulation.clients import Client, create
+
+WINDOW_MAX = 20
+
+
+class Publisher:
+    """Pushes `count` messages to one stream, each again and again until it is confirmed.
+
+    Invariant: `_waiting` has the messages that were sent and are not confirmed, at most as many as the window, oldest
+    first.
+    """
+
+    def __init__(self, client: Client, stream: str, count: int, auditor: Auditor) -> None:
+        self._client = client
+        self._stream = stream
+        self._address = stream_address(stream, 0)
+        self._count = count
+        self._auditor = auditor
+        self._window = client.rng.randint(1, WINDOW_MAX)
+        self._pull_share = client.rng.choice((0.0, 0.3))
+        self._data = [f"{client.name}:{number}".encode() for number in range(count)]
+        self._waiting: set[int] = set()
+        self._pulls: dict[int, PullRequest] = {}
+        self._pulls_sent = 0
+        self._next_index = 0
+        self._confirmed = trio.Event()
+
+    async def run(self) -> None:
+        client = self._client
+        await create(client, self._stream)
+        client.listen(self._hear)
+        sent = 0
+        while sent < self._count or self._waiting:
+            while sent < self._count and len(self._waiting) < self._window:
+                self._waiting.add(sent)
+                self._push(sent)
+                sent += 1
+            self._confirmed = trio.Event()
+            with trio.move_on_after(client.patience_s()) as patience:
+                await self._confirmed.wait()
+            if patience.cancelled_caught:
+                for number in sorted(self._waiting):
+                    self._push(number)
+            elif client.rng.random() < 0.3:
+                await trio.sleep(round(client.rng.random(), 1))
+
+    def _push(self, number: int) -> None:
+        rng = self._client.rng
+        self._client.tell(self._address, PUSH.encode_request(PushRequest(number, self._data[number])))
+        if rng.random() < self._pull_share:
+            self._pulls_sent += 1
+            pull = PullRequest(self._pulls_sent, rng.choice((0, self._next_index)), rng.choice((3, 100)))
+            self._pulls[pull.request_id] = pull
+            self._client.tell(self._address, PULL.encode_request(pull))
+
+    def _hear(self, payload: bytes) -> None:
+        """Every answer counts, those to copies too."""
+        if PUSH.is_in(payload):
+            confirm = PUSH.decode_response(payload)
+            if confirm.status is Status.OK:
+                self._auditor.confirmed(self._stream, confirm.index, self._data[confirm.request_id])
+                self._next_index = max(self._next_index, confirm.index + 1)
+                self._waiting.discard(confirm.request_id)
+                self._confirmed.set()
+        elif PULL.is_in(payload):
+            page = PULL.decode_response(payload)
+            pull = self._pulls[page.request_id]
+            self._auditor.pulled(self._client.name, self._client.address, self._stream, pull, page)

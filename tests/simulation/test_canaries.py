@@ -1,0 +1,163 @@
+"""Goal: the simulation sees what it is there to see.
+
+Method: plant a mistake in the node; one of the first seeds must notice it, and by the promise that it breaks. Each
+mistake leaves the rest of the node consistent, so that no other check finds it by luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ockam.address import Route
+from ockam.message import Message
+from storage.contract import Append, Operation
+from storage.inline_runner import InlineRunner
+from stream_service.protocol import PushRequest, Status
+from stream_service.stored import StoredStream
+from stream_service.workers import directory
+from stream_service.workers.push_run import PushRun
+from stream_service.workers.stream import StreamWorker
+from tests.simulation.auditor import BrokenPromise
+from tests.simulation.disk import FaultyRunner
+from tests.simulation.world import Stuck, run_seed
+
+SEEDS = range(60)
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def find_notice(seed: int, ground: Path, **options: Any) -> str | None:
+    """What this seed has against the node; None where it sees nothing wrong."""
+    try:
+        run_seed(seed, ground / str(seed), **options)
+    except BaseExceptionGroup as group:
+        first: BaseException | None = group.subgroup((BrokenPromise, Stuck))
+        if first is None:
+            raise
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        return str(first)
+    except (BrokenPromise, Stuck) as broken:
+        return str(broken)
+    return None
+
+
+def assert_caught(ground: Path, saying: str, **options: Any) -> None:
+    notices = []
+    for seed in SEEDS:
+        notice = find_notice(seed, ground, **options)
+        if notice is not None and saying in notice:
+            return
+        notices.append(notice)
+    pytest.fail(f"no seed says {saying!r}; they say {set(notices)}")
+
+
+def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    appended = StreamWorker._appended
+
+    def appended_whatever_happened(self: StreamWorker, operation: Operation, pushes: PushRun) -> None:
+        operation.error = None
+        appended(self, operation, pushes)
+
+    monkeypatch.setattr(StreamWorker, "_appended", appended_whatever_happened)
+
+
+def plant_a_refusal_that_says_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: PushRun, route: Route) -> list[Message]:
+        return self._plain_answers(Status.OK, 0, 0, route)
+
+    monkeypatch.setattr(PushRun, "refused", refused)
+
+
+def plant_every_third_push_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    add, numbers = PushRun.add, count(1)
+
+    def add_again(self: PushRun, message: Message, request: PushRequest) -> None:
+        add(self, message, request)
+        if next(numbers) % 3 == 0:
+            add(self, message, request)
+
+    monkeypatch.setattr(PushRun, "add", add_again)
+
+
+def plant_runs_stored_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = StreamWorker._append
+
+    def append_backwards(self: StreamWorker, pushes: PushRun) -> None:
+        for each in (pushes.messages, pushes.requests, pushes.data):
+            each.reverse()
+        append(self, pushes)
+
+    monkeypatch.setattr(StreamWorker, "_append", append_backwards)
+
+
+def plant_pulls_answered_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = StreamWorker._append
+
+    def append_and_answer(self: StreamWorker, pushes: PushRun) -> None:
+        append(self, pushes)
+        self._pulls.answer()
+
+    monkeypatch.setattr(StreamWorker, "_append", append_and_answer)
+
+
+def plant_a_restart_from_the_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(StreamWorker):
+        """After a crash it takes up what was true when its first life began."""
+
+        def __init__(self, name: str, partition: int, stream: StoredStream | None, services: Any, removed: Any) -> None:
+            known = first.setdefault((services, name), stream)
+            super().__init__(name, partition, known, services, removed)
+
+    first: dict[tuple[Any, str], StoredStream | None] = {}
+    monkeypatch.setattr(directory, "StreamWorker", Forgetful)
+
+
+def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = PushRun._plain_answers
+
+    def answers_of_one_index(self: PushRun, status: Status, index: int, step: int, route: Route) -> list[Message]:
+        return answers(self, status, index, 0, route)
+
+    monkeypatch.setattr(PushRun, "_plain_answers", answers_of_one_index)
+
+
+@pytest.mark.parametrize(
+    ("plant", "saying"),
+    [
+        pytest.param(plant_a_failed_append_confirmed, "stored None", id="failed-append-confirmed"),
+        pytest.param(plant_a_refusal_that_says_ok, "was confirmed for", id="refusal-says-ok"),
+        pytest.param(plant_every_third_push_stored_twice, "is stored 2 times", id="stored-twice"),
+        pytest.param(plant_runs_stored_backwards, "came before", id="run-backwards"),
+        pytest.param(plant_pulls_answered_before_the_commit, "pushed before it", id="early-pull"),
+        pytest.param(plant_a_restart_from_the_first_record, "users still wait", id="stale-restart"),
+        pytest.param(plant_one_index_for_a_run, "was confirmed for", id="one-index"),
+    ],
+)
+def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
+    plant(monkeypatch)
+    assert_caught(ground, saying)
+
+
+def test_a_confirm_before_the_commit_is_caught(ground: Path) -> None:
+    class EagerRunner(FaultyRunner):
+        """Tells of appends as done when they are submitted; they commit later, if the node lives so long."""
+
+        def submit_write(self, operation: Operation) -> None:
+            if isinstance(operation, Append):
+                on_done, operation.on_done = operation.on_done, lambda done: None
+                super().submit_write(operation)
+                on_done(operation)
+            else:
+                super().submit_write(operation)
+
+        def commit(self, batch: list[Operation]) -> None:
+            """Never refuses, so that nothing but the order of the two is wrong."""
+            InlineRunner.commit(self, batch)
+
+    assert_caught(ground, "confirmed", make_runner=EagerRunner)
