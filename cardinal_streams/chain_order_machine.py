@@ -13,6 +13,7 @@ What a block is to the chain, and what follows:
     EXTENDS     its parent is the head                                               added, with what waited for it
     FORKS       its parent is connected to the chain                                 weighed
     WAITS       its parent has not arrived                                           kept
+    FOLLOWS     it comes after a revert, and before the reorg is over                added, if its parent is the head
 
 Weighing (specification, "Reorg Handling"): a branch replaces the blocks above the point where it forks off if its
 heaviest block is heavier than the heaviest of them; equal weight never does. Numbers only have to grow, not to be
@@ -21,11 +22,12 @@ fork is buried.
 
 Threshold. The chain holds the head and the `reorg_threshold` blocks below it. A block with so many blocks on it is
 final: a reorg may remove `reorg_threshold` blocks and not one more, and none that was ever final. Below, only
-`revert` leads, on the word of a Reorg message.
+`revert` leads, on the word of a Reorg message; then blocks are not weighed, but follow one another as they are told,
+until `end_reorg`. What the chain was before waits like any fork, and so does what arrived early of the new one.
 
 Memory. Besides the chain at most `waiting_max` blocks and `waiting_bytes_max` bytes wait (forks, and blocks whose
 parent is missing); beyond that the one that has waited longest is dropped, with an event. Blocks numbered at or
-below the final one are dropped when it becomes final, unless they are heavier than the head.
+below the final one are dropped when it becomes final; those that are heavier than the head, when they no longer are.
 
 The tree is this package's own: see `fork_tree`.
 """
@@ -41,6 +43,7 @@ from cardinal_streams.chain_state import ChainState, Fate, applied_batches
 from cardinal_streams.fork_tree import Node
 from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
 from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.recent import RecentMap
 
 
 class Place(enum.Enum):
@@ -56,6 +59,7 @@ class Place(enum.Enum):
     EXTENDS = "extends"
     FORKS = "forks"
     WAITS = "waits"
+    FOLLOWS = "follows"
 
 
 class ChainOrder:
@@ -81,6 +85,8 @@ class ChainOrder:
         self._state = ChainState(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
+        # While a reorg goes on: the blocks that were told in its name and have not followed yet.
+        self._told: RecentMap[bytes, None] | None = None
         if start is not None:
             self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
 
@@ -113,21 +119,31 @@ class ChainOrder:
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
         """Goes back to this ancestor (specification, "Reorg"): a `Revert`, after a `ChainUpdate` if the ancestor is
-        not on the chain but on a fork. Its other descendants are forgotten: the reorg's channel brings them."""
+        not on the chain but on a fork. From now on `receive` takes the blocks of the reorg."""
         state = self._state
         events: list[ChainEvent] = []
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
         node = state.tree.find(hash_)
         if node is not None and node.hash not in state.chain and state.is_connected(node):
             state.adopt(state.path_to(node), events)
-        if node is not None and node.hash in state.waiting:
-            state.drop(node, DropReason.OLD, events)
         cut = state.go_back_to(hash_, number)
         removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        self._told = RecentMap(state.limits.remembered_max)
         self._reverts += 1
         state.removed += len(removed)
         weight = 0 if state.chain.head is None else state.chain.head.weight
         events.append(Revert(hash_, number, weight, removed))
+        state.keep_limits(events)
+        return events
+
+    def end_reorg(self) -> list[ChainEvent]:
+        """The reorg is over: what waited for its last block is added, and blocks are weighed again."""
+        events: list[ChainEvent] = []
+        self._told = None
+        head = self._state.chain.head
+        if head is not None:
+            tree = self._state.tree
+            self._state.weigh([[head, *tree.best_path(child)] for child in tree.children(head.hash)], events)
         return events
 
     def held(self) -> Iterator[CompleteBatch]:
@@ -154,7 +170,7 @@ class ChainOrder:
 
     def check(self) -> None:
         """Asserts the invariant, and the limits."""
-        self._state.check()
+        self._state.check(in_reorg=self._told is not None)
 
     def _place_of(self, batch: CompleteBatch) -> Place:
         """The decision: which line of the table applies."""
@@ -167,6 +183,8 @@ class ChainOrder:
             return Place.UNORDERED
         if fate is Fate.BANNED or self._wanted.get(batch.number, batch.hash) != batch.hash:
             return Place.BANNED
+        if self._told is not None and batch.hash not in state.chain:
+            return Place.FOLLOWS
         if node is not None:
             return Place.KNOWN if node.batch is not None or state.chain.is_final else Place.FILLS
         if own_fate is Fate.FINAL:
@@ -262,6 +280,25 @@ class ChainOrder:
     def _wait(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         self._state.add(batch, events)
 
+    def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
+        """Adds the block if its parent is the head, and then those that were told before and follow it."""
+        state, told, head = self._state, self._told, self._state.chain.head
+        assert told is not None
+        assert head is not None
+        parent = state.tree.find(batch.parent)
+        if parent is not None and parent.number is not None and batch.number <= parent.number:
+            self._refuse_number(batch, events)
+            return
+        if state.tree.find(batch.hash) is None:
+            state.add(batch, events)
+        told.put(batch.hash, None)
+        path = [head]
+        while following := next((node for node in state.tree.children(path[-1].hash) if node.hash in told), None):
+            told.discard(following.hash)
+            path.append(following)
+        if len(path) > 1:
+            state.adopt(path, events)
+
 
 Action: TypeAlias = Callable[[ChainOrder, CompleteBatch, list[ChainEvent]], None]
 
@@ -276,4 +313,5 @@ PLACES: Mapping[Place, Action] = {
     Place.EXTENDS: ChainOrder._extend,
     Place.FORKS: ChainOrder._fork,
     Place.WAITS: ChainOrder._wait,
+    Place.FOLLOWS: ChainOrder._follow,
 }

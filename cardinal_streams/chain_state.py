@@ -27,7 +27,8 @@ class ChainState:
     """The tree of all held blocks, those of them on the chain, those that wait, and the fates of others.
 
     Invariant: every node of the tree is on the chain or waits, never both. No waiting branch that is connected to
-    the chain is heavier than what it would replace; after a revert, not before the head is as heavy as it was.
+    the chain is heavier than what it would replace; after a revert, from when the reorg is over and the head as
+    heavy as it was.
     """
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
@@ -108,7 +109,8 @@ class ChainState:
             self.adopt(best, events)
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops what waits at or below the number of the final block, unless it is heavier than the chain."""
+        """Drops what waits at or below the number of the final block, unless it is heavier than the head: that is
+        looked at again when the final block is as many numbers higher as the chain may be long."""
         number = self.chain.final_number
         if number is None:
             return
@@ -157,34 +159,33 @@ class ChainState:
         head = self.chain.head
         return head is not None and weight > head.weight
 
-    def go_back_to(self, hash_: bytes, number: int) -> tuple[Node, ...]:
-        """Cuts the chain above this block, which is on the chain, or starts it anew there. Returns what was cut off.
+    def go_back_to(self, hash_: bytes, number: int) -> list[Node]:
+        """Cuts the chain above this block, or, if it is not on the chain, starts the chain anew there.
 
-        What descends from the block or from what was cut off is dropped without a word. What waits for a parent that
-        is unknown stays: it may follow what comes next. Fates other than BANNED are forgotten.
+        Returns what was cut off, which waits from now on. Fates other than BANNED are forgotten.
         """
         node = self.tree.find(hash_)
-        unheard: list[ChainEvent] = []
         if node is not None and hash_ in self.chain:
-            cut = tuple(self.chain.cut_above(node))
-            for other in reversed(cut):
-                self.drop_below(other.hash, DropReason.OLD, None, unheard)
-                self.tree.remove(other)
+            cut = self.chain.cut_above(node)
         else:
-            cut = tuple(self.chain)
-            for other in reversed(cut):
-                self.drop_below(other.hash, DropReason.OLD, None, unheard)
-                self.tree.remove(other)
-            node = Node.known_by_hash(hash_, number)
-            self.tree.add(node)
+            cut = [other for other in self.chain if other.batch is not None]
+            for other in self.chain:
+                if other.batch is None:
+                    self.tree.remove(other)
+            if node is None:
+                node = Node.known_by_hash(hash_, number)
+                self.tree.add(node)
+            else:
+                self.waiting.remove(node)
             self.chain.restart(node, is_final=True)
-        self.drop_below(hash_, DropReason.OLD, None, unheard)
+        for other in cut:
+            self.waiting.put(other)
         for other_hash, fate in self.fates.items():
             if fate is not Fate.BANNED:
                 self.fates.discard(other_hash)
         return cut
 
-    def check(self) -> None:
+    def check(self, *, in_reorg: bool) -> None:
         """Asserts the invariant, and the limits."""
         self.tree.check()
         self.chain.check()
@@ -196,9 +197,9 @@ class ChainState:
         for node in self.waiting:
             assert node.hash not in self.chain
             low = final_number is not None and node.number is not None and node.number <= final_number
-            assert not low or self.is_heavier(node.weight)
             head = self.chain.head
-            if head is not None and head.weight >= self.reverted_weight and self.is_connected(node):
+            is_weighed = not in_reorg and head is not None and head.weight >= self.reverted_weight
+            if is_weighed and self.is_connected(node):
                 assert not low
                 path = self.path_to(node)
                 heaviest = max(other.weight for other in path[1:])

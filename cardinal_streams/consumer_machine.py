@@ -206,6 +206,7 @@ class Consumer:
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
             elif isinstance(step, ReorgOver):
+                self._publish(self._chain.end_reorg(), out)
                 held = tuple(self._held)
                 self._held.clear()
                 for batch in held:

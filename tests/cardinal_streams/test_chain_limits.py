@@ -70,6 +70,12 @@ def test_equal_weight_never_reorganises() -> None:
     assert machine.head == Start(hash_of("m3"), 3, 30)
 
 
+def test_among_equals_that_waited_the_first_that_came_is_added() -> None:
+    machine = ChainOrder(start(), 8)
+    feed(machine, block("c", "m1", 2, 20), block("d", "m1", 2, 20), block("e", "m1", 2, 20))
+    assert updates(feed(machine, *main(1))) == [([], ["m1", "c"])]
+
+
 def test_a_lighter_child_of_the_head_is_added_and_does_not_make_the_chain_lighter() -> None:
     machine = ChainOrder(start(), 8)
     assert updates(feed(machine, block("b", "m0", 1, 100), block("c", "b", 2, 5))) == [([], ["b"]), ([], ["c"])]
@@ -227,8 +233,33 @@ class TestRevert:
         feed(machine, *late[-2:])
         machine.revert(hash_of("m2"), 2)
         machine.check()
-        added = [name for _, found in updates(feed(machine, *late[:-2])) for name in found]
-        assert added == [f"n{n}" for n in range(3, 14)]
+        events = feed(machine, *late[:-2]) + machine.end_reorg()
+        machine.check()
+        assert [name for _, found in updates(events) for name in found] == [f"n{n}" for n in range(3, 14)]
+
+    def test_what_follows_the_new_chain_on_the_old_one_is_added_again(self) -> None:
+        """The reorg's blocks, and two more, were on the chain already, as after a restart within a reorg."""
+        machine = ChainOrder(start(), 2)
+        feed(machine, *main(12))
+        machine.revert(hash_of("m2"), 2)
+        events = feed(machine, *main(8, first=3)) + machine.end_reorg()
+        machine.check()
+        assert [name for _, found in updates(events) for name in found] == [f"m{n}" for n in range(3, 13)]
+
+    def test_blocks_of_the_reorg_follow_one_another_whatever_else_is_heavier(self) -> None:
+        machine = ChainOrder(start(), 8)
+        feed(machine, *main(4), block("side", "m1", 2, 35))
+        machine.revert(hash_of("m1"), 1)
+        events = feed(machine, block("n3", "n2", 3, 3), block("n2", "m1", 2, 2), block("n2", "m1", 2, 2))
+        assert updates(events) == [([], ["n2", "n3"])]
+        assert updates(machine.end_reorg()) == []
+        assert machine.head == Start(hash_of("n3"), 3, 3)
+
+    def test_a_block_of_the_reorg_with_a_wrong_number_is_dropped(self) -> None:
+        machine = ChainOrder(start(), 8)
+        feed(machine, *main(4))
+        machine.revert(hash_of("m2"), 2)
+        assert feed(machine, block("n", "m2", 2, 50)) == [Dropped(hash_of("n"), 2, 50, DropReason.NUMBER)]
 
     def test_back_and_forth(self) -> None:
         machine = ChainOrder(start(), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal_streams.chain_events import ChainUpdate, Start
@@ -35,6 +35,7 @@ def start_of(tree: Tree) -> Start:
     return Start(tree.root.hash, tree.root.number, tree.root.weight)
 
 
+@settings(max_examples=200)
 @given(trees(), st.data())
 def test_any_order_and_duplication_ends_on_the_heaviest_chain(tree: Tree, data: st.DataObject) -> None:
     order = data.draw(st.permutations(tree.blocks + tree.blocks))
@@ -69,6 +70,7 @@ def test_a_start_in_the_middle_ends_on_the_same_chain(tree: Tree, data: st.DataO
     assert names(chain)[1:] == tree.heaviest()
 
 
+@settings(max_examples=300)
 @given(trees(20), st.integers(0, 4))
 def test_the_threshold_as_a_plain_model_has_it(tree: Tree, threshold: int) -> None:
     """Parents first, so nothing waits for a parent. The model holds the whole chain and never forgets a block."""

@@ -18,7 +18,7 @@ from cardinal_streams.consumer_machine import Consumer
 from cardinal_streams.errors import UnknownPrefixByte
 from cardinal_streams.limits import ConsumerLimits
 from cardinal_streams.messages import Reorg, ReorgComplete, encode
-from tests.cardinal_streams.helpers import hash_of, names, payload, vectors
+from tests.cardinal_streams.helpers import hash_of, names, payload, records_of, vectors
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send
 
@@ -125,6 +125,15 @@ class TestCheckpoint:
         send(world.logs, producer_of(), chain("f", "n9", 10, 3, bonus=7))
         shell.run()
         assert shell.application.hashes[-4:] == [hash_of(name) for name in ("n9", "f10", "f11", "f12")]
+
+    def test_blocks_that_are_held_are_read_again(self) -> None:
+        consumer = Consumer(reorg_threshold=4)
+        consumer.receive(*encode(Reorg(hash_of("a"), 1)), "default:0", 7)
+        consumer.receive_reorg(hash_of("a"), *encode(Reorg(hash_of("a"), 1)), "re:0", 0)
+        (record,) = records_of(producer_of().add_block(payload("h", "g", 1)))
+        assert consumer.receive(*record, "default:0", 8) == []
+        consumer.receive(*encode(Reorg(hash_of("a"), 1)), "default:0", 9)
+        assert consumer.checkpoint().position == {"default:0": 8}
 
     def test_a_finished_application_has_nothing_to_read_again_but_what_a_reorg_may_need(self) -> None:
         logs = Logs(partitions=1)

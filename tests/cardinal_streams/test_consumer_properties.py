@@ -45,14 +45,19 @@ def test_any_interleaving_of_redundant_producers_and_the_channel(seed: int, prod
     assert shell.application.reverts == 1
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 1 << 32))
-def test_restarts_anywhere(seed: int) -> None:
+@settings(max_examples=80)
+@given(st.integers(0, 1 << 32), st.integers(1, 3), st.integers(1, 7), st.integers(0, 5), st.booleans())
+def test_restarts_anywhere(seed: int, producers: int, threshold: int, after: int, is_mixed: bool) -> None:
+    """Also where one more producer knows nothing of the reorg, and sends the new chain as it sends any block."""
     randomness = random.Random(seed)
-    world = World(producers=2)
+    world = World(producers, after)
+    if is_mixed:
+        another = producer_of()
+        send(world.logs, another, world.old[: randomness.randrange(11)])
+        send(world.logs, another, world.new[: randomness.randrange(10)])
     duplicate(world.logs, randomness)
-    shell = world.shell()
-    for _ in range(randomness.randrange(1, 5)):
+    shell = Shell(world.logs, Application(GENESIS_HASH), threshold, GENESIS)
+    for _ in range(randomness.randrange(8)):
         shell.run(choose=randomness.choice, reads_max=randomness.randrange(200))
         shell.restart(shell.consumer.checkpoint())
     shell.run(choose=randomness.choice)

@@ -120,6 +120,13 @@ class TestRecorder:
             recorder.record(FOUR[3:])
         assert path.read_bytes() == whole
 
+    def test_what_a_torn_record_left_is_gone_also_when_less_is_written(self, tmp_path: Path) -> None:
+        path = tmp_path / "r"
+        path.write_bytes((MAGIC + encode_deliveries([Delivery("t", 0, 0, b"k", bytes(500))]))[:-1])
+        with Recorder(path) as recorder:
+            recorder.record(FOUR[:1])
+        assert list(replay(path)) == FOUR[:1]
+
     @pytest.mark.parametrize("size", [0, 1, 7])
     def test_a_file_torn_within_the_magic(self, tmp_path: Path, size: int) -> None:
         path = tmp_path / "r"

@@ -130,6 +130,16 @@ def test_resumption_tokens(case: dict[str, Any]) -> None:
     assert tokens == case["emitted"]
 
 
+def test_a_token_says_how_far_others_were_read_when_the_batch_came() -> None:
+    machine = Reassembler()
+    machine.receive(BatchMsg(hash_of("other"), "a/1", b""), "tz:0", 5)
+    machine.receive(batch_of("b", counts={"a/": 1}), "def:0", 1)
+    machine.receive(BatchMsg(hash_of("other"), "a/2", b""), "tz:0", 9)
+    (batch,) = completed(machine.receive(BatchMsg(hash_of("b"), "a/1", b""), "ta:0", 3))
+    assert format_token(batch.resumption) == "def:0=1;ta:0=3;tz:0=5"
+    assert batch.offsets == {"def:0": 1, "ta:0": 3}
+
+
 def test_blocks_encoded_by_fastavro_are_read() -> None:
     machine = Reassembler()
     emitted, refused = run(vectors("positive_counts_accepted.json"), machine)

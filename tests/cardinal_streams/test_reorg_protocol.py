@@ -114,6 +114,20 @@ class TestReorg:
         shell.run(choose=lambda found: found[0] if isinstance(found[0], str) else ancestor)
         assert shell.application.hashes == world.expected
 
+    def test_another_producer_that_sends_the_new_chain_on_the_normal_feed(self) -> None:
+        """Its blocks came, and were adopted or given up as too deep, before the reorg was announced."""
+        for threshold in (4, 32):
+            world = World()
+            logs = Logs()
+            for blocks in (world.old, world.new, world.after):
+                send(logs, producer_of(), blocks)
+            shell = Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+            shell.run()
+            send_reorg(logs, producer_of(), world.old[1], world.new, 100)
+            shell.run()
+            assert shell.application.hashes == world.expected
+            assert shell.application.reverts == 1
+
     def test_a_channel_without_blocks_is_told(self) -> None:
         world = World()
         shell = world.shell()
