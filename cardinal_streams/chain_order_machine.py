@@ -85,7 +85,7 @@ class ChainOrder:
         self._state = ChainState(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
-        # While a reorg goes on: the blocks that were told in its name and have not followed yet.
+        # While a reorg goes on: the blocks that were told in its name.
         self._told: RecentMap[bytes, None] | None = None
         if start is not None:
             self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
@@ -281,7 +281,7 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Adds the block if its parent is the head, and then those that were told before and follow it."""
+        """Adds the block if its parent is the head, and those that were told before and follow it."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None
@@ -294,7 +294,6 @@ class ChainOrder:
         told.put(batch.hash, None)
         path = [head]
         while following := next((node for node in state.tree.children(path[-1].hash) if node.hash in told), None):
-            told.discard(following.hash)
             path.append(following)
         if len(path) > 1:
             state.adopt(path, events)

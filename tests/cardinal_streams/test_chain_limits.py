@@ -254,6 +254,7 @@ class TestRevert:
         assert updates(events) == [([], ["n2", "n3"])]
         assert updates(machine.end_reorg()) == []
         assert machine.head == Start(hash_of("n3"), 3, 3)
+        assert updates(feed(machine, block("weighed", "n2", 3, 1_000))) == [(["n3"], ["weighed"])]
 
     def test_a_block_of_the_reorg_with_a_wrong_number_is_dropped(self) -> None:
         machine = ChainOrder(start(), 8)
