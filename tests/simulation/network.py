@@ -34,7 +34,11 @@ class Network:
     """
 
     def __init__(
-        self, nursery: trio.Nursery, rng: random.Random, faults: Faults, on_arrival: Callable[[Message], None]
+        self,
+        nursery: trio.Nursery,
+        rng: random.Random,
+        faults: Faults,
+        on_arrival: Callable[[Message], None] = lambda message: None,
     ) -> None:
         self._nursery = nursery
         self._rng = rng
