@@ -32,6 +32,7 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.reassembly_events import Completed
 from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.recent import RecentMap
 from cardinal_streams.reorg_machine import ReorgBlock, ReorgOver, ReorgProtocol, ReorgStep, RevertTo
 
 NEW = Checkpoint(start=None)
@@ -63,7 +64,10 @@ class Consumer:
         self._reorgs.open_channels(self._chain.can_revert)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
-        self._channel_sources: dict[str, bytes | None] = dict.fromkeys(checkpoint.history)
+        # The sources of reorg channels, and whose they are; None for those of a checkpoint's history.
+        self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
+        for source in checkpoint.history:
+            self._channel_sources.put(source, None)
         self._bad_messages = 0
 
     @property
@@ -101,7 +105,7 @@ class Consumer:
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
         """A delivery of the channel of a finished reorg (`Checkpoint.history`). Its Reorg messages mean nothing."""
-        self._channel_sources.setdefault(source, None)
+        self._channel_sources.put(source, None)
         if key[:1] in (b"\x05", b"\x06"):
             return []
         return self.receive(key, value, source, offset)
@@ -111,7 +115,7 @@ class Consumer:
 
         Raises `RuntimeError` if `feeds` does not name the channel because another reorg is going on.
         """
-        self._channel_sources[source] = ancestor
+        self._channel_sources.put(source, ancestor)
         try:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
@@ -146,10 +150,11 @@ class Consumer:
         open_reorgs = self._reorgs.known()
         # The channel of an open reorg is read from its beginning again, so none of it is history yet.
         to_come = {reorg.hash for reorg in open_reorgs}
-        history = {source for source, ancestor in self._channel_sources.items() if ancestor not in to_come}
+        channels = dict(self._channel_sources.items())
+        history = {source for source, ancestor in channels.items() if ancestor not in to_come}
         return Checkpoint(
             start=self._start,
-            position={source: position[source] for source in position.keys() - self._channel_sources.keys()},
+            position={source: position[source] for source in position.keys() - channels.keys()},
             history={source: position[source] for source in history & (needed.keys() | unseen.keys())},
             open_reorgs=open_reorgs,
             finished_reorgs=self._reorgs.finished(),

@@ -20,6 +20,7 @@ from anyio import Lock, to_thread
 from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.message_types import Record
 from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
+from cardinal_streams.reorg_channel import is_reorg_topic
 from cardinal_streams.transport import Delivery, partition_of
 
 READ_BYTES = 256 * 1024
@@ -132,15 +133,13 @@ def replay(
 
 
 class FileTransport:
-    """`Transport` over one file. Each topic has `partitions` partitions; a reorg's channel, as any topic named in
-    `single`, has one."""
+    """`Transport` over one file. Each topic has `partitions` partitions, a reorg's channel has one."""
 
-    def __init__(self, path: str | os.PathLike[str], partitions: int = 1, single: Collection[str] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], partitions: int = 1) -> None:
         if partitions < 1:
             raise ValueError(f"{partitions} partitions")
         self.path = Path(path)
         self.partitions = partitions
-        self.single = set(single)
         self._recorder: Recorder | None = None
         self._lock = Lock()
 
@@ -169,7 +168,7 @@ class FileTransport:
         deliveries: list[Delivery] = []
         for topic, records in outgoing.items():
             for key, value in records:
-                partition = 0 if topic in self.single else partition_of(key, self.partitions)
+                partition = 0 if is_reorg_topic(topic) else partition_of(key, self.partitions)
                 delivery = Delivery(topic, partition, 0, key, value)
                 offset = taken.get(delivery.source, 0)
                 taken[delivery.source] = offset + 1

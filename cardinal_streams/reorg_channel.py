@@ -11,6 +11,7 @@ The specification leaves open what the hash and number of ReorgComplete are; her
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 def reorg_topic(default_topic: str, ancestor: bytes) -> str:
     """The name of the channel, as the real producer's design has it."""
     return f"{default_topic}-re-{ancestor.hex()}"
+
+
+def is_reorg_topic(topic: str) -> bool:
+    """Whether a topic is the channel of a reorg, which has one partition."""
+    return _REORG_TOPIC.search(topic) is not None
+
+
+_REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
 
 
 class ChannelState(enum.Enum):

@@ -44,6 +44,13 @@ class Application:
         self.contents: dict[bytes, CompleteBatch] = {}
         self.reverts = 0
 
+    def take(self, events: list[ConsumerEvent]) -> list[ChainUpdate | Revert]:
+        """Applies the updates among these events, and returns them."""
+        updates = [event for event in events if isinstance(event, ChainUpdate | Revert)]
+        for event in updates:
+            self.apply(event)
+        return updates
+
     def apply(self, event: ChainUpdate | Revert) -> None:
         if isinstance(event, Revert):
             self.reverts += 1
@@ -121,8 +128,6 @@ class Shell:
             self.run(reads_max=1)
 
     def _handle(self, events: list[ConsumerEvent]) -> None:
-        for event in events:
-            self.events.append(event)
-            if isinstance(event, ChainUpdate | Revert):
-                self.application.apply(event)
-                self.consumer.done(event)
+        self.events += events
+        for event in self.application.take(events):
+            self.consumer.done(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import struct
@@ -14,13 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams import recording
+from cardinal_streams.consumer_machine import Consumer
 from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.file_transport import FileTransport, Recorder, replay
 from cardinal_streams.message_types import Record
 from cardinal_streams.producer import Producer
 from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
+from cardinal_streams.reorg_channel import reorg_topic
 from cardinal_streams.transport import Delivery, Transport, partition_of
-from tests.cardinal_streams.helpers import TOPICS, payload
+from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
+from tests.cardinal_streams.shell import Application
+from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of
 
 DELIVERIES = st.lists(
     st.builds(
@@ -173,7 +178,7 @@ class TestReplay:
 
 
 async def test_a_transport_over_a_file(tmp_path: Path) -> None:
-    transport = FileTransport(tmp_path / "r", partitions=3, single=["single"])
+    transport = FileTransport(tmp_path / "r", partitions=3)
     interface: Transport = transport
     producer = Producer("default", TOPICS)
     sent: list[Record] = []
@@ -181,7 +186,8 @@ async def test_a_transport_over_a_file(tmp_path: Path) -> None:
         outgoing = producer.add_block(payload(str(number), str(number - 1), number, updates={"a/1": b"1", "q/1": b"2"}))
         sent += [record for records in outgoing.values() for record in records]
         await interface.send(outgoing)
-    await interface.send({"single": [Record(b"k%d" % number, b"") for number in range(9)]})
+    channel = reorg_topic("default", hash_of("a"))
+    await interface.send({channel: [Record(b"k%d" % number, b"") for number in range(9)]})
     transport.close()
 
     async with interface.subscribe(["default", "ta", "tq"], {}) as receiver:
@@ -194,8 +200,51 @@ async def test_a_transport_over_a_file(tmp_path: Path) -> None:
         offsets = [each.offset for each in found if each.source == source]
         assert offsets == list(range(len(offsets)))
 
-    async with interface.subscribe(["single"], {"single:0": 4}) as receiver:
+    async with interface.subscribe([channel], {f"{channel}:0": 4}) as receiver:
         assert [each.offset for each in await receiver.receive_some()] == [4, 5, 6, 7, 8]
+
+
+def test_it_runs_under_asyncio_too(tmp_path: Path) -> None:
+    async def main() -> list[Delivery]:
+        transport = FileTransport(tmp_path / "r")
+        await transport.send({"t": [Record(b"k", b"v")]})
+        transport.close()
+        async with transport.subscribe(["t"], {}) as receiver:
+            return list(await receiver.receive_some())
+
+    assert asyncio.run(main()) == [Delivery("t", 0, 0, b"k", b"v")]
+
+
+async def test_a_reorg_beyond_the_threshold_through_a_file(tmp_path: Path) -> None:
+    """Produced to the file, and consumed from it: the normal topics, and the channel once it is announced."""
+    transport = FileTransport(tmp_path / "r", partitions=4)
+    producer = producer_of()
+    old, new = chain("o", "g", 1, 10), chain("n", "o2", 3, 9, bonus=5)
+    for block in old:
+        await transport.send(producer.add_block(block))
+        for id_ in block.sub_batches.values():
+            await transport.send(producer.send_sub_batch(block.hash, id_))
+    reorg = producer.reorg(old[1].hash, 2, 100)
+    await transport.send(reorg.begin())
+    for block in new:
+        await transport.send({reorg.topic: reorg.add_block(block)})
+        for id_ in block.sub_batches.values():
+            await transport.send({reorg.topic: reorg.send_sub_batch(block.hash, id_)})
+    await transport.send({reorg.topic: reorg.complete()})
+    transport.close()
+
+    consumer, application = Consumer(reorg_threshold=4, checkpoint=GENESIS), Application(GENESIS_HASH)
+    async with transport.subscribe(["default", "ta", "tb", "tq"], {}) as receiver:
+        while deliveries := await receiver.receive_some():
+            for each in deliveries:
+                application.take(consumer.receive(each.key, each.value, each.source, each.offset))
+    (ancestor,) = consumer.feeds.channels
+    async with transport.subscribe([reorg_topic("default", ancestor)], {}) as receiver:
+        while deliveries := await receiver.receive_some():
+            for each in deliveries:
+                application.take(consumer.receive_reorg(ancestor, each.key, each.value, each.source, each.offset))
+    assert application.hashes == [GENESIS_HASH, *(block.hash for block in (*old[:2], *new))]
+    assert application.reverts == 1
 
 
 async def test_many_senders_at_once_share_the_file(tmp_path: Path) -> None:
