@@ -11,6 +11,7 @@ from stream_service.client.backoff import Reconnect
 from stream_service.client.client import StreamClient
 from stream_service.client.consumer import Consumer, PartitionedConsumer
 from stream_service.client.consumption import Positions
+from stream_service.client.correspondent import Correspondent
 from stream_service.client.errors import (
     ClientClosed,
     ClientError,
@@ -26,6 +27,7 @@ from stream_service.client.errors import (
     UnexpectedAnswer,
 )
 from stream_service.client.follower import Follower
+from stream_service.client.letters import Letter
 from stream_service.client.publisher import PartitionedPublisher, Publisher
 from stream_service.client.reader import Page
 from stream_service.client.requests import Push
@@ -46,12 +48,14 @@ __all__ = [
     "ClientError",
     "ConnectionLost",
     "Consumer",
+    "Correspondent",
     "Follower",
     "FromEnd",
     "FromIndex",
     "FromTime",
     "Header",
     "LeaseLost",
+    "Letter",
     "Membership",
     "NodeUnreachable",
     "Page",

@@ -22,6 +22,7 @@ from ockam.address import Route
 from ockam.protocol import Protocol
 from stream_service.client import client as async_form
 from stream_service.client.backoff import Reconnect
+from stream_service.client.blocking_correspondent import Correspondent
 from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.blocking_streams import PartitionedStream, Stream
 from stream_service.client.core import ClientCore, CoreStatistics
@@ -82,6 +83,10 @@ class StreamClient:
     def get_stream(self, name: str) -> PartitionedStream:
         """As `find_stream`. Raises StreamNotFound."""
         return PartitionedStream(drive(self.inner.get_stream(name)))
+
+    def correspondent(self, inbox: str | None = None) -> Correspondent:
+        """A party of two-way messaging, whose answers come to that stream; a generated one where none is named."""
+        return Correspondent(drive(self.inner.correspondent(inbox)))
 
     def list_streams(self, prefix: str = "", *, page_streams: int = async_form.LIST_PAGE) -> Iterator[StreamInfo]:
         """The stream-partitions whose name begins so, by name and partition, taken in pages."""

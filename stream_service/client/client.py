@@ -8,6 +8,7 @@ from typing import TypeVar
 from ockam.address import Route
 from ockam.protocol import Protocol
 from stream_service.client.core import CoreStatistics
+from stream_service.client.correspondent import Correspondent
 from stream_service.client.errors import ClientError, StreamNotFound, UnexpectedAnswer
 from stream_service.client.iteration import Listing
 from stream_service.client.payloads import answer_of
@@ -60,6 +61,10 @@ class StreamClient:
         if found is None:
             raise StreamNotFound(f"{self.address} has no stream {name!r}")
         return found
+
+    async def correspondent(self, inbox: str | None = None) -> Correspondent:
+        """A party of two-way messaging, whose answers come to that stream; a generated one where none is named."""
+        return Correspondent(self, await self.create(inbox))
 
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> Listing[StreamInfo]:
         """The stream-partitions whose name begins so, by name and partition, taken in pages."""

@@ -1,0 +1,122 @@
+"""Goal: letters are the Elixir workers' bytes, and find their way there and back. Method: the worked example of
+facts/ockam.md §6.3, any bytes, and conversations against a real server through every shell.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index_service.client_blocking import SavedIndexes
+from ockam.address import Address, local
+from stream_service.client import NEW, RequestTimeout, UnexpectedAnswer, blocking
+from stream_service.client.letters import Letter, decode_letter, encode_letter
+from tests.client.shells import Tools, World
+
+ECHOER, ME = local("echoer"), local("me")
+
+EXAMPLE = (
+    b"\x0aping_topic"
+    b"\x22"
+    b"\x01"
+    b"\x01\x00\x06echoer"
+    b"\x01\x00\x02me"
+    b"\x12hello over streams"
+)  # fmt: skip
+
+addresses = st.builds(Address, st.integers(0, 255), st.binary(max_size=20))
+routes = st.lists(addresses, max_size=4).map(tuple)
+letters = st.builds(Letter, routes, routes, st.binary(max_size=300), st.text(max_size=20))
+
+
+def test_the_worked_example() -> None:
+    letter = Letter((ECHOER,), (ME,), b"hello over streams", "ping_topic")
+    assert encode_letter(letter) == EXAMPLE
+    assert decode_letter(EXAMPLE) == letter
+
+
+@given(letters)
+def test_every_letter_comes_back(letter: Letter) -> None:
+    assert decode_letter(encode_letter(letter)) == letter
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.builds(lambda at, new: EXAMPLE[:at] + new, st.integers(0, len(EXAMPLE)), st.binary(max_size=3)),
+    )
+)
+def test_other_bytes_are_no_letter_or_one_that_is_written_so(data: bytes) -> None:
+    try:
+        letter = decode_letter(data)
+    except UnexpectedAnswer:
+        return
+    assert decode_letter(encode_letter(letter)) == letter
+
+
+@contextmanager
+def echoer(address: str, name: str, letters_max: int) -> Iterator[None]:
+    """Somebody else, who answers that many letters of the stream `name`, each once, and resumes where it stopped."""
+
+    def answer() -> None:
+        with blocking.connect(address) as client:
+            me = client.correspondent(name)
+            with me.inbox.consumer(SavedIndexes(client, "echoer")) as consumer:
+                for number, letter in enumerate(me.letters(consumer.messages()), start=1):
+                    if letter.onward_route == (ECHOER,):
+                        me.reply(letter, letter.payload.upper(), return_route=(ECHOER,))
+                    if number == letters_max:
+                        return
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_a_request_gets_its_answer(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            me = await client.correspondent()
+            for payload in (b"hello", b"again"):
+                answer = await me.request(world.name, (ECHOER,), payload)
+                assert (answer.payload, answer.return_route, answer.return_stream) == (
+                    payload.upper(),
+                    (ECHOER,),
+                    world.name,
+                )
+            # An answer that comes too late, and what is no letter at all, is passed over.
+            with pytest.raises(RequestTimeout):
+                await me.request(world.name, (local("nobody"),), b"ignored", timeout_s=0.05)
+            await me.inbox.push(b"\xff no letter")
+            await me.send(me.inbox.name, (local("stranger"),), b"nobody waits")
+            assert (await me.request(world.name, (ECHOER,), b"more")).payload == b"MORE"
+            assert me.strays == 2
+
+    with echoer(world.address, world.name, 4):
+        world.run(scenario)
+
+
+def test_letters_wait_for_who_is_away(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            me = await client.correspondent(world.name + " mine")
+            for number in range(3):
+                await me.send(world.name, (ECHOER,), b"letter %d" % number, return_route=(ME,))
+            with echoer(world.address, world.name, 3):
+                pass
+            positions = tools.saved_indexes(client, "me")
+            async with me.inbox.consumer(positions) as consumer:
+                answers = [letter async for letter in me.letters(consumer.messages(stop_at_end=True))]
+            assert answers == [Letter((ME,), (ECHOER,), b"LETTER %d" % number, world.name) for number in range(3)]
+            stray = me.letters(me.inbox.follow(NEW, stop_at_end=True))
+            assert [letter async for letter in stray] == []
+            with pytest.raises(ValueError, match="names no stream"):
+                await me.reply(Letter((), (), b"", ""), b"")
+
+    world.run(scenario)
