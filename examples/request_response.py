@@ -1,0 +1,38 @@
+"""Ask a service that is reached by streams alone: a request goes into its stream, the answer comes into one's own.
+
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/request_response.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+from index_service.client import SavedIndexes
+from ockam.address import local
+from stream_service.client import StreamClient, connect
+
+ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
+SHOUTER = "examples.shouter"
+
+
+async def shout(client: StreamClient) -> None:
+    """The service. It may be away while it is asked; then it answers when it is back, from its saved position on."""
+    me = await client.correspondent(SHOUTER)
+    async with me.inbox.consumer(SavedIndexes(client, SHOUTER)) as requests:
+        async for letter in me.letters(requests.messages()):
+            await me.reply(letter, letter.payload.upper())
+
+
+async def main() -> None:
+    async with connect(ADDRESS) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(shout, client)
+        me = await client.correspondent()
+        for question in (b"is anybody there?", b"thank you"):
+            answer = await me.request(SHOUTER, (local("shouter"),), question)
+            print(f"{question.decode()} -> {answer.payload.decode()}")
+        nursery.cancel_scope.cancel()
+
+
+trio.run(main)
