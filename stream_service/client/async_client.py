@@ -137,6 +137,7 @@ class AsyncShell:
         await anyio.lowlevel.checkpoint()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
+        self.core.link.check_open()
         scope = anyio.CancelScope()
 
         async def call() -> None:

@@ -111,6 +111,7 @@ class BlockingShell:
             self._turn(0.0)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
+        self.core.link.check_open()
         timer = _Timer(self.now_s() + delay_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer.cancel

@@ -193,7 +193,7 @@ class ClientCore:
         """Partitions that are known to exist, by their names alone (`names.stream_address`); nothing is created."""
         self.link.check_open()
         ports = [self._port(name, partition) for partition in partitions]
-        self._open_ports([(port, self._named_route(port)) for port in ports if port.route is None])
+        self._open_ports([(port, self._named_route(port)) for port in ports if not (port.route or port.stream.creates)])
         return ports
 
     def drop(self, port: Port) -> None:

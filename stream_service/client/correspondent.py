@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 class Correspondent:
-    """One party, whose answers come to the stream `inbox`. Made by `StreamClient.correspondent`.
-
-    strays: messages of the inbox that were no letters, or answers that nobody waited for (any more).
-    """
+    """One party, whose answers come to the stream `inbox`. Made by `StreamClient.correspondent`."""
 
     def __init__(self, client: StreamClient, inbox: Stream) -> None:
         self._client = client

@@ -1,8 +1,8 @@
 """Pulls one stream-partition page by page, one page ahead of who reads it. It waits for nothing itself.
 
 Pages come by `node/stream_pull/1`, which the node holds until there is something (a long poll). A node that answers
-it with `error`, and has never answered it otherwise, is asked by the specification's `stream_pull`, again and again
-after a delay; then messages have no time, key or headers.
+it with `error`, and has never answered it otherwise, is asked by the specification's `stream_pull`; then messages have
+no time, key or headers. Where an empty answer was not held, by whichever pull, the next one is asked for after a delay.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Reader:
         self._on_page = on_page
         self._idle_delay_s = idle_delay_s
         self._plain = self._idle = self._stopped = False
+        self._asked_s = 0.0
         self._call: Call | None = None
         self._page: Page | None = None
         self._error: ClientError | None = None
@@ -81,14 +82,14 @@ class Reader:
         """Have one page on its way; safe to repeat."""
         if self._stopped or self._call is not None or self._page is not None or self._error is not None:
             return
-        if self._idle:
-            self._idle = False
-            if self._cancel is None:
-                self._cancel = self._session.shell.call_later(self._idle_delay_s, self._ask_later)
-            return
         if self._cancel is not None:
             return
         try:
+            if self._idle and self.waits:
+                self._idle = False
+                self._cancel = self._session.shell.call_later(self._idle_delay_s, self._ask_later)
+                return
+            self._asked_s = self._session.shell.now_s()
             self._call = self._pull()
         except ClientError as error:
             self._error = error
@@ -142,7 +143,7 @@ class Reader:
         else:
             self._session.has_rich_pull |= not self._plain
             self._start = FromIndex(self._page.resume_index)
-            self._idle = self._plain and not self._page.messages
+            self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
         self._on_page(self)
 
     def _may_be_unknown(self) -> bool:

@@ -43,7 +43,10 @@ class Shell(Protocol):
         ...
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after that delay, or later where nobody waits for anything; what is returned prevents it."""
+        """Call back after that delay, or later where nobody waits for anything; what is returned prevents it.
+
+        Raises what ended the client.
+        """
         ...
 
     def now_s(self) -> float:
