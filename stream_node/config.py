@@ -6,13 +6,22 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import platformdirs
 
+from index_service.limits import LEASE_LIMITS
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
+"""A time that must pass; of at most a year, since nobody means more, and clocks and databases end somewhere."""
+
+Delay: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=366 * 86_400)]
+LeaseTime: TypeAlias = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 ENVIRONMENT_PREFIX = "STREAM_NODE_"
 APPLICATION = "stream-node"
@@ -31,6 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_age_s, retention_messages, retention_bytes: what each stream-partition keeps at most, where it has no
     retention of its own; None keeps everything. retention_interval_s: between two rounds over all streams.
     free_disk_bytes_min: with less free on the disk, pushes are refused, so that deleting still works.
+    lease_ttl_s: how long a consumer that shares a stream keeps its partitions after it was last heard.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
     """
 
@@ -39,21 +49,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_forward: tuple[str, ...] = ()
     service_addresses: tuple[str, ...] = ("stream_service", "stream", "stream_kafka")
     index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")
-    header_timeout_s: float = 5.0
-    frame_timeout_s: float = 30.0
-    send_timeout_s: float = 30.0
-    idle_timeout_s: float | None = None
-    connections_max: int = 10_000
-    streams_max: int = 100_000
-    partitions_max: int = 4_096
-    pull_bytes_max: int = 1024 * 1024
-    retention_age_s: int | None = None
-    retention_messages: int | None = None
-    retention_bytes: int | None = None
-    retention_interval_s: float = 5.0
-    free_disk_bytes_min: int = 64 * 1024 * 1024
-    error_delay_s: float = 1.0
-    drain_timeout_s: float = 10.0
+    header_timeout_s: Seconds = 5.0
+    frame_timeout_s: Seconds = 30.0
+    send_timeout_s: Seconds = 30.0
+    idle_timeout_s: Seconds | None = None
+    connections_max: Count = 10_000
+    streams_max: Count = 100_000
+    partitions_max: Count = 4_096
+    pull_bytes_max: Count = 1024 * 1024
+    retention_age_s: Amount | None = None
+    retention_messages: Amount | None = None
+    retention_bytes: Amount | None = None
+    retention_interval_s: Seconds = 5.0
+    free_disk_bytes_min: Amount = 64 * 1024 * 1024
+    lease_ttl_s: LeaseTime = LEASE_LIMITS.ttl_s
+    error_delay_s: Delay = 1.0
+    drain_timeout_s: Delay = 10.0
     log_level: str = "info"
 
 

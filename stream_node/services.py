@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from index_service.limits import LeaseLimits
 from index_service.worker import IndexService, IndexStatistics
 from ockam.node import Node
 from storage.contract import Operation
@@ -97,7 +98,7 @@ class Services:
             new_id=new_id,
             default_retention=_default_retention(config),
         )
-        self._index = IndexService(storage, now_us)
+        self._index = IndexService(storage, now_us, lease_limits=LeaseLimits(ttl_s=config.lease_ttl_s))
 
     def start(self, stored: list[StoredStream]) -> None:
         """Serve the streams that are stored, and whatever is created from now on."""

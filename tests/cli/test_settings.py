@@ -52,6 +52,11 @@ def test_right_settings_are_counted(command: CommandLine, monkeypatch: pytest.Mo
         ("logging = 1", "unknown setting 'logging' in "),
         ("partitions_max = 'many'", "partitions_max in "),
         ("= 3", "is not TOML"),
+        ("lease_ttl_s = 0", "lease_ttl_s in "),
+        ("retention_interval_s = 0", "Expected `float` > 0.0"),
+        ("frame_timeout_s = inf", "frame_timeout_s in "),
+        ("connections_max = 0", "Expected `int` >= 1"),
+        ("retention_bytes = -1", "Expected `int` >= 0"),
         (None, "cannot read the configuration"),
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from index_service.extensions import LEASE, LeaseRequest
 from index_service.protocol import (
     INDEX,
     INDEX_PARTITIONED,
@@ -193,3 +194,13 @@ async def test_names_of_the_longest_length_are_kept_whole(tmp_path: Path) -> Non
         await peer.save_index(client_id, stream_name, INDEX_MAX)
         assert await peer.get_index(client_id, stream_name) == INDEX_MAX
         assert await peer.get_index(client_id, stream_name[:-1]) == 0
+
+
+async def test_leases_last_as_long_as_the_setting_says(tmp_path: Path) -> None:
+    """Goal: `lease_ttl_s` reaches the leases that are given. Method: a whole server with it; the answer names it."""
+    request = LeaseRequest(1, "client", "stream", "member", 2, [], False)
+    async with served(tmp_path, lease_ttl_s=0.5) as server:
+        peer = await server.peer()
+        answer = await peer.ask(INDEX_SERVICE, LEASE.encode_request(request))
+        terms = LEASE.decode_response(answer.payload)
+    assert (terms.ttl_ms, [lease.partition for lease in terms.leases]) == (500, [0, 1])
