@@ -1,0 +1,160 @@
+"""What the parts of a block node tell each other through the messaging facility: items of blocks, and notifications.
+
+They are values; who sends and who gets them is the facility's and the plugins' business.
+
+Of one block, in order: `BlockBegun`, `ItemsReceived`…, then `BlockEnded` or `BlockDropped`; never two blocks at once.
+A block that was dropped may begin again, under another attempt. After `BlockEnded` exactly one
+`VerificationNotification` of that attempt follows, and after a success exactly one `PersistedNotification`, unless a
+`NodeFailed` comes between.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+EVENT_OVERHEAD_BYTES = 128
+"""What an event counts for in a queue beside the items in it."""
+ITEM_OVERHEAD_BYTES = 64
+"""What an item costs in memory beside its bytes, so that a million empty ones count as what they take."""
+
+
+class Source(enum.Enum):
+    """Where a block came from."""
+
+    PUBLISHER = "publisher"
+    BACKFILL = "backfill"
+    HISTORY = "history"
+
+
+class BlockBegun(msgspec.Struct, frozen=True):
+    """A block is about to come from a publisher. attempt: rises with every `BlockBegun`, of whichever block."""
+
+    block_number: int
+    attempt: int
+    source: Source = Source.PUBLISHER
+
+
+class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
+    """Whole items of the block that has begun, each a serialized `BlockItem`; the first of all is the header."""
+
+    block_number: int
+    attempt: int
+    items: list[bytes]
+    size_bytes: int
+
+
+class BlockEnded(msgspec.Struct, frozen=True):
+    """All items of the block have come; it is to be verified."""
+
+    block_number: int
+    attempt: int
+
+
+class BlockDropped(msgspec.Struct, frozen=True):
+    """The rest of the block does not come; forget what came. reason: for people."""
+
+    block_number: int
+    attempt: int
+    reason: str
+
+
+ItemEvent: TypeAlias = BlockBegun | ItemsReceived | BlockEnded | BlockDropped
+
+
+class VerificationNotification(msgspec.Struct, frozen=True):
+    """A block was verified, or was not.
+
+    Successes above the last verified block come in the order of block numbers. attempt: 0 where the block did not come
+    as items (backfill). root: 48 bytes where it is known. failure: a stable word for what was wrong; None in a success.
+    informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
+    """
+
+    block_number: int
+    attempt: int
+    source: Source
+    success: bool
+    root: bytes = b""
+    failure: str | None = None
+    informational: bool = False
+    reason: str = ""
+
+
+class PersistedNotification(msgspec.Struct, frozen=True):
+    """A verified block is on disk, synced; or could not be stored.
+
+    Blocks are stored in the order in which they were verified. After a failure nothing above that block is stored until
+    the block itself is verified anew and stored, so that what is stored has no hole at its end. To store a block again
+    that is stored with the same root succeeds.
+    """
+
+    block_number: int
+    succeeded: bool
+    source: Source
+    reason: str = ""
+
+
+class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
+    """A whole block from another node; it is to be verified like any other."""
+
+    block_number: int
+    items: list[bytes]
+    size_bytes: int
+    source: Source = Source.BACKFILL
+
+
+class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
+    """A publisher has this block, and the node lacks it and others before it: catch up."""
+
+    block_number: int
+
+
+class CatchUpStalled(msgspec.Struct, frozen=True):
+    """The block that publishers offer does not come closer. contacts: how often one offered while nothing changed."""
+
+    target_block: int
+    last_block: int | None
+    contacts: int
+
+
+class PublisherChange(enum.Enum):
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+
+
+class PublisherStatus(msgspec.Struct, frozen=True):
+    """A publisher came or went. active: how many there are now; with 0 the last source has ended."""
+
+    change: PublisherChange
+    active: int
+
+
+class NodeFailed(msgspec.Struct, frozen=True):
+    """The node cannot go on as it is. What was not persisted is forgotten; every stream, in and out, ends.
+
+    persistence: that storing failed. Whoever holds something of blocks under way drops it and awaits new ones.
+    """
+
+    reason: str
+    persistence: bool = False
+
+
+Notification: TypeAlias = (
+    VerificationNotification
+    | PersistedNotification
+    | BackfilledBlockNotification
+    | NewestBlockKnownToNetwork
+    | CatchUpStalled
+    | PublisherStatus
+    | NodeFailed
+)
+Event: TypeAlias = ItemEvent | Notification
+
+
+def event_bytes(event: Event) -> int:
+    """What an event counts for in a queue."""
+    if isinstance(event, ItemsReceived | BackfilledBlockNotification):
+        return event.size_bytes + ITEM_OVERHEAD_BYTES * len(event.items) + EVENT_OVERHEAD_BYTES
+    return EVENT_OVERHEAD_BYTES

@@ -1,0 +1,178 @@
+"""The messages of `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md §1.3).
+
+A block item is bytes here, one serialized `BlockItem`; what is inside is `block_node.blocks`' business. The protocols
+that read are in `block_node.protocol_reading`. Who sends what when is the workers' business.
+
+An item may be larger than a frame: `continued` says that the last item of a message goes on in the first one of the
+next message.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, TypeAlias, cast
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol
+
+
+# type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
+class PublisherEndCode(enum.IntEnum):
+    """Why a publisher ends its stream; the numbers of the real `EndStream.Code`."""
+
+    UNKNOWN = 0
+    RESET = 1
+    TIMEOUT = 2
+    ERROR = 3
+    TOO_FAR_BEHIND = 4
+
+
+# type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
+#   PERSISTENCE_FAILED }
+class PublishStatus(enum.IntEnum):
+    """Why the node ends a publisher's stream; the numbers of the real `EndOfStream.Code`."""
+
+    UNKNOWN = 0
+    SUCCESS = 1
+    INVALID_REQUEST = 2
+    ERROR = 3
+    TIMEOUT = 4
+    DUPLICATE_BLOCK = 5
+    BAD_BLOCK_PROOF = 6
+    PERSISTENCE_FAILED = 7
+
+
+# type OpenSession struct { token: data }
+class OpenSession(msgspec.Struct, frozen=True):
+    """To the service's address; the session answers from an address of its own, and gets all that follows.
+
+    token: the publisher's choice, at most 64 bytes. An open that comes twice is answered twice by one session.
+    """
+
+    token: bytes
+
+
+# type BlockItems struct { sequence: uint  items: list<data>  continued: bool }
+class BlockItems(msgspec.Struct, frozen=True, gc=False):
+    """Items of one block, at least one. The first item of a block is its header, and begins its message.
+
+    sequence: from 0, one more with every message of the session, so that a lost one is noticed.
+    """
+
+    sequence: bare.UInt
+    items: list[bytes]
+    continued: bool = False
+
+
+# type EndOfBlock struct { sequence: uint  block_number: uint }
+class EndOfBlock(msgspec.Struct, frozen=True):
+    """All items of the block have been sent. Without it a block is never verified."""
+
+    sequence: bare.UInt
+    block_number: bare.U64
+
+
+# type EndStream struct { sequence: uint  code: PublisherEndCode  earliest_block: optional<u64>
+#   latest_block: optional<u64> }
+class EndStream(msgspec.Struct, frozen=True):
+    """The publisher ends its stream. The blocks that it can still send are earliest to latest, where it says so."""
+
+    sequence: bare.UInt
+    code: PublisherEndCode
+    earliest_block: bare.U64 | None = None
+    latest_block: bare.U64 | None = None
+
+
+# type PublishRequest union { OpenSession = 0 | BlockItems = 1 | EndOfBlock = 2 | EndStream = 3 }
+PublishRequest: TypeAlias = OpenSession | BlockItems | EndOfBlock | EndStream
+_PublishRequest: TypeAlias = Annotated[
+    OpenSession | BlockItems | EndOfBlock | EndStream,
+    bare.Union({0: OpenSession, 1: BlockItems, 2: EndOfBlock, 3: EndStream}),
+]
+
+
+# type SessionOpened struct { token: data  last_block: optional<u64>  next_block: u64 }
+class SessionOpened(msgspec.Struct, frozen=True):
+    """last_block: the last known verified block, which is also durable. next_block: the lowest that nobody sends."""
+
+    token: bytes
+    last_block: bare.U64 | None
+    next_block: bare.U64
+
+
+# type Acknowledgement struct { block_number: u64 }
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """This block and all before it are verified and on disk, synced."""
+
+    block_number: bare.U64
+
+
+# type DuplicateBlock struct { block_number: u64  last_block: u64 }
+class DuplicateBlock(msgspec.Struct, frozen=True):
+    """The offered block is not above the last known verified one. The stream stays open; go on behind `last_block`."""
+
+    block_number: bare.U64
+    last_block: bare.U64
+
+
+# type Behind struct { block_number: u64  last_block: optional<u64>  next_block: u64 }
+class Behind(msgspec.Struct, frozen=True):
+    """The offered block is above what the node can take. The stream stays open; go on with `next_block`.
+
+    last_block: the last known verified block. Who cannot go back so far ends the stream with TOO_FAR_BEHIND.
+    """
+
+    block_number: bare.U64
+    last_block: bare.U64 | None
+    next_block: bare.U64
+
+
+# type SkipBlock struct { block_number: u64 }
+class SkipBlock(msgspec.Struct, frozen=True):
+    """Somebody else sends the offered block, or the node has it by now. The stream stays open; go on with the next."""
+
+    block_number: bare.U64
+
+
+# type ResendBlock struct { block_number: u64 }
+class ResendBlock(msgspec.Struct, frozen=True):
+    """The node lacks this block: go on with it, and with those behind it. It may come at any time."""
+
+    block_number: bare.U64
+
+
+# type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
+class StreamEnded(msgspec.Struct, frozen=True):
+    """The node has ended the stream; open another session. block_number: the block that it is about, where it is."""
+
+    status: PublishStatus
+    last_block: bare.U64 | None
+    block_number: bare.U64 | None
+    reason: str
+
+
+# type PublishResponse union { SessionOpened = 0 | Acknowledgement = 1 | DuplicateBlock = 2 | Behind = 3 | SkipBlock = 4
+#   | ResendBlock = 5 | StreamEnded = 6 }
+PublishResponse: TypeAlias = (
+    SessionOpened | Acknowledgement | DuplicateBlock | Behind | SkipBlock | ResendBlock | StreamEnded
+)
+_PublishResponse: TypeAlias = Annotated[
+    SessionOpened | Acknowledgement | DuplicateBlock | Behind | SkipBlock | ResendBlock | StreamEnded,
+    bare.Union(
+        {
+            0: SessionOpened,
+            1: Acknowledgement,
+            2: DuplicateBlock,
+            3: Behind,
+            4: SkipBlock,
+            5: ResendBlock,
+            6: StreamEnded,
+        }
+    ),
+]
+
+PUBLISH = Protocol(
+    "block_publish", cast("type[PublishRequest]", _PublishRequest), cast("type[PublishResponse]", _PublishResponse)
+)
