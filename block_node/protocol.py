@@ -3,8 +3,7 @@
 A block item is bytes here, one serialized `BlockItem`; what is inside is `block_node.blocks`' business. The protocols
 that read are in `block_node.protocol_reading`. Who sends what when is the workers' business.
 
-An item may be larger than a frame: `continued` says that the last item of a message goes on in the first one of the
-next message.
+An item may be larger than a frame: then it goes in messages that have one piece of it each (`Piece`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,16 @@ import msgspec
 
 import bare
 from ockam.protocol import Protocol
+
+
+# type Piece enum { WHOLE FIRST MIDDLE LAST }
+class Piece(enum.IntEnum):
+    """What a message with items has: whole items, or the first, a middle or the last piece of one, and nothing else."""
+
+    WHOLE = 0
+    FIRST = 1
+    MIDDLE = 2
+    LAST = 3
 
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
@@ -54,7 +63,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     token: bytes
 
 
-# type BlockItems struct { sequence: uint  items: list<data>  continued: bool }
+# type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
     """Items of one block, at least one. The first item of a block is its header, and begins its message.
 
@@ -63,7 +72,7 @@ class BlockItems(msgspec.Struct, frozen=True, gc=False):
 
     sequence: bare.UInt
     items: list[bytes]
-    continued: bool = False
+    piece: Piece = Piece.WHOLE
 
 
 # type EndOfBlock struct { sequence: uint  block_number: uint }

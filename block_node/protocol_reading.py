@@ -3,8 +3,7 @@
 They carry what the real block node's services carry (facts/block_node.md §1.4 to §1.6), as routed BARE messages; the
 publishers' protocol is `block_node.protocol`. Who sends what when is the workers' business.
 
-An item may be larger than a frame: `continued` says that the last item of a message goes on in the first one of the
-next message.
+An item may be larger than a frame: then it goes in messages that have one piece of it each (`block_node.protocol.Piece`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Annotated, TypeAlias, cast
 import msgspec
 
 import bare
+from block_node.protocol import Piece
 from ockam.protocol import Protocol
 
 # --- block_subscribe ------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 # type SubscribedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  items: list<data>
-#   continued: bool }
+#   piece: Piece }
 class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
     """Items of a block, from its header on. sequence: from 0, one more with every message of the subscription.
 
@@ -99,7 +99,7 @@ class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
     block_number: bare.U64
     verified: bool
     items: list[bytes]
-    continued: bool
+    piece: Piece
 
 
 # type SubscribedBlockEnd struct { request_id: uint  sequence: uint  block_number: u64  root: data }

@@ -15,8 +15,8 @@ from ockam.protocol import Protocol, ProtocolError
 
 REQUESTS: list[tuple[Protocol[Any, Any], Any]] = [
     (p.PUBLISH, p.OpenSession(b"token")),
-    (p.PUBLISH, p.BlockItems(0, [b"header", b""], False)),
-    (p.PUBLISH, p.BlockItems(1, [b"beginning of an item"], True)),
+    (p.PUBLISH, p.BlockItems(0, [b"header", b""])),
+    (p.PUBLISH, p.BlockItems(1, [b"beginning of an item"], p.Piece.FIRST)),
     (p.PUBLISH, p.EndOfBlock(2, 2**64 - 1)),
     (p.PUBLISH, p.EndStream(3, p.PublisherEndCode.TOO_FAR_BEHIND, 5, 9)),
     (p.PUBLISH, p.EndStream(3, p.PublisherEndCode.RESET)),
@@ -36,7 +36,7 @@ RESPONSES: list[tuple[Protocol[Any, Any], Any]] = [
     (p.PUBLISH, p.ResendBlock(9)),
     (p.PUBLISH, p.StreamEnded(p.PublishStatus.BAD_BLOCK_PROOF, 3, 4, "no")),
     (r.SUBSCRIBE, r.Subscribed(1)),
-    (r.SUBSCRIBE, r.SubscribedItems(1, 0, 7, True, [b"item"], False)),
+    (r.SUBSCRIBE, r.SubscribedItems(1, 0, 7, True, [b"item"], p.Piece.LAST)),
     (r.SUBSCRIBE, r.SubscribedBlockEnd(1, 1, 7, bytes(48))),
     (r.SUBSCRIBE, r.SubscribedBlockWithdrawn(1, 2, 8)),
     (r.SUBSCRIBE, r.SubscriptionEnded(1, 3, r.SubscribeStatus.SOURCE_ERROR, "gone")),
