@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from block_node.protocol import Piece
+
 EVENT_OVERHEAD_BYTES = 128
 """What an event counts for in a queue beside the items in it."""
 ITEM_OVERHEAD_BYTES = 64
@@ -38,12 +40,16 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
-    """Whole items of the block that has begun, each a serialized `BlockItem`; the first of all is the header."""
+    """Items of the block that has begun, each a serialized `BlockItem`; the first of all is the header, which is whole.
+
+    piece: an item larger than a frame comes in pieces, one an event, so that nobody has to hold it.
+    """
 
     block_number: int
     attempt: int
     items: list[bytes]
     size_bytes: int
+    piece: Piece = Piece.WHOLE
 
 
 class BlockEnded(msgspec.Struct, frozen=True):
@@ -68,7 +74,8 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     """A block was verified, or was not.
 
     Successes above the last verified block come in the order of block numbers. attempt: 0 where the block did not come
-    as items (backfill). root: 48 bytes where it is known. failure: a stable word for what was wrong; None in a success.
+    as items (backfill). root: 48 bytes where it is known. chain: where the chain stands behind this block, to be stored
+    with it (`block_node.blocks.chain.ChainState.encode`). failure: a stable word for what was wrong; None in a success.
     informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
     """
 
@@ -77,6 +84,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     source: Source
     success: bool
     root: bytes = b""
+    chain: bytes = b""
     failure: str | None = None
     informational: bool = False
     reason: str = ""

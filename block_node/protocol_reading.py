@@ -3,7 +3,8 @@
 They carry what the real block node's services carry (facts/block_node.md §1.4 to §1.6), as routed BARE messages; the
 publishers' protocol is `block_node.protocol`. Who sends what when is the workers' business.
 
-An item may be larger than a frame: then it goes in messages that have one piece of it each (`block_node.protocol.Piece`).
+An item may be larger than a frame: then it goes in messages that have one piece of it each, see
+`block_node.protocol.Piece`.
 """
 
 from __future__ import annotations
