@@ -20,7 +20,7 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 INSTALLED_AS: dict[str, str] = {}
 
 # Packages that run with an extra installed.
-EXTRA_OF = {"spark_export": "spark"}
+EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # What is not in the locks, and why.
 NOT_LOCKED = {

@@ -1,0 +1,46 @@
+"""Streams of a stream node in Apache Spark: a source and a sink, `format("stream_node")`, and a session to use them in.
+
+    from spark_export import open_session
+
+    spark = open_session()                                        # embedded: local[*,4], silent, loopback only
+    batch = spark.read.format("stream_node").option("subscribe", "orders").load()
+    rows = spark.readStream.format("stream_node").option("subscribe", "orders").load()
+    frame.write.format("stream_node").mode("append").option("stream", "copy").save()
+
+- `open_session(master="local[*,4]", *, remote=None, name=…, config=None, aot_cache=None)` gives a SparkSession with the
+  source registered; `stop()` it at the end.
+- `register(spark)` teaches a session made elsewhere; nothing of ours has to be on its workers but pyarrow. Where this
+  project is installed on driver and workers, Spark finds the source by itself (`pyspark_stream_node`).
+- Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`, and by
+  option `headers`. All options are in `spark_export.source.StreamNodeSource`.
+- Offsets of a streaming query are `{"orders": {"0": 17, "1": 4}}`: the next index to read of each partition.
+
+For a program that reads without Spark's source (an exporter whose tasks write files):
+`spark_export.options.read_options`, `spark_export.catalog.find_catalog` and `selected` (what there is), `spark_export.plan.split` (ranges), and
+`spark_export.range_reader.RangeReader(range, options).batches()` (record batches of `schema.arrow_schema`, each
+range proven complete at its end).
+
+This package is not imported by the node. Nothing is imported with it, so that asking for its name costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_export.registration import register
+    from spark_export.session import open_session
+
+__all__ = ["open_session", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "register":
+        from spark_export.registration import register
+
+        return register
+    if name == "open_session":
+        from spark_export.session import open_session
+
+        return open_session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

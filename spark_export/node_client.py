@@ -1,0 +1,242 @@
+"""One connection to a node as a Spark worker needs it: ask, and take answers in any order. It retries nothing.
+
+Plain sockets and the standard library only, for the reason given in `spark_export.node_wire`. Programs that have the
+project installed use `stream_service.client`, which also reconnects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, RequestRefused, StreamMissing
+from spark_export.node_wire import (
+    FRAME_BYTES_MAX,
+    HELLO,
+    Answer,
+    BareReader,
+    StoredPage,
+    StreamEnds,
+    data,
+    frame,
+    optional,
+    payload,
+    read_frame,
+    read_page,
+    read_stream_info,
+    stream_address,
+    text,
+    u64,
+    uint,
+)
+
+CONNECT_TIMEOUT_S = 10.0
+RECEIVE_BUFFER_BYTES = 256 * 1024
+LIST_PAGE = 1_000
+PULL_PAGE_MESSAGES = 1_000
+
+
+def resolve_endpoint(endpoint: str) -> str:
+    """`host:port`, also where it is to be found in the environment (`env:NAME`) or in a file (`file:PATH`).
+
+    Called where the connection is made, so that each executor takes its own; plans show the reference only.
+    Raises OptionError.
+    """
+    kind, separator, place = endpoint.partition(":")
+    if kind == "env" and separator:
+        value = os.environ.get(place)
+        if not value:
+            raise OptionError(f"endpoint env:{place}: this process has no environment variable {place}")
+        return value.strip()
+    if kind == "file" and separator:
+        try:
+            with open(place, encoding="utf-8") as opened:
+                return opened.read().strip()
+        except OSError as error:
+            raise OptionError(f"endpoint file:{place}: {error}") from error
+    return endpoint
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """Host and port; an IPv6 host stands in brackets. Raises OptionError."""
+    host, separator, port = endpoint.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise OptionError(f"endpoint {endpoint!r}: write it as host:port, such as 127.0.0.1:4000")
+    return host.strip("[]"), int(port)
+
+
+class NodeConnection:
+    """A context manager. timeout_s: how long an answer may take. Raises NodeUnreachable where there is no node."""
+
+    def __init__(self, endpoint: str, timeout_s: float) -> None:
+        self.endpoint = resolve_endpoint(endpoint)
+        self._number = 0
+        try:
+            self._socket = socket.create_connection(split_endpoint(self.endpoint), min(timeout_s, CONNECT_TIMEOUT_S))
+        except OSError as error:
+            raise NodeUnreachable(
+                f"cannot reach a stream node at {self.endpoint}: {error}; set the option endpoint, and start the node"
+            ) from error
+        self._socket.settimeout(timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._incoming = io.BufferedReader(_Incoming(self._socket), RECEIVE_BUFFER_BYTES)
+        try:
+            self._send_bytes(HELLO)
+            if self._read(1) != HELLO:
+                raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def send(self, address: bytes, protocol: str, body: bytes) -> bytes:
+        """Send a request, and give the return address that its answer will come to. Raises ConnectionBroken."""
+        self._number += 1
+        return_address = b"spark-%d" % self._number
+        self._send_bytes(frame(address, return_address, payload(protocol, body)))
+        return return_address
+
+    def receive(self) -> Answer:
+        """The next answer, an `error` too. Raises ConnectionBroken, BadAnswer."""
+        while True:
+            (size,) = struct.unpack(">I", self._read(4))
+            if size > FRAME_BYTES_MAX:
+                raise BadAnswer(f"{self.endpoint} sends a frame of {size} bytes: it is no stream node")
+            answer = read_frame(self._read(size))
+            if answer is not None:
+                return answer
+
+    def ask(self, address: bytes, protocol: str, body: bytes) -> memoryview:
+        """The body of the one answer. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        wanted = self.send(address, protocol, body)
+        while True:
+            answer = self.receive()
+            if answer.return_address == wanted:
+                return body_of(answer, protocol)
+
+    def list_streams(self, prefix: str = "") -> Iterator[StreamEnds]:
+        """The stream-partitions whose name begins so, by name and partition."""
+        after: bytes | None = None
+        while True:
+            request = uint(1) + text(prefix) + optional(after) + uint(LIST_PAGE)
+            reader = BareReader(self.ask(b"stream_service", "node/stream_list/1", request))
+            reader.uint()
+            last: StreamEnds | None = None
+            for _ in range(reader.uint()):
+                last = read_stream_info(reader)
+                yield last
+            if not reader.is_there() or last is None:
+                return
+            after = text(last.stream) + uint(last.partition)
+
+    def list_partitions(self, stream: str) -> list[StreamEnds]:
+        """Every partition of one stream, in order; none where it does not exist."""
+        found = []
+        for each in self.list_streams(stream):
+            # Names that only begin so are sorted behind it.
+            if each.stream != stream:
+                break
+            found.append(each)
+        return found
+
+    def create_stream(self, stream: str, partitions: int) -> None:
+        """Make the partitions that are missing. Raises as `ask`."""
+        body = optional(text(stream)) + uint(partitions)
+        wanted = self.send(b"stream_service", "stream_create_partitioned", body)
+        made = 0
+        while made < partitions:
+            answer = self.receive()
+            if answer.return_address == wanted:
+                body_of(answer, "stream_create_partitioned")
+                made += 1
+
+    def pull(self, stream: str, partition: int, index: int, limit: int) -> StoredPage:
+        """Messages from `index` on, with all that is stored beside them; not below it. Raises StreamMissing."""
+        start = uint(0) + uint(index)
+        return self._pull(stream, partition, start, limit)
+
+    def index_at(self, stream: str, partition: int, time_us: int) -> int:
+        """The first message stored at that time or later; where the next one will be, if there is none."""
+        page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
+        return page.messages[0].index if page.messages else page.resume_index
+
+    def _pull(self, stream: str, partition: int, start: bytes, limit: int) -> StoredPage:
+        body = uint(1) + start + uint(limit) + uint(0)
+        return read_page(self.ask(stream_address(stream, partition), "node/stream_pull/1", body))
+
+    def _send_bytes(self, sent: bytes) -> None:
+        try:
+            self._socket.sendall(sent)
+        except OSError as error:
+            raise ConnectionBroken(f"the connection to {self.endpoint} broke while sending: {error}") from error
+
+    def _read(self, size: int) -> memoryview:
+        """Exactly so many bytes."""
+        taken = memoryview(bytearray(size))
+        at = 0
+        try:
+            while at < size:
+                count = self._incoming.readinto(taken[at:])
+                if not count:
+                    raise ConnectionBroken(f"{self.endpoint} ended the connection inside an answer")
+                at += count
+        except TimeoutError as error:
+            raise ConnectionBroken(
+                f"{self.endpoint} has not answered in {self._socket.gettimeout()} s: is the stream still there?"
+            ) from error
+        except OSError as error:
+            raise ConnectionBroken(f"the connection to {self.endpoint} broke: {error}") from error
+        return taken
+
+
+class _Incoming(io.RawIOBase):
+    """The receiving side of a socket as a raw file; unlike `socket.makefile` it can go on after a timeout."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        return self._connection.recv_into(buffer)
+
+
+def body_of(answer: Answer, protocol: str) -> memoryview:
+    """What an answer of that protocol holds. Raises RequestRefused, BadAnswer."""
+    if answer.protocol == "error":
+        raise RequestRefused(BareReader(answer.body).text())
+    if answer.protocol != protocol:
+        raise BadAnswer(f"an answer of {answer.protocol!r} to a request of {protocol!r}")
+    return answer.body
+
+
+def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
+    """A `node/stream_push/1` without a sequence, up to where the sequence would stand."""
+    listed = b"".join(text(name) + data(value) for name, value in headers)
+    return uint(request_id) + data(message) + optional(None if key is None else data(key)) + uint(len(headers)) + listed
+
+
+def require_partitions(found: list[StreamEnds], stream: str) -> list[StreamEnds]:
+    """The same, where there are any. Raises StreamMissing."""
+    if not found:
+        raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
+    return found

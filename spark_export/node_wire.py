@@ -1,0 +1,272 @@
+"""Frames and payloads as a Spark worker reads and writes them, bytes only. It opens no connection.
+
+A worker has nothing of this project installed (`spark_export.register` sends it these functions by value), so this is
+the few shapes of docs/wire.md that the source needs, on the standard library alone. `ockam`, `bare` and
+`stream_service` are the whole; tests/spark_export/test_node_wire.py holds this to them, byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+from spark_export.errors import BadAnswer
+
+HELLO = b"\x01"
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+UINT_BYTES_MAX = 10
+ADDRESS_DIGITS = 24
+
+
+def stream_address(name: str, partition: int) -> bytes:
+    """The address of a stream's worker (docs/wire.md, "Names")."""
+    digest = hashlib.sha256(f"{name}\0{partition}".encode()).hexdigest()
+    return b"ST_S_" + digest[:ADDRESS_DIGITS].encode()
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key among so many (docs/wire.md, "Names")."""
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % partitions
+
+
+def uint(value: int) -> bytes:
+    """BARE uint: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def data(value: bytes) -> bytes:
+    """BARE data: size, then bytes."""
+    return uint(len(value)) + value
+
+
+def text(value: str) -> bytes:
+    return data(value.encode())
+
+
+def optional(value: bytes | None) -> bytes:
+    """BARE optional of what has been encoded already."""
+    return b"\x00" if value is None else b"\x01" + value
+
+
+def u64(value: int) -> bytes:
+    return struct.pack("<Q", value)
+
+
+def payload(protocol: str, body: bytes) -> bytes:
+    """The envelope of a request."""
+    return text(protocol) + data(body)
+
+
+def frame(address: bytes, return_address: bytes, body: bytes) -> bytes:
+    """One frame of the head framing, from one local address to another."""
+    message = b"\x84" + _route(address) + _route(return_address) + _cbor_bytes(body) + b"\xf6"
+    return struct.pack(">I", len(message)) + message
+
+
+def _route(address: bytes) -> bytes:
+    return b"\x81\x82\x00" + _cbor_bytes(address)
+
+
+def _cbor_bytes(value: bytes) -> bytes:
+    size = len(value)
+    if size < 24:
+        return bytes((0x40 | size,)) + value
+    for head, width in ((0x58, 1), (0x59, 2), (0x5A, 4)):
+        if size < 1 << 8 * width:
+            return bytes((head,)) + size.to_bytes(width, "big") + value
+    raise ValueError(f"a frame cannot carry {size} bytes")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came to one of our return addresses. body: what the envelope holds."""
+
+    return_address: bytes
+    protocol: str
+    body: memoryview
+
+
+def read_frame(message: memoryview) -> Answer | None:
+    """What a frame carries, its length taken off; None for a heartbeat. Raises BadAnswer."""
+    reader = CborReader(message)
+    reader.array(4)
+    onward = reader.route()
+    reader.route()
+    body = reader.bytes()
+    if not onward:
+        return None
+    envelope = BareReader(body)
+    protocol = envelope.text()
+    return Answer(bytes(onward[0]), protocol, envelope.data())
+
+
+class CborReader:
+    """Reads the shapes of a message of the head framing. Raises BadAnswer."""
+
+    def __init__(self, source: memoryview) -> None:
+        self._source = source
+        self._at = 0
+
+    def array(self, items: int) -> None:
+        if self._head(4) != items:
+            raise BadAnswer("a frame that is not a message of four parts: this is no stream node")
+
+    def route(self) -> list[memoryview]:
+        hops = []
+        for _ in range(self._head(4)):
+            self.array_of_two()
+            hops.append(self.bytes())
+        return hops
+
+    def array_of_two(self) -> None:
+        if self._head(4) != 2:
+            raise BadAnswer("an address that has not two parts: this is no stream node")
+        self._head(0)
+
+    def bytes(self) -> memoryview:
+        size = self._head(2)
+        self._at += size
+        if self._at > len(self._source):
+            raise BadAnswer("a frame that ends inside its message")
+        return self._source[self._at - size : self._at]
+
+    def _head(self, major: int) -> int:
+        if self._at >= len(self._source):
+            raise BadAnswer("a frame that ends inside its message")
+        first = self._source[self._at]
+        self._at += 1
+        width = {24: 1, 25: 2, 26: 4, 27: 8}.get(first & 31, 0)
+        if first >> 5 != major or (first & 31 > 23 and not width):
+            raise BadAnswer(f"CBOR byte {first} where type {major} is due: this is no stream node")
+        if not width:
+            return first & 31
+        self._at += width
+        return int.from_bytes(self._source[self._at - width : self._at], "big")
+
+
+class BareReader:
+    """Reads BARE values one after the other. Raises BadAnswer where they end too early."""
+
+    def __init__(self, source: memoryview) -> None:
+        self._source = source
+        self._at = 0
+
+    @property
+    def rest(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._source) - self._at
+
+    def uint(self) -> int:
+        value = shift = 0
+        for _ in range(UINT_BYTES_MAX):
+            byte = self.byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+        raise BadAnswer("a number of more than 64 bits")
+
+    def byte(self) -> int:
+        if self._at >= len(self._source):
+            raise BadAnswer("an answer that ends too early")
+        self._at += 1
+        return self._source[self._at - 1]
+
+    def data(self) -> memoryview:
+        size = self.uint()
+        if size > self.rest:
+            raise BadAnswer("an answer that ends too early")
+        self._at += size
+        return self._source[self._at - size : self._at]
+
+    def text(self) -> str:
+        try:
+            return str(self.data(), "utf-8")
+        except UnicodeDecodeError as error:
+            raise BadAnswer("a text that is not UTF-8") from error
+
+    def u64(self) -> int:
+        if self.rest < 8:
+            raise BadAnswer("an answer that ends too early")
+        self._at += 8
+        return int.from_bytes(self._source[self._at - 8 : self._at], "little")
+
+    def is_there(self) -> bool:
+        """Whether an optional has a value, which follows."""
+        return self.byte() == 1
+
+
+@dataclass(frozen=True)
+class StreamEnds:
+    """One stream-partition as it is now; see `stream_service.extensions.StreamInfo`.
+
+    first_index, next_index: of the earliest stored message, and of the one to come. created_us: microseconds since
+    1970, which tells a stream from another one made later under the same name.
+    """
+
+    stream: str
+    partition: int
+    first_index: int
+    next_index: int
+    size_bytes: int
+    created_us: int
+
+
+def read_stream_info(reader: BareReader) -> StreamEnds:
+    """A StreamInfo; its times and its retention are passed over."""
+    stream, partition, first_index, next_index, size_bytes = reader.text(), *(reader.uint() for _ in range(4))
+    created_us = reader.u64()
+    for _ in range(2):
+        if reader.is_there():
+            reader.u64()
+    if reader.is_there():
+        for _ in range(3):
+            if reader.is_there():
+                reader.uint()
+    return StreamEnds(stream, partition, first_index, next_index, size_bytes, created_us)
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message of a page. headers: name and value of each, in order."""
+
+    index: int
+    time_us: int
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    data: bytes
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """An answer to `node/stream_pull/1`. first_index, next_index: the stream's. resume_index: where to go on."""
+
+    first_index: int
+    next_index: int
+    resume_index: int
+    messages: list[StoredMessage]
+
+
+def read_page(body: memoryview) -> StoredPage:
+    """A RichPage, behind its request id."""
+    reader = BareReader(body)
+    reader.uint()
+    first_index, next_index, resume_index = reader.uint(), reader.uint(), reader.uint()
+    messages = []
+    for _ in range(reader.uint()):
+        index, time_us = reader.uint(), reader.u64()
+        key = bytes(reader.data()) if reader.is_there() else None
+        headers = read_headers(reader)
+        messages.append(StoredMessage(index, time_us, key, headers, bytes(reader.data())))
+    return StoredPage(first_index, next_index, resume_index, messages)
+
+
+def read_headers(reader: BareReader) -> list[tuple[str, bytes]]:
+    """A list of headers, names and values."""
+    return [(reader.text(), bytes(reader.data())) for _ in range(reader.uint())]

@@ -1,0 +1,108 @@
+"""Reads one range of one stream-partition in a Spark task, as record batches, and proves that it has all of it.
+
+What is gone is a DataLoss, or is reported and skipped. It plans nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable
+from spark_export.node_client import PULL_PAGE_MESSAGES, NodeConnection
+from spark_export.options import ReadOptions
+from spark_export.plan import Loss, Range
+from spark_export.schema import batch_of_messages
+
+RETRY_DELAY_S = 0.2
+
+logger = logging.getLogger("stream_node.spark")
+
+
+def report_losses(losses: list[Loss], fail: bool) -> None:
+    """Raise DataLoss, or log each where losses are to be skipped."""
+    if losses and fail:
+        more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
+        raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
+    for loss in losses:
+        logger.warning("skipped, failOnDataLoss=false: %s", loss)
+
+
+class RangeReader:
+    """One pass over a range. `batches` gives rows in order, each once.
+
+    Invariant: every row below `next_index` that the stream still had when it was asked has been given, and no other.
+    """
+
+    def __init__(self, wanted: Range, options: ReadOptions) -> None:
+        self.wanted = wanted
+        self.next_index = wanted.start
+        self.rows = 0
+        self.lost = 0
+        self._options = options
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        attempts_left = self._options.fetch_retries
+        while self.next_index < self.wanted.end:
+            reached = self.next_index
+            try:
+                with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+                    yield from self._pages(node)
+            except (ConnectionBroken, NodeUnreachable) as error:
+                attempts_left = self._options.fetch_retries if self.next_index > reached else attempts_left - 1
+                if attempts_left < 0:
+                    raise NodeUnreachable(
+                        f"{self.wanted.stream}/{self.wanted.partition} was read up to {self.next_index} "
+                        f"of {self.wanted.end} and no further, tried {self._options.fetch_retries} times more: {error}"
+                    ) from error
+                _pause(RETRY_DELAY_S)
+        self._check()
+
+    def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        stream, partition = self.wanted.stream, self.wanted.partition
+        while self.next_index < self.wanted.end:
+            limit = min(PULL_PAGE_MESSAGES, self.wanted.end - self.next_index)
+            page = node.pull(stream, partition, self.next_index, limit)
+            messages = [each for each in page.messages if each.index < self.wanted.end]
+            if messages:
+                first, last = messages[0].index, messages[-1].index
+                self._skip_to(first, page.first_index)
+                if [each.index for each in messages] != list(range(first, last + 1)):
+                    raise BadAnswer(f"{stream}/{partition}: a page from {first} to {last} has not all indexes between")
+                yield self._given(batch_of_messages(messages, stream, partition, self._options))
+            elif page.next_index <= self.next_index:
+                self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
+            else:
+                self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
+
+    def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.rows += batch.num_rows
+        self.next_index += batch.num_rows
+        return batch
+
+    def _skip_to(self, index: int, first_index: int) -> None:
+        """The rows up to that index are not there. Raises DataLoss."""
+        if index > self.next_index:
+            self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
+
+    def _lose(self, end: int, reason: str) -> None:
+        gone = replace(self.wanted, start=self.next_index, end=end)
+        report_losses([Loss(gone, reason)], self._options.fail_on_data_loss)
+        self.lost += gone.count
+        self.next_index = end
+
+    def _check(self) -> None:
+        """That the rows given and the rows lost are all that was asked for. Raises BadAnswer."""
+        if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
+            raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
+
+
+def _pause(delay_s: float) -> None:
+    """Wait between two tries."""
+    import threading
+
+    threading.Event().wait(delay_s)

@@ -1,0 +1,117 @@
+"""The readers that Spark drives: batch and streaming. They plan by `spark_export.plan` and read by `range_reader`.
+
+Neither implements `pushFilters`: in PySpark 4.3 what one query pushes leaks into every other query of the same
+DataFrame, and gives wrong results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from spark_export.catalog import ending_indexes, find_catalog, is_latest, selected, starting_indexes
+from spark_export.errors import OptionError
+from spark_export.options import EARLIEST, LATEST, ReadOptions
+from spark_export.plan import Place, Range, from_offsets, limited, ranges_between, split, to_offsets
+from spark_export.range_reader import RangeReader, report_losses
+
+
+class RangePartition(InputPartition):
+    """One task: a range fixed on the driver."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. Where there was nothing to read, Spark calls with an InputPartition of None."""
+    wanted = partition.value
+    if wanted is not None:
+        yield from RangeReader(wanted, options).batches()
+
+
+class BatchReader(DataSourceReader):
+    """Reads what was there when the DataFrame was loaded; every action on that DataFrame reads the same ranges."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        if is_latest(options):
+            raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
+        catalog = find_catalog(options)
+        ends = selected(options, catalog)
+        start = starting_indexes(options, catalog, ends, EARLIEST)
+        end = ending_indexes(options, catalog, ends)
+        ranges, losses = ranges_between(start, end, ends)
+        report_losses(losses, options.fail_on_data_loss)
+        return _partitions(ranges, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on and on, in micro-batches between offsets; lives in one process on the driver.
+
+    `_target` is where an AvailableNow query ends, fixed when it starts.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        if options.ending != LATEST or options.ending_time_us is not None:
+            raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
+        self._options = options
+        self._catalog = find_catalog(options)
+        self._target: dict[Place, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        ends = selected(self._options, self._catalog)
+        return to_offsets(starting_indexes(self._options, self._catalog, ends, LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends.
+
+        A partition that vanished keeps its place. One whose end lies before `start` goes back, so that the batch is
+        planned and the loss is found. ReadAllAvailable is honoured whatever the options limit.
+        """
+        begin = from_offsets(start)
+        end = begin | (self._latest() if self._target is None else self._target)
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_offsets(end)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_offsets(self._latest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        ends = selected(self._options, self._catalog, must_exist=False)
+        ranges, losses = ranges_between(from_offsets(start), from_offsets(end), ends)
+        report_losses(losses, self._options.fail_on_data_loss)
+        return _partitions(ranges, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing depends on it: Spark never calls it for the last micro-batch of an AvailableNow query."""
+
+    def _latest(self) -> dict[Place, int]:
+        ends = selected(self._options, self._catalog, must_exist=False)
+        return {place: end.next_index for place, end in ends.items()}
+
+
+def _partitions(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:
+    return [RangePartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]

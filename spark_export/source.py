@@ -1,0 +1,64 @@
+"""`format("stream_node")`: the DataSource that Spark makes readers and writers from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_export.options import check_names, read_options
+from spark_export.readers import BatchReader, StreamReader
+from spark_export.schema import spark_schema
+
+FORMAT = "stream_node"
+
+
+class StreamNodeSource(DataSource):
+    """Streams of a stream node as a table of messages.
+
+    Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`; with
+    `includeHeaders` also `headers` array<struct<key: string, value: binary>>, null where there are none.
+
+    Options of a read. Exactly one of these says what to read:
+
+    - `subscribe`: stream names, with commas between. `subscribePattern`: a regular expression for whole names; streams
+      that come later are found too. `assign`: `{"orders":[0,1]}`.
+
+    Where to read, all optional:
+
+    - `startingOffsets`: `earliest`, `latest`, or `{"orders":{"0":23,"1":-1}}` (-2 earliest, -1 latest). Without it a
+      batch read starts at the earliest and a streaming read at the latest. Partitions that appear later are read from
+      their earliest. A checkpoint wins over it.
+    - `endingOffsets`, batch only: `latest`, or indexes; exclusive.
+    - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970; the first message of that time or later.
+      `startingOffsetsByTimestampStrategy`: `error` or `latest`, where a partition has none.
+    - `failOnDataLoss` (true): whether to fail where messages of a range are gone, or to log them and go on.
+
+    How:
+
+    - `endpoint` (127.0.0.1:4000): `host:port`; `env:NAME` or `file:PATH` is looked up by each executor for itself.
+    - `path`: the node's data directory, read as a file where node and executors share the machine.
+    - `maxOffsetsPerTrigger`: messages of a micro-batch, shared over partitions by what each has.
+    - `minPartitions`, `maxRecordsPerPartition` (1,000,000): how ranges are split into tasks.
+    - `includeHeaders` (false), `includeData` (true; Spark 4.3 does not prune columns of a Python source).
+    - `fetchBytes` (4 MiB) of one answer, `fetchRetries` (3), `requestTimeoutMs` (120,000).
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Spark calls this with the argument's name. Raises OptionError."""
+        check_names(options)
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return spark_schema(read_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_options(self.options))
