@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stream_node.cli.values import UsageError, time_text
 
@@ -17,41 +18,83 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct(">I")
 """In front of each message of a length-framed file: its bytes, as u32, big-endian."""
+CHUNK_BYTES = 256 * 1024
+"""Read at once at most."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """No frame carries more; a longer length is not one of ours."""
 
 
-def read_lines(source: BinaryIO) -> Iterator[bytes]:
-    """Lines without their line ends."""
-    for line in source:
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
-
-
-def read_framed(source: BinaryIO) -> Iterator[bytes]:
-    """Messages, each behind its length. Raises UsageError where one is cut short or cannot be sent."""
-    while head := source.read(LENGTH.size):
-        if len(head) < LENGTH.size:
-            raise UsageError(f"the input ends inside a length: {len(head)} of {LENGTH.size} bytes")
-        (size_bytes,) = LENGTH.unpack(head)
-        if size_bytes > MESSAGE_BYTES_MAX:
-            raise UsageError(f"a message of {size_bytes:,} bytes is not framed by u32 lengths, or too large to send")
-        data = source.read(size_bytes)
-        if len(data) < size_bytes:
-            raise UsageError(f"the input ends inside a message: {len(data):,} of {size_bytes:,} bytes")
-        yield data
-
-
-def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[bytes]:
-    """The messages of the files in turn, or of standard input where there are none."""
-    read = read_framed if framed else read_lines
+def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
+    """The messages of the files in turn, or of standard input where there are none, as they come: each list is what one
+    read brought, so that nothing waits for what a slow writer has not written yet."""
+    split = split_framed if framed else split_lines
+    # Unbuffered, since a thread that waits inside a buffered reader holds a lock that the end of the process needs.
     if not files:
-        yield from (sys.stdin.buffer.read(),) if whole else read(sys.stdin.buffer)
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
+            yield from ([source.readall()],) if whole else split(_chunks(source))
     for file in files:
         if whole:
-            yield file.read_bytes()
+            yield [file.read_bytes()]
             continue
-        with file.open("rb") as source:
-            yield from read(source)
+        with file.open("rb", buffering=0) as source:
+            yield from split(_chunks(source))
+
+
+def _chunks(source: io.FileIO) -> Iterator[bytes]:
+    while chunk := source.read(CHUNK_BYTES):
+        yield chunk
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their line ends; the last one may lack its own."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        if others:
+            lines = [b"".join(begun), *others]
+            begun = [lines.pop()]
+            yield [line.removesuffix(b"\r") for line in lines]
+    if last := b"".join(begun):
+        yield [last.removesuffix(b"\r")]
+
+
+def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Messages, each behind its length. Raises UsageError where one is cut short or cannot be sent."""
+    left = bytearray()
+    for chunk in chunks:
+        left += chunk
+        messages, at = [], 0
+        while (size_bytes := _framed_bytes(left, at)) is not None and len(left) - at >= LENGTH.size + size_bytes:
+            at += LENGTH.size
+            messages.append(bytes(left[at : at + size_bytes]))
+            at += size_bytes
+        del left[:at]
+        if messages:
+            yield messages
+    if left:
+        size_bytes = _framed_bytes(left, 0)
+        if size_bytes is None:
+            raise UsageError(f"the input ends inside a length: {len(left)} of {LENGTH.size} bytes")
+        raise UsageError(f"the input ends inside a message: {len(left) - LENGTH.size:,} of {size_bytes:,} bytes")
+
+
+def _framed_bytes(left: bytearray, at: int) -> int | None:
+    """How long the message is whose length stands there; None while the length is not whole. Raises UsageError."""
+    if len(left) - at < LENGTH.size:
+        return None
+    (size_bytes,) = LENGTH.unpack_from(left, at)
+    if size_bytes > MESSAGE_BYTES_MAX:
+        raise UsageError(f"a message of {size_bytes:,} bytes is not framed by u32 lengths, or too large to send")
+    return int(size_bytes)
+
+
+def split_key(line: bytes) -> tuple[bytes, bytes]:
+    """The key and the message of a line as `pull --keys` prints it. Raises UsageError."""
+    key, tab, data = line.partition(b"\t")
+    if not tab:
+        raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
+    return key, data
 
 
 class Shown(NamedTuple):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.client import open_partition, with_client
-from stream_node.cli.messages import read_inputs
+from stream_node.cli.messages import read_inputs, split_key
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
 from stream_node.cli.output import counted, say
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_service.client import Push, StreamClient
+    from stream_service.client import Header, PartitionedPublisher, PartitionedStream, Push, StreamClient
 
 SHOWN_EVERY_S = 0.1
 """Between two changes of the progress bar."""
@@ -41,83 +41,186 @@ def push(
         bool, typer.Option("--length-framed", help="Each message stands behind its length (u32, big-endian).")
     ] = False,
     key: Annotated[str | None, typer.Option(help="Stored with every message.")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
+    ] = False,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with every message; may be repeated.")
     ] = None,
+    all_partitions: Annotated[
+        bool, typer.Option("--all-partitions", help="Spread over the partitions that it has: by key, else in turn.")
+    ] = False,
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent", help="Store each message once, also when a confirm gets lost.")
+    ] = False,
     repeat: Annotated[int, typer.Option(min=1, help="Push all of it so many times.")] = 1,
     rate: Annotated[float | None, typer.Option(min=0.001, help="At most so many messages a second.")] = None,
     window: Annotated[int, typer.Option(min=1, help="How many pushes may wait for their confirm.")] = 1_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages, one a line, and say where they were stored. Done means: on disk.
+    """Push messages, one a line, and say where they were stored, a line for each partition. Done means: on disk.
 
-    Example: journalctl | stream-node push logs
+    Example: journalctl --follow | stream-node push logs
 
     With a key, slowly: stream-node push orders --data paid --key 17 --header type=text --repeat 100 --rate 10
+
+    By the keys in a file: stream-node push orders orders.tsv --keys --all-partitions
     """
-    if sum((data is not None, file_per_message, length_framed)) > 1:
-        raise UsageError("--data, --file-per-message and --length-framed are three kinds of input; choose one")
+    if sum((data is not None, file_per_message, length_framed, keys)) > 1:
+        raise UsageError("--data, --file-per-message, --length-framed and --keys are four kinds of input; choose one")
     if data is not None and files:
         raise UsageError("--data is pushed in place of files; leave one of them out")
-    key_bytes = None if key is None else key.encode(errors="surrogateescape")
-    headers = parse_headers(header or [])
+    if keys and key is not None:
+        raise UsageError("--key and --keys both say what the key is; leave one out")
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    fixed_key = None if key is None else key.encode(errors="surrogateescape")
+    stored_headers = parse_headers(header or [])
 
-    def messages() -> Iterator[bytes]:
+    def batches() -> Iterator[list[bytes]]:
         if data is not None:
-            yield data.encode(errors="surrogateescape")
+            yield [data.encode(errors="surrogateescape")]
         else:
             yield from read_inputs(files or [], whole=file_per_message, framed=length_framed)
 
+    def message_of(line: bytes) -> _Message:
+        own_key, message = split_key(line) if keys else (fixed_key, line)
+        return _Message(message, own_key, stored_headers)
+
+    job = _Job(stream, None if all_partitions else partition, idempotent, window, rate, as_json)
+
     async def run(client: StreamClient) -> None:
-        target = await open_partition(client, stream, partition)
-        tally = _Tally()
-        with _rate_shown() as show:
-            async with target.publisher(window) as publisher:
-                for message in _repeated(messages, repeat, from_input=data is None and not files):
-                    if rate is not None:
-                        await _pace(tally, rate)
-                    tally.watch(await publisher.push(message, key=key_bytes, headers=headers))
-                    show(tally)
-        seconds = time.monotonic() - tally.started_s
-        report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": tally.stored}
-        report |= {"first_index": tally.first_index, "last_index": tally.last_index, "seconds": round(seconds, 6)}
-        first, last = tally.first_index, tally.last_index
-        where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
-        text = f"{counted(tally.stored, 'message')} in {target.name}/{partition}{where} ({seconds:.2f} s)"
-        say(as_json, report, text)
+        lines = _as_they_come(batches, repeat, from_input=data is None and not files)
+        await _push_all(client, job, lines, message_of)
 
     with_client(run, node, context, via)
 
 
+class _Job(NamedTuple):
+    """Where to push and how; partition None: over all that the stream has."""
+
+    stream: str
+    partition: int | None
+    idempotent: bool
+    window: int
+    rate: float | None
+    as_json: bool
+
+
+class _Message(NamedTuple):
+    data: bytes
+    key: bytes | None
+    headers: Sequence[Header]
+
+
+async def _push_all(
+    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], _Message]
+) -> None:
+    """Push what comes, and say what was confirmed, also where something went wrong."""
+    from stream_service.client import PartitionedStream, PushesFailed
+
+    if job.partition is None:
+        target = await client.get_stream(job.stream)
+    else:
+        target = PartitionedStream([await open_partition(client, job.stream, job.partition)])
+    tally = _Tally()
+    fault: UsageError | OSError | None = None
+    try:
+        async with target.publisher(job.window, idempotent=job.idempotent) as publisher, aclosing(lines):
+            try:
+                await _push_lines(publisher, lines, message_of, job.rate, tally)
+            except (UsageError, OSError) as error:
+                # The input is wrong here; what came before still gets its confirms.
+                fault = error
+    except (PushesFailed, KeyboardInterrupt):
+        _report(tally, target, job.as_json)
+        raise
+    if tally.sent or fault is None:
+        _report(tally, target, job.as_json)
+    if fault is not None:
+        raise fault
+
+
+async def _push_lines(
+    publisher: PartitionedPublisher,
+    lines: AsyncGenerator[bytes, None],
+    message_of: Callable[[bytes], _Message],
+    rate: float | None,
+    tally: _Tally,
+) -> None:
+    with _rate_shown() as show:
+        async for line in lines:
+            if rate is not None:
+                await _pace(tally, rate)
+            message = message_of(line)
+            tally.watch(await publisher.push(message.data, key=message.key, headers=message.headers))
+            show(tally)
+
+
+def _report(tally: _Tally, target: PartitionedStream, as_json: bool) -> None:
+    """What has been confirmed, for each partition that something was pushed to, or else for the first."""
+    seconds = time.monotonic() - tally.started_s
+    for partition in sorted(tally.partitions) or [target.partitions[0].partition]:
+        stored = tally.partitions.get(partition, _Stored())
+        first, last = stored.first_index, stored.last_index
+        report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": stored.count}
+        report |= {"failed": stored.sent - stored.count, "first_index": first, "last_index": last}
+        where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
+        text = f"{counted(stored.count, 'message')} in {target.name}/{partition}{where} ({seconds:.2f} s)"
+        say(as_json, report | {"seconds": round(seconds, 6)}, text)
+
+
+class _Stored:
+    """Messages of one partition: sent, confirmed, and where they were stored."""
+
+    def __init__(self) -> None:
+        self.sent = self.count = 0
+        self.first_index: int | None = None
+        self.last_index: int | None = None
+
+
 class _Tally:
-    """What has been pushed, and where it was stored."""
+    """What has been pushed since when, by partition."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
         self.sent = self.stored = 0
-        self.first_index: int | None = None
-        self.last_index: int | None = None
+        self.partitions: dict[int, _Stored] = {}
 
     def watch(self, push: Push) -> None:
         self.sent += 1
+        self.partitions.setdefault(push.partition, _Stored()).sent += 1
         push.when_done(lambda: self._count(push))
 
     def _count(self, push: Push) -> None:
         if push.error is None:
             self.stored += 1
-            self.first_index = push.index if self.first_index is None else min(self.first_index, push.index)
-            self.last_index = push.index if self.last_index is None else max(self.last_index, push.index)
+            stored = self.partitions[push.partition]
+            stored.count += 1
+            stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
+            stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
 
 
-def _repeated(messages: Callable[[], Iterator[bytes]], times: int, *, from_input: bool) -> Iterator[bytes]:
-    """Standard input can be read once only, so it is kept where it is needed again."""
-    if times > 1 and from_input:
-        kept = list(messages())
-        for _ in range(times):
-            yield from kept
-        return
-    for _ in range(times):
-        yield from messages()
+async def _as_they_come(
+    batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
+) -> AsyncGenerator[bytes, None]:
+    """Messages so many times, read in a thread, so that confirms and sending go on while the input is waited for.
+
+    Standard input can be read once only, so it is kept where it is needed again.
+    """
+    import trio
+
+    kept: list[list[bytes]] = []
+    for time_number in range(times):
+        source = iter(kept) if from_input and time_number else batches()
+        while True:
+            batch = await trio.to_thread.run_sync(next, source, None, abandon_on_cancel=True)
+            if batch is None:
+                break
+            if from_input and times > 1 and not time_number:
+                kept.append(batch)
+            for message in batch:
+                yield message
 
 
 async def _pace(tally: _Tally, rate: float) -> None:

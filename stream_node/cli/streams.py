@@ -1,4 +1,4 @@
-"""`stream-node pull`, `consume` and `tail`: reading streams ; and the register of all that goes to a node."""
+"""`stream-node pull`, `consume` and `tail`: reading streams; and the register of all that goes to a node."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def pull(
     context: ContextOption = None,
     via: ViaOption = None,
     partition: PartitionOption = 0,
+    all_partitions: AllOption = False,
     keys: KeysOption = False,
     headers: HeadersOption = False,
     times: TimesOption = False,
@@ -62,15 +63,23 @@ def pull(
     Example: stream-node pull logs --index 100 --limit 5 --json
 
     Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
+
+    With --all-partitions, one partition after the other, each from there on and so many.
     """
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
     shown = Shown(keys, headers, times, as_json, length_framed)
     begin = _start(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
 
     async def run(client: StreamClient) -> None:
-        source = await open_partition(client, stream, partition)
         read = _pull_rich if shown.is_rich or not isinstance(begin, int) else _pull_plain
-        await read(source, begin, wanted, shown)
+        if all_partitions:
+            sources = await get_partitions(client, stream, None)
+        else:
+            sources = [await open_partition(client, stream, partition)]
+        for source in sources:
+            await read(source, begin, wanted, shown)
 
     with_client(run, node, context, via)
 

@@ -215,9 +215,9 @@ class ClientCore:
         """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""
         self.link.check_open()
         address, failed = self._new_address(), list[Push]()
-        lane = Lane(self.link, address, failed)
+        lane = Lane(self.link, address, port.partition, failed)
         if sequences is not None:
-            lane = SequencedLane(self.link, address, failed, sequences)
+            lane = SequencedLane(self.link, address, port.partition, failed, sequences)
         self._lanes[address] = lane
         port.lanes.append(lane)
         if port.route is not None:
@@ -311,7 +311,7 @@ class ClientCore:
             stream = self._streams[name] = OpenStream(name)
         port = stream.ports.get(partition)
         if port is None:
-            lane = Lane(self.link, self._new_address())
+            lane = Lane(self.link, self._new_address(), partition)
             self._lanes[lane.address] = lane
             port = stream.ports[partition] = Port(stream, partition, lane)
         return port

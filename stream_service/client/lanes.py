@@ -22,6 +22,7 @@ from stream_service.protocol import PUSH, Status
 class Lane:
     """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
 
+    partition: the one that they go to.
     failed: pushes that failed and that nobody has asked about; kept for a publisher, None for single pushes.
     sent_again: how many pushes went out more than once.
     """
@@ -36,11 +37,12 @@ class Lane:
         "_sent_again_below",
         "address",
         "failed",
+        "partition",
         "pushes",
         "sent_again",
     )
 
-    def __init__(self, link: Link, address: Address, failed: list[Push] | None = None) -> None:
+    def __init__(self, link: Link, address: Address, partition: int, failed: list[Push] | None = None) -> None:
         self._link = link
         self._header = b""
         self._next_request_id = 0
@@ -49,6 +51,7 @@ class Lane:
         self._room: Waiting | None = None
         self._on_empty: Callable[[], None] | None = None
         self.address = address
+        self.partition = partition
         self.pushes: dict[int, Push] = {}
         self.failed = failed
         self.sent_again = 0
@@ -57,7 +60,7 @@ class Lane:
         """Send one message, now or when there is a way; its result. Raises what ended the client."""
         if self._link.closed is not None:
             raise self._link.closed
-        push = Push(data)
+        push = Push(data, self.partition)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
@@ -68,7 +71,7 @@ class Lane:
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
         """As `push`, with what is stored beside the data."""
         self._link.check_open()
-        push = KeyedPush(data, key, headers)
+        push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
@@ -208,8 +211,10 @@ class SequencedLane(Lane):
 
     __slots__ = ("_machine",)
 
-    def __init__(self, link: Link, address: Address, failed: list[Push], machine: SequenceMachine) -> None:
-        super().__init__(link, address, failed)
+    def __init__(
+        self, link: Link, address: Address, partition: int, failed: list[Push], machine: SequenceMachine
+    ) -> None:
+        super().__init__(link, address, partition, failed)
         self._machine = machine
 
     def fail_all(self, error: ClientError) -> None:

@@ -56,15 +56,16 @@ class Waiting:
 
 
 class Push(Waiting):
-    """A message on its way; `index` is where it was stored, once done without an error."""
+    """A message on its way to `partition`; `index` is where it was stored there, once done without an error."""
 
-    __slots__ = ("data", "index")
+    __slots__ = ("data", "index", "partition")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, partition: int) -> None:
         self.done = False
         self.error = None
         self._callbacks = None
         self.data = data
+        self.partition = partition
         self.index = -1
 
     def result(self) -> int:
@@ -88,8 +89,8 @@ class KeyedPush(Push):
 
     __slots__ = ("epoch", "headers", "key", "number", "sent_again", "skipped")
 
-    def __init__(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> None:
-        super().__init__(data)
+    def __init__(self, data: bytes, partition: int, key: bytes | None, headers: Sequence[Header]) -> None:
+        super().__init__(data, partition)
         self.key = key
         self.headers = list(headers)
         self.epoch: Epoch | None = None

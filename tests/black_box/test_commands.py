@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import signal
 import sqlite3
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str
     assert (pushed.code, pushed.err) == (0, "")
     report = pushed.row
     assert report.pop("seconds") >= 0
-    assert report == {"stream": "round", "partition": 0, "pushed": 4, "first_index": 0, "last_index": 3}
+    assert report == {"stream": "round", "partition": 0, "pushed": 4, "failed": 0, "first_index": 0, "last_index": 3}
     said = command("push", "round", *here, standard_input=b"\xff\xfe\n")
     assert (said.code, said.text.partition(" (")[0]) == (0, "1 message in round/0 at 4")
 
@@ -56,6 +58,26 @@ def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str
     command("push", "round", "--data", "one more", *here)
     assert command("consume", "round", "--client", "c1", *here).out == b"one more\n"
     assert len(command("consume", "round", "--client", "c2", "--json", *here).rows) == 6
+
+
+def test_what_is_pushed_from_a_pipe_is_stored_as_it_comes(command: Command, here: tuple[str, str]) -> None:
+    """Goal: `journalctl --follow | stream-node push` stores each line at once, and Ctrl-C says what it stored.
+
+    Method: a pipe that stays open; each line is written once the one before it can be pulled.
+    """
+    deadline_s = time.monotonic() + PATIENCE_S
+    with command.start("push", "live", *here, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        for count in (1, 2, 3):
+            process.stdin.write(b"%d\n" % count)
+            process.stdin.flush()
+            while command("pull", "live", *here).out.count(b"\n") < count:
+                assert time.monotonic() < deadline_s
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+        assert process.stdout is not None
+        said = process.stdout.read()
+    assert (process.returncode, said.startswith(b"3 messages in live/0 at 0 to 2 ")) == (130, True)
 
 
 def test_partitions(command: Command, here: tuple[str, str]) -> None:
@@ -242,4 +264,4 @@ def test_help_goes_to_stdout_with_0(command: Command) -> None:
         done = command(*arguments)
         assert (done.code, done.err) == (0, "")
         assert "Usage: " in done.text
-    assert "Example: journalctl | stream-node push logs" in command("push", "--help").text
+    assert "Example: journalctl --follow | stream-node push logs" in command("push", "--help").text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -51,12 +52,15 @@ class CommandLine:
         self._capture = capture
 
     def __call__(self, *arguments: Any, stdin: bytes = b"") -> Done:
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capture.readouterr()
-        try:
-            code = run(lambda: build()([str(each) for each in arguments], prog_name="stream-node"))
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+            try:
+                code = run(lambda: build()([str(each) for each in arguments], prog_name="stream-node"))
+            except SystemExit as ended:
+                code = int(ended.code or 0)
         sys.stdout.flush()
         written = self._capture.readouterr()
         return Done(code, written.out, written.err.decode())

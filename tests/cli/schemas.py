@@ -101,6 +101,7 @@ class Pushed(Strict, frozen=True):
     stream: str
     partition: int
     pushed: int
+    failed: int
     first_index: int | None
     last_index: int | None
     seconds: float

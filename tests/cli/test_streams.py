@@ -28,7 +28,7 @@ def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -
         f"2 messages in {stream}/0 at 1 to 2",
     ]
     pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
-    assert pushed == Pushed(stream, 1, 1, 0, 0, pushed.seconds)
+    assert pushed == Pushed(stream, 1, 1, 0, 0, 0, pushed.seconds)
 
 
 def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
@@ -57,6 +57,37 @@ def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, st
 )
 def test_lengths_that_do_not_fit_are_wrong_usage(at_node: CommandLine, stream: str, content: bytes, says: str) -> None:
     assert says in at_node("push", stream, "--length-framed", stdin=content).failed(2)
+
+
+def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
+    """Goal: what `pull --keys` prints can be pushed again, by key over all partitions; a line without one ends it.
+    Method: each key stays in one partition; of a wrong third line, the first two are stored and told."""
+    at_node("push", stream, "--partition", "2", "--data", "makes three")
+    spread = b"".join(b"k%d\t%d of k%d\n" % (number % 5, number, number % 5) for number in range(20))
+    told = at_node("push", stream, "--keys", "--all-partitions", "--idempotent", "--json", stdin=spread).read_lines(
+        Pushed
+    )
+    assert (sum(row.pushed for row in told), {row.failed for row in told}) == (20, {0})
+    partitions_of: dict[bytes, set[int]] = {}
+    for partition in range(3):
+        for line in at_node("pull", stream, "--partition", partition, "--keys", "--limit", "99").stdout.splitlines():
+            key, _, data = line.partition(b"\t")
+            if key:
+                partitions_of.setdefault(key, set()).add(partition)
+                assert data.endswith(b" of " + key)
+    assert sorted(partitions_of) == [b"k%d" % key for key in range(5)]
+    assert all(len(partitions) == 1 for partitions in partitions_of.values())
+    wrong = at_node("push", f"{stream}-2", "--keys", stdin=b"a\t1\nb\t2\nno key\n")
+    assert (wrong.code, wrong.text.startswith("2 messages in ")) == (2, True)
+    assert "no tab ends the key in the line 'no key'" in wrong.stderr
+
+
+def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, "--partition", "2", "--data", "makes three")
+    told = at_node("push", stream, "--all-partitions", "--json", stdin=b"x\n" * 9).read_lines(Pushed)
+    assert [(row.partition, row.pushed) for row in told] == [(0, 3), (1, 3), (2, 3)]
+    pulled = at_node("pull", stream, "--all-partitions", "--limit", "2", "--json").read_lines(MessageRow)
+    assert [(row.partition, row.index) for row in pulled] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 def test_input_is_repeated_at_a_rate(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
@@ -151,10 +182,13 @@ def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["push", "s", "--data", "x", "--length-framed"], "three kinds of input"),
+        (["push", "s", "--data", "x", "--length-framed"], "four kinds of input"),
         (["push", "s", "file", "--data", "x"], "in place of files"),
         (["push", "s", "--header", "x"], "is not a header"),
+        (["push", "s", "--keys", "--key", "k"], "leave one out"),
+        (["push", "s", "--partition", "1", "--all-partitions"], "leave one out"),
         (["pull", "s", "--index", "1", "--last", "1"], "choose one"),
+        (["pull", "s", "--partition", "1", "--all-partitions"], "leave one out"),
         (["pull", "s", "--from", "monday"], "'monday' is not first"),
         (["tail", "s", "--from", "first", "--last", "1"], "choose one"),
         (["tail", "s", "--partition", "1", "--all-partitions"], "leave one out"),

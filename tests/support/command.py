@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ROOT = Path(__file__).parents[2]
+"""First on the path of a child process, so that what is tested is this tree, wherever the installation points."""
 TIMEOUT_S = 120.0
 SCRIPT = Path(sys.executable).with_name("stream-node")
 COMMAND = (str(SCRIPT),) if SCRIPT.exists() else (sys.executable, "-m", "stream_node")
@@ -50,7 +52,7 @@ class Command:
     def __init__(self, home: Path) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAM_NODE_")}
         folders = {name: str(home) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
-        self.environment = {**kept, **folders, "NO_COLOR": "1", "COLUMNS": "120"}
+        self.environment = {**kept, **folders, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
 
     def __call__(
         self, *arguments: str | Path, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
@@ -66,11 +68,13 @@ class Command:
         )
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
-    def start(self, *arguments: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         """Start it and go on; use it as a context manager, and end it within."""
         return subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**self.environment, **(environment or {})},
