@@ -1,0 +1,140 @@
+"""Who may sign record files: RSA keys by node number, and which book was valid for which blocks.
+
+The file is the JSON of a `NodeAddressBook`: `{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER
+SubjectPublicKeyInfo>"}, …]}`; `nodeId` is absent for node 0. Other members are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+
+from block_node.blocks.errors import AddressBookError
+
+KEY_BITS_MIN = 2048
+"""Below this an RSA signature proves little. Real nodes have 3072."""
+
+KEY_BITS_MAX = 16384
+"""Above this one check takes so long that a book would be a weapon."""
+
+
+class AddressBook:
+    """The nodes' public keys. Never empty."""
+
+    def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
+        if not keys:
+            raise AddressBookError("the address book has no node: nothing could be verified against it")
+        for node_id, key in keys.items():
+            if not 0 <= node_id < 1 << 64:
+                raise AddressBookError(f"{node_id} is no node number")
+            if not KEY_BITS_MIN <= key.key_size <= KEY_BITS_MAX:
+                raise AddressBookError(
+                    f"the key of node {node_id} has {key.key_size} bits, {KEY_BITS_MIN} to {KEY_BITS_MAX} are accepted"
+                )
+        self._keys = dict(keys)
+
+    def find_key(self, node_id: int) -> RSAPublicKey | None:
+        """The key of a node."""
+        return self._keys.get(node_id)
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """The nodes, in order."""
+        return tuple(sorted(self._keys))
+
+    @classmethod
+    def parse(cls, text: bytes | str) -> AddressBook:
+        """The book in a JSON text."""
+        try:
+            book = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise AddressBookError(f"the address book is no JSON: {error}") from error
+        entries = book.get("nodeAddress") if isinstance(book, dict) else None
+        if not isinstance(entries, list):
+            raise AddressBookError('the address book has no list "nodeAddress"')
+        keys: dict[int, RSAPublicKey] = {}
+        for place, entry in enumerate(entries):
+            node_id = _read_node_id(entry, place)
+            if node_id in keys:
+                raise AddressBookError(f"the address book has node {node_id} twice")
+            keys[node_id] = _read_key(entry, node_id)
+        return cls(keys)
+
+    @classmethod
+    def load(cls, path: Path) -> AddressBook:
+        """The book in a file."""
+        try:
+            return cls.parse(path.read_bytes())
+        except OSError as error:
+            raise AddressBookError(f"{path}: {error.strerror or error}") from error
+        except AddressBookError as error:
+            raise AddressBookError(f"{path}: {error}") from error
+
+    def format(self) -> bytes:
+        """The JSON text of this book."""
+        entries: list[dict[str, str]] = []
+        for node_id in self.node_ids:
+            der = self._keys[node_id].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+            entry = {"RSAPubKey": der.hex()}
+            if node_id:
+                entry["nodeId"] = str(node_id)
+            entries.append(entry)
+        return msgspec.json.format(msgspec.json.encode({"nodeAddress": entries}), indent=2) + b"\n"
+
+
+class AddressBooks:
+    """Books by the blocks they are for. `ranges` are (first block, last block or None for open end, book)."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int | None, AddressBook]]) -> None:
+        self._ranges = sorted(ranges, key=lambda each: each[0])
+        if not self._ranges:
+            raise AddressBookError("there is no address book")
+        end: int | None = -1
+        for first, last, _ in self._ranges:
+            if first < 0 or (last is not None and last < first):
+                raise AddressBookError(f"blocks {first} to {last} are no range for an address book")
+            if end is None or first <= end:
+                raise AddressBookError(f"two address books are for block {first}")
+            end = last
+
+    @classmethod
+    def always(cls, book: AddressBook) -> AddressBooks:
+        """One book for all blocks."""
+        return cls([(0, None, book)])
+
+    def find(self, number: int) -> AddressBook | None:
+        """The book for a block."""
+        for first, last, book in self._ranges:
+            if first <= number and (last is None or number <= last):
+                return book
+        return None
+
+
+def _read_node_id(entry: Any, place: int) -> int:
+    if not isinstance(entry, dict):
+        raise AddressBookError(f"entry {place} of the address book is no object")
+    value = entry.get("nodeId", 0)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AddressBookError(f"entry {place} of the address book: nodeId is {value!r}, no number")
+    return value
+
+
+def _read_key(entry: dict[str, Any], node_id: int) -> RSAPublicKey:
+    text = entry.get("RSAPubKey")
+    if not isinstance(text, str) or not text:
+        raise AddressBookError(f"the address book has no RSAPubKey for node {node_id}")
+    try:
+        key = load_der_public_key(bytes.fromhex(text.removeprefix("0x")))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise AddressBookError(f"the key of node {node_id} is no hex of a DER public key: {error}") from error
+    if not isinstance(key, RSAPublicKey):
+        raise AddressBookError(f"the key of node {node_id} is no RSA key")
+    return key

@@ -1,0 +1,284 @@
+"""One block as its items come: order, limits and mandatory fields (L0), hashes (L1). It checks no proof and no link.
+
+    header, (other items)*, footer, proof+
+
+Leaves gather per subtree and are folded in runs. Only the header, the footer and the proofs are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from hashlib import sha384
+
+import msgspec
+
+from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
+from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
+from block_node.blocks.large_item import HEAD_BYTES_MIN, LargeItem
+from block_node.blocks.merkle import BlockTree, Category, layout_of, leaf_hash, place_of
+from block_node.blocks.protobuf import read_varint
+from block_node.blocks.settings import HASH_BYTES, VerifierSettings
+
+PLAIN_KINDS = (
+    ItemKind.EVENT_HEADER,
+    ItemKind.ROUND_HEADER,
+    ItemKind.SIGNED_TRANSACTION,
+    ItemKind.TRANSACTION_RESULT,
+    ItemKind.TRANSACTION_OUTPUT,
+    ItemKind.STATE_CHANGES,
+    ItemKind.TRACE_DATA,
+)
+"""Nearly all items: nothing in them is looked at, and their tag is one byte."""
+
+HELD_BYTES_MAX = 1 << 16
+"""Items up to this are hashed whole. Joining one with its prefix costs less than a second call of the hash."""
+
+FOLD_LEAVES = 1024
+"""Leaves that gather before they are folded."""
+
+
+class Phase(Enum):
+    """What came last."""
+
+    NOTHING = auto()
+    ITEMS = auto()
+    FOOTER = auto()
+    PROOFS = auto()
+
+
+class ReadBlock(msgspec.Struct, frozen=True):
+    """What was kept of a whole block. `root` is empty where `Level.MERKLE` is off; `record_digest` is what a record-file
+    proof signs, None without a record file or without `Level.RECORD_PROOF`."""
+
+    header: BlockHeader
+    footer: BlockFooter
+    proofs: tuple[Item, ...]
+    root: bytes
+    record_digest: bytes | None
+    item_count: int
+    size_bytes: int
+
+
+class BlockReader:
+    """Reads one block. Every error is VerificationFailed, after which the reader is of no more use.
+
+    Invariant: `_plain` has tags in `Phase.ITEMS` only, so that items come to be taken unseen only where they may.
+    """
+
+    def __init__(self, number: int | None, settings: VerifierSettings) -> None:
+        self.number = number
+        self.item_count = 0
+        self.size_bytes = 0
+        self._settings = settings
+        self._hashing = bool(settings.levels & Level.MERKLE)
+        self._phase = Phase.NOTHING
+        self._header: BlockHeader | None = None
+        self._footer: BlockFooter | None = None
+        self._proofs: list[Item] = []
+        self._has_record = False
+        self._record_digest: bytes | None = None
+        self._tree = BlockTree()
+        self._leaves: dict[int, list[bytes]] = {}
+        self._leaf_count = 0
+        self._plain: dict[int, Callable[[bytes], None]] = {}
+        self._held = bytearray()
+        self._large: LargeItem | None = None
+
+    def add(self, items: Sequence[Item]) -> None:
+        """The next whole items."""
+        if self._held or self._large:
+            raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
+        self._count(len(items), sum(map(len, items)))
+        hash_, hashing = sha384, self._hashing
+        for item in items:
+            size = len(item)
+            append = self._plain.get(item[0]) if size else None
+            if append is not None and (
+                (1 < size < 130 and item[1] == size - 2) or (size >= 130 and _is_one_field(item, size))
+            ):
+                if hashing:
+                    append(hash_(b"\x00" + item).digest())
+            else:
+                self._add_looked_at(item)
+        self._leaf_count += len(items)
+        if self._leaf_count >= FOLD_LEAVES:
+            self._fold()
+
+    def add_part(self, part: bytes, *, last: bool) -> None:
+        """The next piece of an item; the first begins it, `last` ends it. Pieces may be of any size."""
+        try:
+            if self._large is not None:
+                self._count(0, len(part))
+                self._large.feed(part)
+                if last:
+                    self._end_large(self._large)
+                    self._large = None
+                return
+            self._held += part
+            if not last and len(self._held) > HELD_BYTES_MAX and not self._is_kept(item_kind(self._held[:10])):
+                self._count(1, len(self._held))
+                self._large = self._begin_large(bytes(self._held))
+                self._held.clear()
+        except BlockFormatError as error:
+            raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
+        if last:
+            item = bytes(self._held)
+            self._held.clear()
+            self.add((item,))
+
+    def finish(self) -> ReadBlock:
+        """The end of the block."""
+        if self._held or self._large:
+            raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
+        if self._header is None or self._footer is None or not self._proofs:
+            missing = "header" if self._header is None else "footer" if self._footer is None else "proof"
+            raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it has no {missing}")
+        self._fold()
+        root = b""
+        if self._hashing:
+            assert self._header.timestamp is not None
+            root = self._tree.root(self._header.timestamp, self._footer, layout_of(self._header.hapi_version))
+        return ReadBlock(
+            self._header,
+            self._footer,
+            tuple(self._proofs),
+            root,
+            self._record_digest,
+            self.item_count,
+            self.size_bytes,
+        )
+
+    def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
+        """A failure of this block, to be raised."""
+        return VerificationFailed(kind, level, self.number or 0, reason)
+
+    def _count(self, items: int, size_bytes: int) -> None:
+        self.item_count += items
+        self.size_bytes += size_bytes
+        if self.item_count > self._settings.items_max:
+            raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.items_max} items")
+        if self.size_bytes > self._settings.block_bytes_max:
+            raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
+
+    def _is_kept(self, kind: int) -> bool:
+        """Whether items of a kind are held whole; fails where what is held of one is too large already."""
+        if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
+            return False
+        if len(self._held) > self._settings.small_item_bytes_max:
+            raise self._too_large(kind, self._settings.small_item_bytes_max)
+        return True
+
+    def _add_looked_at(self, item: Item) -> None:
+        try:
+            kind = item_kind(item)
+            if kind in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
+                if len(item) > self._settings.small_item_bytes_max:
+                    raise self._too_large(kind, self._settings.small_item_bytes_max)
+                self._keep(kind, item)
+            else:
+                self._end_large(self._begin_large(item))
+        except BlockFormatError as error:
+            raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
+
+    def _begin_large(self, head: bytes) -> LargeItem:
+        """Begin an item that is hashed and not kept; `head` is all of it, or its first `HELD_BYTES_MAX` bytes."""
+        kind = item_kind(head[:HEAD_BYTES_MIN])
+        if self._phase is Phase.NOTHING:
+            raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
+        if self._phase is not Phase.ITEMS:
+            raise self.failed(FailureKind.BAD_STRUCTURE, f"an item {kind} follows the footer")
+        if place_of(kind) is None:
+            raise self.failed(FailureKind.UNSUPPORTED_ITEM_TYPE, f"items {kind} are not supported")
+        if kind == ItemKind.RECORD_FILE:
+            if self._has_record:
+                raise self.failed(FailureKind.BAD_STRUCTURE, "it has two record files")
+            self._has_record = True
+        item = LargeItem(head, read_record=bool(self._settings.levels & Level.RECORD_PROOF))
+        if item.size > self._settings.item_bytes_max:
+            raise self._too_large(kind, self._settings.item_bytes_max)
+        return item
+
+    def _end_large(self, item: LargeItem) -> None:
+        leaf = item.leaf()
+        place = place_of(item.kind)
+        assert place is not None
+        if place >= 0 and self._hashing:
+            self._leaves.setdefault(place, []).append(leaf)
+        if item.kind == ItemKind.RECORD_FILE:
+            self._record_digest = item.record_digest()
+
+    def _keep(self, kind: int, item: Item) -> None:
+        if kind == ItemKind.HEADER:
+            self._keep_header(item)
+        elif self._phase is Phase.NOTHING:
+            raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, "it does not begin with a header")
+        elif kind == ItemKind.FOOTER:
+            if self._phase is not Phase.ITEMS:
+                raise self.failed(FailureKind.BAD_STRUCTURE, "it has two footers")
+            self._keep_footer(item)
+        else:
+            if self._phase is Phase.ITEMS:
+                raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, "it has a proof before the footer")
+            if len(self._proofs) == self._settings.proofs_max:
+                raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.proofs_max} proofs")
+            self._proofs.append(item)
+            self._phase = Phase.PROOFS
+
+    def _keep_header(self, item: Item) -> None:
+        if self._phase is not Phase.NOTHING:
+            raise self.failed(FailureKind.BAD_STRUCTURE, "it has two headers")
+        header = read_header(item)
+        if self.number is not None and header.number != self.number:
+            raise self.failed(FailureKind.BAD_STRUCTURE, f"its header says {header.number}")
+        if header.timestamp is None:
+            raise self.failed(FailureKind.MISSING_MANDATORY_FIELD, "its header has no timestamp")
+        if header.hapi_version == (0, 0, 0):
+            raise self.failed(FailureKind.UNSUPPORTED_HAPI_VERSION, "its header has no version: its hash is not known")
+        self.number = header.number
+        self._header = header
+        self._phase = Phase.ITEMS
+        for kind in PLAIN_KINDS:
+            self._plain[kind << 3 | 2] = self._leaves.setdefault(_place(kind), []).append
+        if self._hashing:
+            self._leaves[Category.OUTPUTS].append(leaf_hash(item))
+
+    def _keep_footer(self, item: Item) -> None:
+        footer = read_footer(item)
+        for name, root in (("previous", footer.previous_root), ("all-blocks", footer.all_blocks_root)):
+            if not root:
+                raise self.failed(FailureKind.MISSING_MANDATORY_FIELD, f"its footer has no {name} root")
+        for root in (footer.previous_root, footer.all_blocks_root, footer.state_root):
+            if len(root) not in (0, HASH_BYTES):
+                raise self.failed(FailureKind.UNABLE_TO_PARSE, f"a root in its footer has {len(root)} bytes")
+        self._footer = footer
+        self._phase = Phase.FOOTER
+        self._plain = {}
+
+    def _fold(self) -> None:
+        for place, leaves in self._leaves.items():
+            if leaves:
+                self._tree.extend(place, leaves)
+                # Emptied in place, since `_plain` appends to this very list.
+                leaves.clear()
+        self._leaf_count = 0
+
+    def _too_large(self, kind: int, limit: int) -> VerificationFailed:
+        return self.failed(FailureKind.LIMIT_EXCEEDED, f"an item {kind} is larger than {limit} bytes")
+
+
+def _place(kind: ItemKind) -> int:
+    place = place_of(kind)
+    assert place is not None
+    return place
+
+
+def _is_one_field(item: Item, size: int) -> bool:
+    """Whether an item with a tag of one byte is one field. False for large ones too, which go the slower way."""
+    if size > HELD_BYTES_MAX:
+        return False
+    try:
+        content, offset = read_varint(item, 1)
+    except BlockFormatError:
+        return False
+    return offset + content == size

@@ -1,0 +1,164 @@
+"""Block items: which kind a serialized item is, and the few items that are looked into. It checks no rule of a block.
+
+An item is `bytes`: one serialized `BlockItem`, that is what stands inside the repeated field of a block, and what its
+hash covers. It is never re-serialized, so that items of later versions pass through unchanged.
+
+    Block     = (0x0A length item)*
+    BlockItem = tag length content          one field; its number is the kind of the item
+    tag       = number << 3 | 2             two bytes from number 16 on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+import msgspec
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.protobuf import (
+    BYTES,
+    bytes_field,
+    bytes_value,
+    number_field,
+    number_value,
+    read_fields,
+    read_fields_once,
+    read_varint,
+    varint,
+)
+
+Item = bytes
+"""One serialized `BlockItem`."""
+
+BLOCK_ITEM_TAG = 0x0A
+"""Field 1 of `Block` and of `BlockItemSet`, which have the same form."""
+
+
+class ItemKind(IntEnum):
+    """The field numbers of `BlockItem`."""
+
+    HEADER = 1
+    EVENT_HEADER = 2
+    ROUND_HEADER = 3
+    SIGNED_TRANSACTION = 4
+    TRANSACTION_RESULT = 5
+    TRANSACTION_OUTPUT = 6
+    STATE_CHANGES = 7
+    FILTERED = 8
+    PROOF = 9
+    RECORD_FILE = 10
+    TRACE_DATA = 11
+    FOOTER = 12
+    REDACTED = 19
+
+
+class BlockHeader(msgspec.Struct, frozen=True):
+    """`number` of the block, `hapi_version` (major, minor, patch), and the timestamp as it is serialized, None where it
+    is missing."""
+
+    number: int
+    hapi_version: tuple[int, int, int]
+    timestamp: bytes | None
+
+
+class BlockFooter(msgspec.Struct, frozen=True):
+    """Three roots of 48 bytes: of the block before, of the tree over all blocks before, of the state at the start."""
+
+    previous_root: bytes
+    all_blocks_root: bytes
+    state_root: bytes
+
+
+def item_kind(item: Item) -> int:
+    """The kind of an item, which may be one that `ItemKind` does not list. The content is not looked at."""
+    tag, _ = read_varint(item[:10], 0)
+    if tag & 7 != BYTES or not tag >> 3:
+        raise BlockFormatError(f"a block item does not start with tag {tag}")
+    return tag >> 3
+
+
+def item_content(item: Item) -> memoryview:
+    """What stands in the one field of an item."""
+    fields = list(read_fields(item))
+    if len(fields) != 1 or not isinstance(fields[0][2], memoryview):
+        raise BlockFormatError(f"a block item has one field, this one has {len(fields)}")
+    return fields[0][2]
+
+
+def make_item(kind: int, content: bytes) -> Item:
+    """An item of that kind."""
+    return bytes_field(kind, content)
+
+
+def split_block(block: bytes | memoryview) -> Iterator[Item]:
+    """The items of a serialized `Block` or `BlockItemSet`."""
+    view = memoryview(block)
+    offset, end = 0, len(view)
+    while offset < end:
+        start = offset
+        if view[offset] != BLOCK_ITEM_TAG:
+            raise BlockFormatError("a block has only items", start)
+        size, offset = read_varint(view, offset + 1)
+        if size > end - offset:
+            raise BlockFormatError(f"an item is {size} bytes long, {end - offset} are there", start)
+        yield bytes(view[offset : offset + size])
+        offset += size
+
+
+def item_prefix(size: int) -> bytes:
+    """What stands before an item of `size` bytes in a serialized `Block`."""
+    return b"\x0a" + varint(size)
+
+
+def join_block(items: Iterable[Item]) -> bytes:
+    """The serialized `Block` of the items."""
+    return b"".join(part for item in items for part in (item_prefix(len(item)), item))
+
+
+def read_header(item: Item) -> BlockHeader:
+    """A header; fields of later versions are passed over, since the root covers them. A field that is there twice is
+    refused."""
+    number, version, timestamp = 0, (0, 0, 0), None
+    for field, wire, value in read_fields_once(item_content(item), "header"):
+        if field == 1:
+            version = _read_version(bytes_value(wire, value, "hapi_proto_version"))
+        elif field == 3:
+            number = number_value(wire, value, "number")
+        elif field == 4:
+            timestamp = bytes(bytes_value(wire, value, "block_timestamp"))
+        elif field == 5 and number_value(wire, value, "hash_algorithm") != 0:
+            raise BlockFormatError(f"hash algorithm {value} is not SHA2_384")
+    return BlockHeader(number, version, timestamp)
+
+
+def make_header(number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int) -> Item:
+    """A header with a timestamp in seconds since 1970 and nanoseconds."""
+    version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
+    timestamp = number_field(1, seconds) + number_field(2, nanos)
+    content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
+    return make_item(ItemKind.HEADER, content)
+
+
+def read_footer(item: Item) -> BlockFooter:
+    """A footer. Fields of later versions are refused: what they would mean for the root is not known."""
+    roots: dict[int, bytes] = {}
+    for field, wire, value in read_fields_once(item_content(item), "footer"):
+        if not 1 <= field <= 3:
+            raise BlockFormatError(f"the footer has no field {field}")
+        roots[field] = bytes(bytes_value(wire, value, "a root hash of the footer"))
+    return BlockFooter(roots.get(1, b""), roots.get(2, b""), roots.get(3, b""))
+
+
+def make_footer(footer: BlockFooter) -> Item:
+    """The item of a footer."""
+    roots = (footer.previous_root, footer.all_blocks_root, footer.state_root)
+    return make_item(ItemKind.FOOTER, b"".join(bytes_field(index, root) for index, root in enumerate(roots, 1)))
+
+
+def _read_version(content: memoryview) -> tuple[int, int, int]:
+    parts = [0, 0, 0]
+    for field, wire, value in read_fields(content):
+        if field <= 3:
+            parts[field - 1] = number_value(wire, value, "a part of hapi_proto_version")
+    return parts[0], parts[1], parts[2]

@@ -1,0 +1,50 @@
+"""One item hashed in pieces of any size. It holds none of them."""
+
+from __future__ import annotations
+
+from hashlib import sha384
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import ItemKind
+from block_node.blocks.merkle import LEAF
+from block_node.blocks.protobuf import BYTES, read_varint
+from block_node.blocks.record_proof import RecordFileReader
+
+HEAD_BYTES_MIN = 20
+"""With these, the tag and the length are there for certain."""
+
+
+class LargeItem:
+    """An item of which the first piece, of `HEAD_BYTES_MIN` or the whole item, says the kind and the size."""
+
+    def __init__(self, head: bytes | memoryview, *, read_record: bool) -> None:
+        tag, offset = read_varint(head, 0)
+        if tag & 7 != BYTES or not tag >> 3:
+            raise BlockFormatError(f"a block item does not start with tag {tag}")
+        content_size, offset = read_varint(head, offset)
+        self.kind = tag >> 3
+        self.size = offset + content_size
+        self._left = content_size
+        self._hash = sha384(LEAF)
+        self._hash.update(head[:offset])
+        self._record = RecordFileReader() if read_record and self.kind == ItemKind.RECORD_FILE else None
+        self.feed(memoryview(head)[offset:])
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """The next piece. Raises BlockFormatError when it goes beyond the item."""
+        self._left -= len(piece)
+        if self._left < 0:
+            raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)
+        self._hash.update(piece)
+        if self._record is not None:
+            self._record.feed(piece)
+
+    def leaf(self) -> bytes:
+        """The leaf hash of the whole item."""
+        if self._left:
+            raise BlockFormatError(f"an item of {self.size} bytes lacks {self._left}", self.size - self._left)
+        return self._hash.digest()
+
+    def record_digest(self) -> bytes | None:
+        """What the signatures of a record-file proof are over, None where this is no record file, or not read."""
+        return self._record.digest() if self._record is not None else None

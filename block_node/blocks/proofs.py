@@ -1,0 +1,214 @@
+"""Block proofs as they are serialized, read strictly and written. It checks no proof.
+
+A proof is not covered by the block's root, so every field must be one that is known, once, with a value in its shortest
+form; only a proof of a kind that is not known is left as it is.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import Item, ItemKind, item_content, make_item
+from block_node.blocks.protobuf import (
+    Value,
+    bytes_field,
+    bytes_value,
+    number_field,
+    number_value,
+    read_fields,
+    read_fields_once,
+)
+
+FINAL_PATH = 0xFFFF_FFFF
+"""`next_path_index` of the path that ends in the resolved root."""
+
+
+class ProofKind(IntEnum):
+    """The field numbers of the alternatives of `BlockProof`; UNRECOGNIZED stands for those of later versions."""
+
+    UNRECOGNIZED = 0
+    TSS = 2
+    STATE_PROOF = 3
+    RECORD_FILE = 4
+
+
+class TssProof(msgspec.Struct, frozen=True):
+    """A threshold signature of the block's root."""
+
+    signature: bytes
+
+
+class Sibling(msgspec.Struct, frozen=True):
+    """What a hash is combined with on the way up; `hash` is empty for a node with a single child."""
+
+    is_left: bool
+    hash: bytes
+
+
+class LeafKind(IntEnum):
+    """What a path starts with, by field number; JOIN is a path that starts where others meet."""
+
+    JOIN = 0
+    HASH = 3
+    STATE_ITEM = 4
+    BLOCK_ITEM = 5
+    TIMESTAMP = 6
+
+
+class MerklePath(msgspec.Struct, frozen=True):
+    """From a leaf, or from where paths meet, over siblings to the path `next_index`, or to the root (`FINAL_PATH`)."""
+
+    siblings: tuple[Sibling, ...]
+    next_index: int
+    leaf_kind: LeafKind
+    leaf: bytes
+
+
+class StateProof(msgspec.Struct, frozen=True):
+    """Paths from this block's root to the root of a later block, and the signature of that root (None if missing)."""
+
+    paths: tuple[MerklePath, ...]
+    signature: bytes | None
+
+
+class RecordSignature(msgspec.Struct, frozen=True):
+    """One node's RSA signature."""
+
+    node_id: int
+    signature: bytes
+
+
+class RecordFileProof(msgspec.Struct, frozen=True):
+    """RSA signatures over the record file of a wrapped record block."""
+
+    version: int
+    signatures: tuple[RecordSignature, ...]
+
+
+class BlockProof(msgspec.Struct, frozen=True):
+    """The proof of block `number`. `content` is None for a proof of a kind that is not known."""
+
+    number: int
+    content: TssProof | StateProof | RecordFileProof | None
+
+    @property
+    def kind(self) -> ProofKind:
+        """Which of the alternatives it is."""
+        if isinstance(self.content, TssProof):
+            return ProofKind.TSS
+        if isinstance(self.content, StateProof):
+            return ProofKind.STATE_PROOF
+        return ProofKind.RECORD_FILE if isinstance(self.content, RecordFileProof) else ProofKind.UNRECOGNIZED
+
+
+def read_proof(item: Item) -> BlockProof:
+    """The proof in an item."""
+    number = 0
+    found: list[tuple[int, int, Value]] = []
+    for field, wire, value in read_fields_once(item_content(item), "the proof"):
+        if field == 1:
+            number = number_value(wire, value, "block")
+        else:
+            found.append((field, wire, value))
+    if len(found) != 1:
+        raise BlockFormatError(f"a proof has one of its alternatives, this one has {len(found)}")
+    field, wire, value = found[0]
+    if field == ProofKind.TSS:
+        return BlockProof(number, TssProof(_read_tss(bytes_value(wire, value, "signed_block_proof"))))
+    if field == ProofKind.STATE_PROOF:
+        return BlockProof(number, _read_state_proof(bytes_value(wire, value, "block_state_proof")))
+    if field == ProofKind.RECORD_FILE:
+        return BlockProof(number, _read_record_proof(bytes_value(wire, value, "signed_record_file_proof")))
+    return BlockProof(number, None)
+
+
+def make_record_proof(number: int, proof: RecordFileProof) -> Item:
+    """The item of a record-file proof."""
+    content = number_field(1, proof.version)
+    for each in proof.signatures:
+        content += bytes_field(2, bytes_field(1, each.signature) + number_field(2, each.node_id))
+    return make_item(ItemKind.PROOF, number_field(1, number) + bytes_field(ProofKind.RECORD_FILE, content))
+
+
+def _read_tss(data: memoryview) -> bytes:
+    signature = b""
+    for field, wire, value in read_fields_once(data, "the signed block proof"):
+        if field != 1:
+            raise BlockFormatError(f"a signed block proof has no field {field}")
+        signature = bytes(bytes_value(wire, value, "block_signature"))
+    return signature
+
+
+def _read_state_proof(data: memoryview) -> StateProof:
+    paths = []
+    signature = None
+    for field, wire, value in read_fields(data):
+        content = bytes_value(wire, value, f"field {field} of a state proof")
+        if field == 1:
+            paths.append(_read_path(content))
+        elif field == 2 and signature is None:
+            signature = _read_tss(content)
+        else:
+            raise BlockFormatError(f"a state proof has no second field {field}")
+    return StateProof(tuple(paths), signature)
+
+
+def _read_path(data: memoryview) -> MerklePath:
+    siblings = []
+    next_index: int | None = None
+    leaf: tuple[LeafKind, bytes] | None = None
+    for field, wire, value in read_fields(data):
+        if field == 1:
+            siblings.append(_read_sibling(bytes_value(wire, value, "a sibling")))
+        elif field == 2 and next_index is None:
+            next_index = number_value(wire, value, "next_path_index")
+            if next_index > FINAL_PATH:
+                raise BlockFormatError("next_path_index has more than 32 bits")
+        elif 3 <= field <= 6 and leaf is None:
+            leaf = LeafKind(field), bytes(bytes_value(wire, value, "a leaf"))
+        else:
+            raise BlockFormatError(f"a path has no field {field}, or not twice")
+    kind, content = leaf or (LeafKind.JOIN, b"")
+    return MerklePath(tuple(siblings), next_index or 0, kind, content)
+
+
+def _read_sibling(data: memoryview) -> Sibling:
+    is_left, hash_ = 0, b""
+    for field, wire, value in read_fields_once(data, "a sibling"):
+        if field == 1:
+            is_left = number_value(wire, value, "is_left")
+        elif field == 2:
+            hash_ = bytes(bytes_value(wire, value, "hash"))
+        else:
+            raise BlockFormatError(f"a sibling has no field {field}")
+    if is_left > 1:
+        raise BlockFormatError(f"is_left is {is_left}, not 0 or 1")
+    return Sibling(bool(is_left), hash_)
+
+
+def _read_record_proof(data: memoryview) -> RecordFileProof:
+    version: int | None = None
+    signatures = []
+    for field, wire, value in read_fields(data):
+        if field == 1 and version is None:
+            version = number_value(wire, value, "version")
+        elif field == 2:
+            signatures.append(_read_signature(bytes_value(wire, value, "a record file signature")))
+        else:
+            raise BlockFormatError(f"a record file proof has no field {field}, or not twice")
+    return RecordFileProof(version or 0, tuple(signatures))
+
+
+def _read_signature(data: memoryview) -> RecordSignature:
+    signature, node_id = b"", 0
+    for field, wire, value in read_fields_once(data, "a record file signature"):
+        if field == 1:
+            signature = bytes(bytes_value(wire, value, "signatures_bytes"))
+        elif field == 2:
+            node_id = number_value(wire, value, "node_id")
+        else:
+            raise BlockFormatError(f"a record file signature has no field {field}")
+    return RecordSignature(node_id, signature)

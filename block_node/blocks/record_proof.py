@@ -1,0 +1,133 @@
+"""RSA signatures over the record file of a wrapped record block (L3). They say nothing of the block's other items.
+
+    message   = SHA-384(int32 big endian 6 | field 2 of the RecordFileItem, as it is serialized)
+    signature = RSA, PKCS#1 v1.5, SHA-384 of the message: the digest is hashed once more
+
+The record file can be most of a large block, so it is read as it comes and never held.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha384
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA384
+
+from block_node.blocks.address_book import AddressBook
+from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
+from block_node.blocks.proofs import RecordFileProof
+from block_node.blocks.protobuf import BYTES, read_varint
+
+RECORD_VERSION = 6
+"""The only version of record files that is signed in this way."""
+
+CONTENTS_FIELD = 2
+HEAD_BYTES_MAX = 20
+"""A tag and a length, ten bytes each at most."""
+
+
+class RecordFileReader:
+    """The digest that is signed, from the content of a `RecordFileItem` in pieces of any size.
+
+    Invariant: `_left` bytes of the field that began last are still to come; `_head` holds what came of the next one's
+    tag and length.
+    """
+
+    def __init__(self) -> None:
+        self._hash = sha384(RECORD_VERSION.to_bytes(4, "big"))
+        self._head = b""
+        self._left = 0
+        self._hashing = False
+        self._found = False
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """The next piece. Raises BlockFormatError where it is no record file item."""
+        view = memoryview(piece)
+        while view:
+            if self._left:
+                taken = view[: self._left]
+                if self._hashing:
+                    self._hash.update(taken)
+                self._left -= len(taken)
+                view = view[len(taken) :]
+                continue
+            before = len(self._head)
+            self._head += bytes(view[: HEAD_BYTES_MAX - before])
+            used = self._maybe_begin_field()
+            if used is None:
+                return
+            self._head = b""
+            view = view[used - before :]
+
+    def digest(self) -> bytes | None:
+        """What is signed, once all is there; None if the item has no record file."""
+        if self._left or self._head:
+            raise BlockFormatError("the record file item is cut short")
+        return self._hash.digest() if self._found else None
+
+    def _maybe_begin_field(self) -> int | None:
+        """How many bytes of `_head` the tag and length of a field took, None while they are not all there."""
+        if _varints(self._head) < 2:
+            if len(self._head) >= HEAD_BYTES_MAX:
+                raise BlockFormatError("a field of the record file item has no length")
+            return None
+        tag, used = read_varint(self._head, 0)
+        if tag & 7 != BYTES or not 1 <= tag >> 3:
+            raise BlockFormatError(f"a record file item has no field with tag {tag}")
+        self._left, used = read_varint(self._head, used)
+        self._hashing = tag >> 3 == CONTENTS_FIELD
+        if self._hashing and self._found:
+            raise BlockFormatError("the record file item has two record files")
+        self._found = self._found or self._hashing
+        return used
+
+
+def check_record_proof(
+    number: int,
+    proof: RecordFileProof,
+    digest: bytes | None,
+    book: AddressBook | None,
+    *,
+    signatures_min: int,
+    skip_unknown: bool,
+) -> None:
+    """Raise VerificationFailed unless enough nodes of `book` signed `digest`, and none badly.
+
+    Signatures of all zeros are no signatures, and passed over as the real block node does. A node that signs twice
+    counts once, and both must be good.
+    """
+    if proof.version != RECORD_VERSION:
+        reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"
+        raise _failed(number, FailureKind.UNSUPPORTED_STREAM_FORMAT, reason)
+    if digest is None:
+        raise _failed(number, FailureKind.MISSING_MANDATORY_ITEM, "it has a record-file proof and no record file")
+    if book is None:
+        raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, "there is no address book for it")
+    valid = set()
+    for each in proof.signatures:
+        if not any(each.signature):
+            continue
+        key = book.find_key(each.node_id)
+        if key is None and skip_unknown:
+            continue
+        if key is None:
+            reason = f"node {each.node_id} signed it, and is not in the address book"
+            raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, reason)
+        try:
+            key.verify(each.signature, digest, PKCS1v15(), SHA384())
+        except InvalidSignature as error:
+            reason = f"the signature of node {each.node_id} is not one over its record file"
+            raise _failed(number, FailureKind.BAD_BLOCK_PROOF, reason) from error
+        valid.add(each.node_id)
+    if len(valid) < signatures_min:
+        reason = f"{len(valid)} nodes signed its record file, {signatures_min} must"
+        raise _failed(number, FailureKind.BAD_BLOCK_PROOF, reason)
+
+
+def _failed(number: int, kind: FailureKind, reason: str) -> VerificationFailed:
+    return VerificationFailed(kind, Level.RECORD_PROOF, number, reason)
+
+
+def _varints(data: bytes) -> int:
+    return sum(1 for byte in data if byte < 0x80)

@@ -1,0 +1,88 @@
+"""State proofs (L4): from a block's root over Merkle paths to the root of a later block. It checks no signature.
+
+Paths form a tree. Each starts at a leaf, or where the paths that name it as their next meet, and goes up over its
+siblings; the last is the one that names no next path, and ends in the resolved root.
+
+From the root of block N to that of N+1 there are five steps, in either layout of the top tree (`merkle`): 16 leaves make
+four, 8 leaves three and one over a node with a single child; the timestamp is the fifth. So the number of steps tells
+which block the proof is about.
+"""
+
+from __future__ import annotations
+
+from block_node.blocks.chain import Claim
+from block_node.blocks.errors import FailureKind, Level, VerificationFailed
+from block_node.blocks.merkle import leaf_hash, node_hash, one_child_hash
+from block_node.blocks.proofs import FINAL_PATH, LeafKind, MerklePath, StateProof
+from block_node.blocks.settings import HASH_BYTES
+
+STEPS_PER_BLOCK = 5
+PATHS_MIN = 3
+
+
+class _BadPaths(Exception):
+    """The paths form no tree."""
+
+
+def check_state_proof(number: int, root: bytes, proof: StateProof) -> Claim:
+    """What the proof says about a later block. Raises VerificationFailed unless it starts at this block's root."""
+    if len(proof.paths) < PATHS_MIN:
+        raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
+    if not proof.signature:
+        kind = FailureKind.MISSING_MANDATORY_FIELD
+        raise VerificationFailed(kind, Level.STATE_PROOF, number, "its state proof has no signature")
+    own = [index for index, path in enumerate(proof.paths) if path.leaf_kind is LeafKind.HASH]
+    if len(own) != 1:
+        raise _failed(number, f"its state proof starts at {len(own)} roots, not at one")
+    if proof.paths[own[0]].leaf != root:
+        raise _failed(number, f"its state proof starts at {proof.paths[own[0]].leaf[:8].hex()}, not at its root")
+    try:
+        resolved = _resolve(proof.paths)
+        steps = _steps(proof.paths, own[0])
+    except _BadPaths as error:
+        raise _failed(number, f"its state proof: {error}") from error
+    if not steps or steps % STEPS_PER_BLOCK:
+        raise _failed(number, f"its state proof has {steps} steps, which lead to no block's root")
+    return Claim(number, number + steps // STEPS_PER_BLOCK, resolved)
+
+
+def _resolve(paths: tuple[MerklePath, ...]) -> bytes:
+    """The root that the paths lead to. A path's next one stands after it, so that one pass does."""
+    arrived: list[list[bytes]] = [[] for _ in paths]
+    for index, path in enumerate(paths):
+        value = _start(index, path, arrived[index])
+        for sibling in path.siblings:
+            if not sibling.hash and not sibling.is_left:
+                value = one_child_hash(value)
+            elif len(sibling.hash) != HASH_BYTES:
+                raise _BadPaths(f"a sibling of path {index} has {len(sibling.hash)} bytes, not {HASH_BYTES}")
+            else:
+                value = node_hash(sibling.hash, value) if sibling.is_left else node_hash(value, sibling.hash)
+        if path.next_index == FINAL_PATH:
+            if index != len(paths) - 1:
+                raise _BadPaths(f"path {index} is the end, and {len(paths)} are there")
+            return value
+        if not index < path.next_index < len(paths):
+            raise _BadPaths(f"path {index} goes on at path {path.next_index} of {len(paths)}")
+        arrived[path.next_index].append(value)
+    raise _BadPaths("no path is the end")
+
+
+def _start(index: int, path: MerklePath, arrived: list[bytes]) -> bytes:
+    if path.leaf_kind is LeafKind.JOIN:
+        if not 1 <= len(arrived) <= 2:
+            raise _BadPaths(f"{len(arrived)} paths meet in path {index}")
+        return node_hash(*arrived) if len(arrived) == 2 else one_child_hash(arrived[0])
+    if arrived:
+        raise _BadPaths(f"paths meet in path {index}, which has a leaf of its own")
+    if path.leaf_kind is not LeafKind.HASH:
+        return leaf_hash(path.leaf)
+    return path.leaf
+
+
+def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
+    """How many levels the end is above the leaf of a path, in paths that `_resolve` accepted."""
+    steps = len(paths[index].siblings)
+    while (index := paths[index].next_index) != FINAL_PATH:
+        steps += 1 + len(paths[index].siblings)
+    return steps
