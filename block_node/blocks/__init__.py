@@ -1,1 +1,1 @@
-"""Blocks and their verification: items as bytes, files, Merkle roots, proofs, generated chains. No I/O but block files."""
+"""Blocks as bytes: items, Merkle roots, proofs and their verification, block files, generated chains."""

@@ -7,7 +7,7 @@ Leaves gather per subtree and are folded in runs. Only the header, the footer an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from hashlib import sha384
 
@@ -48,8 +48,10 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """What was kept of a whole block. `root` is empty where `Level.MERKLE` is off; `record_digest` is what a record-file
-    proof signs, None without a record file or without `Level.RECORD_PROOF`."""
+    """What was kept of a whole block. `root` is empty where `Level.MERKLE` is off.
+
+    `record_digest` is what a record-file proof signs, None without a record file or without `Level.RECORD_PROOF`.
+    """
 
     header: BlockHeader
     footer: BlockFooter
@@ -77,7 +79,7 @@ class BlockReader:
         self._footer: BlockFooter | None = None
         self._proofs: list[Item] = []
         self._has_record = False
-        self._record_digest: bytes | None = None
+        self.record_digest: bytes | None = None
         self._tree = BlockTree()
         self._leaves: dict[int, list[bytes]] = {}
         self._leaf_count = 0
@@ -144,7 +146,7 @@ class BlockReader:
             self._footer,
             tuple(self._proofs),
             root,
-            self._record_digest,
+            self.record_digest,
             self.item_count,
             self.size_bytes,
         )
@@ -206,7 +208,7 @@ class BlockReader:
         if place >= 0 and self._hashing:
             self._leaves.setdefault(place, []).append(leaf)
         if item.kind == ItemKind.RECORD_FILE:
-            self._record_digest = item.record_digest()
+            self.record_digest = item.record_digest()
 
     def _keep(self, kind: int, item: Item) -> None:
         if kind == ItemKind.HEADER:

@@ -1,8 +1,8 @@
 """How blocks are linked: where a chain stands, and whether a block continues it (L2). It hashes no items.
 
 The footer of block N names the root of block N-1, and the root of the tree over the roots of blocks 0 to N-1, taken as
-they are. For block 0 both are the empty tree's. A chain that starts elsewhere takes its first block on trust, and cannot
-know the second of these.
+they are. For block 0 both are the empty tree's. A chain that starts elsewhere takes its first block on trust, and
+cannot know the second of these.
 
 A state proof is a claim about a block that is not there yet: its root. Claims are kept here until that block comes.
 """
@@ -29,8 +29,8 @@ class Claim(msgspec.Struct, frozen=True):
 class BlockResult(msgspec.Struct, frozen=True):
     """A block that passed all levels but the chain; `checked` names those that found something to check.
 
-    `root` is empty where `Level.MERKLE` is off. `size_bytes` is that of the items, without what frames them. A block with
-    `claims` was proven by reference to a later block: it is settled when that one passes.
+    `root` is empty where `Level.MERKLE` is off. `size_bytes` is that of the items, without what frames them. A block
+    with `claims` was proven by reference to a later block: it is settled when that one passes.
     """
 
     number: int

@@ -1,7 +1,7 @@
 """The door for an external verifier of threshold signatures (L5). It verifies nothing itself.
 
-The signature is hinTS with an aggregate Schnorr signature or a WRAPS proof; only native libraries verify it. Whoever has
-one gives the verifier an object of this kind.
+The signature is hinTS with an aggregate Schnorr signature or a WRAPS proof; only native libraries verify it. Whoever
+has one gives the verifier an object of this kind.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """A root and its signature. `number` is the block with that root; `proof_of` the block whose proof it came in, which
-    is an earlier one for a state proof."""
+    """A root and its signature. `number` is the block with that root; `proof_of` the block whose proof it came in,
+    which is an earlier one for a state proof."""
 
     number: int
     proof_of: int

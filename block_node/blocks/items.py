@@ -70,9 +70,9 @@ class BlockFooter(msgspec.Struct, frozen=True):
     state_root: bytes
 
 
-def item_kind(item: Item) -> int:
+def item_kind(item: Item | bytearray) -> int:
     """The kind of an item, which may be one that `ItemKind` does not list. The content is not looked at."""
-    tag, _ = read_varint(item[:10], 0)
+    tag, _ = read_varint(bytes(item[:10]), 0)
     if tag & 7 != BYTES or not tag >> 3:
         raise BlockFormatError(f"a block item does not start with tag {tag}")
     return tag >> 3

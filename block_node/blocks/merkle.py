@@ -5,8 +5,8 @@
     two children       H(02 | left | right)
     empty tree         H(00)
 
-Leaves are folded pairwise as soon as a pair is there; at the end what is left over is folded from right to left with the
-two-child rule. Nothing is padded.
+Leaves are folded pairwise as soon as a pair is there; at the end what is left over is folded from right to left with
+the two-child rule. Nothing is padded.
 
     root        = two children: H(00 | timestamp), top
     top         = tree of 16 values, taken as they are:

@@ -6,8 +6,8 @@
             | 8 bytes | 4 bytes           wire types 1 and 5
             | varint length, that many    wire type 2
 
-Strict means: varints in their shortest form, at most 64 bits; nothing after the end; groups are refused. Every serializer
-in use writes that form, and a reader that takes only it leaves fewer bytes that can change without being noticed.
+Strict means: varints in their shortest form, at most 64 bits; nothing after the end; groups are refused. Every
+serializer in use writes that form, and a reader that takes only it leaves fewer bytes that can change unnoticed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
             continue
         if wire == BYTES:
             size, offset = read_varint(view, offset)
-        elif wire == FIXED64 or wire == FIXED32:
+        elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
             raise BlockFormatError(f"wire type {wire} of field {number} is not in use", start)

@@ -73,7 +73,7 @@ class RecordFileReader:
                 raise BlockFormatError("a field of the record file item has no length")
             return None
         tag, used = read_varint(self._head, 0)
-        if tag & 7 != BYTES or not 1 <= tag >> 3:
+        if tag & 7 != BYTES or not tag >> 3:
             raise BlockFormatError(f"a record file item has no field with tag {tag}")
         self._left, used = read_varint(self._head, used)
         self._hashing = tag >> 3 == CONTENTS_FIELD

@@ -18,8 +18,8 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is checked, and how strictly.
 
-    A proof of a kind whose level is off is not looked at. When proof levels are on, a block must have at least one proof
-    that one of them checked, unless `accept_unchecked_proofs`; otherwise a publisher would get past the check of
+    A proof of a kind whose level is off is not looked at. When proof levels are on, a block must have at least one
+    proof that one of them checked, unless `accept_unchecked_proofs`; otherwise a publisher would get past the check of
     signatures with a proof of another kind.
     """
 

@@ -3,9 +3,9 @@
 Paths form a tree. Each starts at a leaf, or where the paths that name it as their next meet, and goes up over its
 siblings; the last is the one that names no next path, and ends in the resolved root.
 
-From the root of block N to that of N+1 there are five steps, in either layout of the top tree (`merkle`): 16 leaves make
-four, 8 leaves three and one over a node with a single child; the timestamp is the fifth. So the number of steps tells
-which block the proof is about.
+From the root of block N to that of N+1 there are five steps, in either layout of the top tree (`merkle`): 16 leaves
+make four, 8 leaves three and one over a node with a single child; the timestamp is the fifth. So the number of steps
+tells which block the proof is about.
 """
 
 from __future__ import annotations
@@ -86,3 +86,7 @@ def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
     while (index := paths[index].next_index) != FINAL_PATH:
         steps += 1 + len(paths[index].siblings)
     return steps
+
+
+def _failed(number: int, reason: str) -> VerificationFailed:
+    return VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STATE_PROOF, number, reason)

@@ -27,8 +27,8 @@ from block_node.blocks.state_proof import check_state_proof
 
 
 class Verifier:
-    """Checks blocks at the levels of its settings. `chain` may be read and set at any time, for instance back to what it
-    was before blocks that could not be stored."""
+    """Checks blocks at the levels of its settings. `chain` may be read and set at any time, for instance back to what
+    it was before blocks that could not be stored."""
 
     def __init__(
         self,
@@ -146,7 +146,8 @@ class ProofChecks:
             reason = f"its root is {block.root.hex()}, which is known to be {known.hex()}"
             raise VerificationFailed(FailureKind.BAD_ROOT, Level.MERKLE, number, reason)
         checked = levels & (Level.STRUCTURE | Level.MERKLE)
-        kinds, claims = [], []
+        kinds: list[ProofKind] = []
+        claims: list[Claim] = []
         for item in block.proofs:
             proof = self._read(item, number)
             kinds.append(proof.kind)

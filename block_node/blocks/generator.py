@@ -1,0 +1,152 @@
+"""Chains of blocks for tests, the demo and the bench, signed with keys of our own. It imitates no network's content.
+
+Every block is a wrapped record block with as many other items as asked for, so that it passes L0 to L3:
+
+    header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
+
+The same shape, seed and start give the same items but for the proof, which depends on the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha384
+from itertools import cycle
+from random import Random
+
+import msgspec
+
+from block_node.blocks.block_reader import BlockReader
+from block_node.blocks.chain import BlockResult, ChainState
+from block_node.blocks.errors import Level, SettingsError
+from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
+from block_node.blocks.keys import SigningKeys
+from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
+from block_node.blocks.proofs import ProofKind, RecordFileProof, make_record_proof
+from block_node.blocks.protobuf import bytes_field, number_field
+from block_node.blocks.record_proof import CONTENTS_FIELD, RECORD_VERSION
+from block_node.blocks.settings import VerifierSettings
+
+FIXED_ITEMS = 4
+"""Of every block: header, record file, footer, proof."""
+
+HAPI_CURRENT = (0, 78, 0)
+HAPI_LEGACY = (0, 73, 0)
+
+START_SECONDS = 1_750_000_000
+"""When block 0 is from; each next one is two seconds later."""
+
+KINDS = (
+    ItemKind.ROUND_HEADER,
+    ItemKind.EVENT_HEADER,
+    ItemKind.SIGNED_TRANSACTION,
+    ItemKind.TRANSACTION_RESULT,
+    ItemKind.TRANSACTION_OUTPUT,
+    ItemKind.STATE_CHANGES,
+    ItemKind.TRACE_DATA,
+)
+
+
+class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What blocks look like. `item_count` counts all items; `item_bytes` is the content of each one that is not fixed,
+    `record_bytes` the record file's."""
+
+    item_count: int = 10
+    item_bytes: int = 100
+    record_bytes: int = 200
+    legacy: bool = False
+
+    def check(self) -> None:
+        """Raise SettingsError for a shape that no block can have."""
+        if self.item_count < FIXED_ITEMS:
+            raise SettingsError(f"item_count: a block has at least {FIXED_ITEMS} items")
+        if self.item_bytes < 0 or self.record_bytes < 0:
+            raise SettingsError("item_bytes, record_bytes: must not be negative")
+
+
+class GeneratedBlock(msgspec.Struct, frozen=True):
+    """A block with its root."""
+
+    number: int
+    root: bytes
+    items: tuple[Item, ...]
+
+
+class ChainGenerator:
+    """Makes blocks that follow each other. `chain` is where it stands; setting it back makes a fork."""
+
+    def __init__(
+        self,
+        keys: SigningKeys,
+        *,
+        shape: BlockShape | None = None,
+        chain: ChainState | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`chain` must know what it continues: a number, a root and the tree of all roots."""
+        self.shape = shape or BlockShape()
+        self.shape.check()
+        self.chain = chain or ChainState()
+        if self.chain.next_number is None or self.chain.previous_root is None or self.chain.peaks is None:
+            raise SettingsError("chain: a generated block must know all blocks before it")
+        self._keys = keys
+        self._seed = seed
+
+    def next_block(self) -> GeneratedBlock:
+        """The next block, held in memory."""
+        items = tuple(self.next_items())
+        assert self.chain.next_number is not None
+        assert self.chain.previous_root is not None
+        return GeneratedBlock(self.chain.next_number - 1, self.chain.previous_root, items)
+
+    def blocks(self, count: int) -> Iterator[GeneratedBlock]:
+        """The next `count` blocks."""
+        for _ in range(count):
+            yield self.next_block()
+
+    def next_items(self) -> Iterator[Item]:
+        """The items of the next block, made one by one: a block larger than memory is fine. The chain advances when the
+        last one was taken."""
+        chain = self.chain
+        assert chain.next_number is not None
+        assert chain.previous_root is not None
+        assert chain.peaks is not None
+        number = chain.next_number
+        reader = BlockReader(number, VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF))
+        all_blocks_root = StreamingTree.from_peaks(chain.peaks).root()
+        footer = BlockFooter(chain.previous_root, all_blocks_root, EMPTY_TREE)
+        for item in self._content(number):
+            reader.add((item,))
+            yield item
+        last = make_footer(footer)
+        reader.add((last,))
+        yield last
+        digest = reader.record_digest
+        assert digest is not None
+        proof = make_record_proof(number, RecordFileProof(RECORD_VERSION, self._keys.sign(digest)))
+        reader.add((proof,))
+        block = reader.finish()
+        result = BlockResult(
+            number,
+            block.root,
+            footer.previous_root,
+            footer.all_blocks_root,
+            block.item_count,
+            block.size_bytes,
+            Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF,
+            (ProofKind.RECORD_FILE,),
+        )
+        yield proof
+        self.chain = chain.advanced(result, len(chain.claims))
+
+    def _content(self, number: int) -> Iterator[Item]:
+        """All items before the footer. The seed's digest with number and place decides each one's bytes."""
+        shape = self.shape
+        version = HAPI_LEGACY if shape.legacy else HAPI_CURRENT
+        seconds = START_SECONDS + 2 * number
+        random = Random(sha384(f"{self._seed}/{number}".encode()).digest())
+        yield make_header(number, version, seconds, 0)
+        for kind, _ in zip(cycle(KINDS), range(shape.item_count - FIXED_ITEMS), strict=False):
+            yield make_item(kind, random.randbytes(shape.item_bytes))
+        time = bytes_field(1, number_field(1, seconds))
+        yield make_item(ItemKind.RECORD_FILE, time + bytes_field(CONTENTS_FIELD, random.randbytes(shape.record_bytes)))
