@@ -77,6 +77,8 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     as items (backfill). root: 48 bytes where it is known. chain: where the chain stands behind this block, to be stored
     with it (`block_node.blocks.chain.ChainState.encode`). failure: a stable word for what was wrong; None in a success.
     informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
+    verifier_state: what a verifier must know to continue behind this block, to be kept beside it; empty where this
+    block is not the last verified one.
     """
 
     block_number: int
@@ -88,6 +90,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     failure: str | None = None
     informational: bool = False
     reason: str = ""
+    verifier_state: bytes = b""
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):

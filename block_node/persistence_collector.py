@@ -1,0 +1,81 @@
+"""Gathers the items of one block into the bytes that will be stored, as they arrive. Pure; it stores nothing.
+
+A block is `(0x0A length item)*`, so that the items need not be looked into. What has come is cut into parts at once;
+whole parts can be taken out before the block is complete, so that a large block need not wait in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from block_node.persistence_log import NewBlock
+from block_node.persistence_mark import PART_BYTES_MAX, cut
+
+ITEM_TAG: Final = b"\x0a"
+PREFIXES: Final = tuple(ITEM_TAG + bytes((size,)) for size in range(0x80)) + tuple(
+    ITEM_TAG + bytes((size & 0x7F | 0x80, size >> 7)) for size in range(0x80, 0x4000)
+)
+"""Tag and length in front of an item, for the sizes that most have."""
+
+
+def prefix_of(size_bytes: int) -> bytes:
+    """Tag and length in front of an item of that size."""
+    if size_bytes < len(PREFIXES):
+        return PREFIXES[size_bytes]
+    encoded = bytearray(ITEM_TAG)
+    while size_bytes >= 0x80:
+        encoded.append(size_bytes & 0x7F | 0x80)
+        size_bytes >>= 7
+    encoded.append(size_bytes)
+    return bytes(encoded)
+
+
+class BlockCollector:
+    """The bytes of one block.
+
+    attempt: names what has been taken out. item_count: items so far. held_bytes: in memory now.
+    Invariant: all parts but the last have PART_BYTES_MAX bytes; `_tail` has less when `add` returns.
+    """
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.item_count = 0
+        self.staged = 0
+        self._parts: list[bytes] = []
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._parts) * PART_BYTES_MAX + self._tail_bytes
+
+    def add(self, items: Sequence[bytes]) -> None:
+        tail, size_bytes = self._tail, self._tail_bytes
+        for item in items:
+            prefix = prefix_of(len(item))
+            tail += (prefix, item)
+            size_bytes += len(prefix) + len(item)
+        self.item_count += len(items)
+        self._tail_bytes = size_bytes
+        if size_bytes >= PART_BYTES_MAX:
+            parts = cut(b"".join(tail))
+            rest = parts.pop() if len(parts[-1]) < PART_BYTES_MAX else b""
+            self._parts += parts
+            self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
+
+    def take_parts(self) -> tuple[int, list[bytes]]:
+        """The whole parts that are held, to be staged by the caller, and the number of the first of them."""
+        first, parts = self.staged, self._parts
+        self._parts = []
+        self.staged += len(parts)
+        return first, parts
+
+    def finish(self, number: int, root: bytes, verifier_state: bytes = b"") -> NewBlock:
+        """The block, now that all items have come and it is verified."""
+        parts = self._parts
+        if self._tail_bytes or not (self.staged or parts):
+            parts = [*parts, b"".join(self._tail)]
+        staged_bytes = self.staged * PART_BYTES_MAX
+        attempt = self.attempt if self.staged else None
+        return NewBlock(number, root, self.item_count, parts, attempt, self.staged, staged_bytes, verifier_state)

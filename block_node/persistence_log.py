@@ -1,0 +1,332 @@
+"""The blocks of one chain in the log and in the tables beside it, seen through a session. It begins no transaction.
+
+A block is stored in one transaction, parts and index row together, so that it is there or not, and its parts follow
+each other. Deleting goes by block number; the stream itself is cut only at its front, so that the room of a block that
+came late (by backfill) is free when the blocks stored before it have gone too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from block_node import persistence_schema as sql
+from block_node.persistence_mark import BlockMark, find_mark, headers_of, key_of
+from block_node.persistence_schema import BlockPlace
+from block_node.ranges import BlockRanges
+from storage.contract import Append, Session, StreamRecord
+from storage.errors import DatabaseCorrupt, StorageError, corrupt_text, storage_error
+
+STREAM_PREFIX = "block_node."
+"""Streams whose names begin so are written by the block node alone."""
+REBUILD_PAGE_BYTES = 16 * 1024 * 1024
+REBUILD_PAGE_MESSAGES = 1_000
+TRUNCATE_MESSAGES = 1_000
+"""Cut off the front of the stream in one transaction; what is left then goes with later ones."""
+APPEND_PARTS = 8
+"""Parts of a staged block that are in memory together while it is copied."""
+
+
+class BlockNumberUnknown(StorageError):
+    """The block is not stored."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
+        self.number = number
+
+
+class BlockConflict(StorageError):
+    """Another block of that number is stored already."""
+
+    def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
+        super().__init__(
+            f"block {number} is stored with root {stored.hex()[:16]}…, and one with root {offered.hex()[:16]}… was "
+            "offered; find out which source is wrong"
+        )
+        self.number = number
+
+
+class PredecessorMissing(StorageError):
+    """The block was to be stored behind another one, which could not be stored."""
+
+    def __init__(self, number: int, behind: int) -> None:
+        super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
+        self.number = number
+
+
+class StagedPartMissing(StorageError):
+    """A part of a large block could not be kept while the block was received."""
+
+    def __init__(self, number: int, part: int) -> None:
+        super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")
+        self.number = number
+
+
+class StoredChain(msgspec.Struct, frozen=True):
+    """What is persisted of a chain.
+
+    available: blocks that can be read. stored: those and what retention has evicted; it never shrinks.
+    blocks, size_bytes: of what can be read. newest: where the highest of them is. verifier_state: as it was given with
+    the last block that had one; empty where the index was rebuilt.
+    """
+
+    available: BlockRanges
+    stored: BlockRanges
+    blocks: int
+    size_bytes: int
+    newest: BlockPlace | None
+    verifier_state: bytes
+
+
+class NewBlock(msgspec.Struct, frozen=True):
+    """A verified block to be stored. parts: its bytes as a serialized `Block`, cut; those before them may be staged.
+
+    attempt: names the staged parts; None where all are in `parts`. staged: how many of them, `staged_bytes` long.
+    verifier_state: what the verifier must know to continue behind this block; empty where it need not be kept.
+    """
+
+    number: int
+    root: bytes
+    items: int
+    parts: Sequence[bytes]
+    attempt: int | None = None
+    staged: int = 0
+    staged_bytes: int = 0
+    verifier_state: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.staged_bytes + sum(map(len, self.parts))
+
+
+def stream_name(chain: str) -> str:
+    """The stream that has the blocks of a chain."""
+    return STREAM_PREFIX + chain
+
+
+class ChainLog:
+    """One chain. Every method raises StorageError and nothing else for what a disk or a file can cause."""
+
+    def __init__(self, chain: str) -> None:
+        self.chain = chain
+
+    def open(self, session: Session, now_us: int) -> tuple[StreamRecord, StoredChain]:
+        """Make what is missing, rebuild the index where it does not fit the stream, drop what was staged.
+
+        In a writing transaction. A rebuild reads the whole stream.
+        """
+        with _mapped():
+            sql.ensure_tables(session)
+            stream = session.log.ensure_stream(stream_name(self.chain), 0, now_us)
+            session.connection.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
+            known = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+            if known is None or known[:2] != (stream.stream_id, stream.next_index):
+                self._rebuild(session, stream)
+            return stream, self.state(session)
+
+    def state(self, session: Session) -> StoredChain:
+        with _mapped():
+            execute = session.connection.execute
+            _, _, blocks, size_bytes, verifier_state = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+            available = BlockRanges(execute(sql.RANGES, (self.chain,)))
+            stored = available.copy()
+            for first, last in execute(sql.EVICTED, (self.chain,)):
+                stored.add(first, last)
+            newest = execute(sql.NEWEST_PLACES, (self.chain, 1)).fetchone()
+            place = None if newest is None else BlockPlace(*newest)
+            return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
+
+    def stream(self, session: Session) -> StreamRecord:
+        """The stream that has the blocks."""
+        with _mapped():
+            return session.log.get_stream(self._stream_id(session))
+
+    def store(
+        self, session: Session, block: NewBlock, time_us: int, behind: int | None = None
+    ) -> tuple[BlockPlace, bool]:
+        """Store a block; False where the very same one is there already. In a writing transaction.
+
+        behind: the block before it, that must be there. Raises BlockConflict where another one of that number is,
+        PredecessorMissing, StagedPartMissing.
+        """
+        with _mapped():
+            known = self.find(session, block.number)
+            if known is not None:
+                if known.root != block.root:
+                    raise BlockConflict(block.number, known.root, block.root)
+                self._drop_staged(session, block.attempt)
+                return known, False
+            if behind is not None and self.find(session, behind) is None:
+                raise PredecessorMissing(block.number, behind)
+            stream = session.log.get_stream(self._stream_id(session))
+            first_index, parts = stream.next_index, block.staged + len(block.parts)
+            place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
+            index = first_index
+            for run in _runs(self._all_parts(session, block)):
+                headers = [
+                    headers_of(_mark(place, part))
+                    for part in range(index - first_index, index - first_index + len(run))
+                ]
+                keys = [key_of(block.number)] * len(run)
+                session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
+                index += len(run)
+            self._add_place(session, place)
+            session.connection.execute(sql.GROW_CHAIN, (index, 1, place.size_bytes, self.chain))
+            if block.verifier_state:
+                session.connection.execute(sql.SET_VERIFIER_STATE, (block.verifier_state, self.chain))
+            self._drop_staged(session, block.attempt)
+            return place, True
+
+    def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
+        """Keep parts of a block that is not verified yet, from number `part` on. In a writing transaction."""
+        with _mapped():
+            rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
+            session.connection.executemany(sql.ADD_STAGED, rows)
+
+    def unstage(self, session: Session, attempt: int) -> None:
+        """Forget the parts of a block that will not be stored. In a writing transaction."""
+        with _mapped():
+            self._drop_staged(session, attempt)
+
+    def find(self, session: Session, number: int) -> BlockPlace | None:
+        with _mapped():
+            if not 0 <= number <= sql.NUMBER_MAX:
+                return None
+            row = session.connection.execute(sql.FIND_PLACE, (self.chain, number)).fetchone()
+            return None if row is None else BlockPlace(*row)
+
+    def roots(self, session: Session, last: int) -> list[bytes]:
+        """The roots of the blocks up to `last`, in order; holes leave no mark."""
+        with _mapped():
+            return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
+
+    def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
+        """Of up to `limit` blocks without a hole from `number` on, in order."""
+        with _mapped():
+            rows = session.connection.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
+            found: list[BlockPlace] = []
+            for row in rows.fetchall():
+                if row[0] != number + len(found):
+                    break
+                found.append(BlockPlace(*row))
+            return found
+
+    def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
+        """Parts of a block from number `part` on, at least one, no more than `bytes_max` where that is more than one.
+
+        Raises DatabaseCorrupt where they are not what was stored.
+        """
+        with _mapped():
+            records = session.log.read(
+                self._stream_id(session), place.first_index + part, place.parts - part, bytes_max
+            )
+            if not records or records[0][0] != place.first_index + part or records[0][3] != key_of(place.number):
+                reason = f"part {part} of block {place.number} is not at index {place.first_index + part}"
+                raise DatabaseCorrupt(corrupt_text(reason))
+            return [record[1] for record in records]
+
+    def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
+        """Delete up to that many blocks, the lowest first, but never the highest of all; those that were deleted.
+
+        In a writing transaction.
+        """
+        with _mapped():
+            execute = session.connection.execute
+            found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
+            gone = found[:-1] if len(found) <= blocks else found[:blocks]
+            if not gone:
+                return []
+            execute_many = session.connection.executemany
+            execute_many(sql.DELETE_PLACE, [(self.chain, place.number) for place in gone])
+            evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
+            for place in gone:
+                evicted.add(place.number)
+            execute(sql.CLEAR_EVICTED, (self.chain,))
+            execute_many(sql.ADD_EVICTED, [(self.chain, *each) for each in evicted])
+            size_bytes = sum(place.size_bytes for place in gone)
+            stream = session.log.get_stream(self._stream_id(session))
+            execute(sql.GROW_CHAIN, (stream.next_index, -len(gone), -size_bytes, self.chain))
+            first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
+            session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
+            return gone
+
+    def _rebuild(self, session: Session, stream: StreamRecord) -> None:
+        """Make the index again from the marks of the messages. Of two blocks of one number, the first one counts."""
+        execute = session.connection.execute
+        execute(sql.CLEAR_PLACES, (self.chain,))
+        execute(sql.SET_CHAIN, (self.chain, stream.stream_id, stream.next_index, 0, 0, b""))
+        blocks = size_bytes = 0
+        for place in self._stored_places(session, stream):
+            if self.find(session, place.number) is None:
+                self._add_place(session, place)
+                blocks += 1
+                size_bytes += place.size_bytes
+        execute(sql.GROW_CHAIN, (stream.next_index, blocks, size_bytes, self.chain))
+
+    def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[BlockPlace]:
+        """The whole blocks of the stream, by their marks. A block whose front was cut off is passed over."""
+        index = stream.first_index
+        begun: BlockPlace | None = None
+        while index < stream.next_index:
+            records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
+            for index, _, _, _, headers in records:
+                mark = find_mark(headers)
+                if mark is None or mark.number > sql.NUMBER_MAX:
+                    reason = f"message {index} of the stream {stream.name!r} is no part of a block"
+                    raise DatabaseCorrupt(corrupt_text(reason))
+                if mark.part == 0:
+                    begun = BlockPlace(mark.number, index, mark.parts, mark.items, mark.size_bytes, mark.root)
+                if (
+                    begun is not None
+                    and mark == _mark(begun, index - begun.first_index)
+                    and mark.part == mark.parts - 1
+                ):
+                    yield begun
+                    begun = None
+            index += 1
+
+    def _stream_id(self, session: Session) -> int:
+        stream_id: int = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]
+        return stream_id
+
+    def _all_parts(self, session: Session, block: NewBlock) -> Iterator[bytes]:
+        for part in range(block.staged):
+            row = session.connection.execute(sql.GET_STAGED, (self.chain, block.attempt, part)).fetchone()
+            if row is None:
+                raise StagedPartMissing(block.number, part)
+            yield row[0]
+        yield from block.parts
+
+    def _add_place(self, session: Session, place: BlockPlace) -> None:
+        session.connection.execute(sql.ADD_PLACE, (self.chain, *msgspec.structs.astuple(place)))
+
+    def _drop_staged(self, session: Session, attempt: int | None) -> None:
+        if attempt is not None:
+            session.connection.execute(sql.CLEAR_STAGED, (self.chain, attempt))
+
+
+def _mark(place: BlockPlace, part: int) -> BlockMark:
+    return BlockMark(place.number, part, place.parts, place.items, place.size_bytes, place.root)
+
+
+def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The parts, some at a time."""
+    run: list[bytes] = []
+    for part in parts:
+        run.append(part)
+        if len(run) == APPEND_PARTS:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(error) from error

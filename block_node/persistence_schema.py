@@ -1,0 +1,205 @@
+"""The tables beside a chain's stream, and their statements as text. What the messages are is `persistence_mark`.
+
+`block_index` finds a block by its number, and can be rebuilt from the stream alone. What cannot is what retention has
+evicted (`block_evicted`); that is only a memory of what need not be fetched again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy import delete as delete_from
+from sqlalchemy import insert as insert_into
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from storage.contract import Session
+from storage.schema import metadata
+from storage.statements import compiled
+
+NUMBER_MAX: Final = 2**63 - 1
+"""SQLite's integers end here; a chain of one block a nanosecond gets there in three centuries."""
+
+block_chains = Table(
+    "block_chains",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("stream_id", Integer, nullable=False),
+    Column("indexed_to", BigInteger, nullable=False),
+    Column("blocks", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("verifier_state", LargeBinary, nullable=False),
+)
+"""One row a chain. indexed_to: the stream's next index when `block_index` was last written; where the stream says
+otherwise, the index is rebuilt. blocks, size_bytes: of all rows in `block_index`. verifier_state: what the verifier
+must know of the blocks before the next one, when the last one was stored; empty where that is not known."""
+
+block_index = Table(
+    "block_index",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("first_index", BigInteger, nullable=False),
+    Column("parts", Integer, nullable=False),
+    Column("items", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("root", LargeBinary, nullable=False),
+    Index("block_index_by_place", "chain", "first_index"),
+)
+block_evicted = Table(
+    "block_evicted",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("first", BigInteger, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+)
+block_staged = Table(
+    "block_staged",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Parts of blocks too large to wait in memory until they are verified; nothing in it outlives the process."""
+
+TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
+
+
+class BlockPlace(msgspec.Struct, frozen=True):
+    """Where a block is stored: `parts` messages from `first_index` on, and what is known of it without reading."""
+
+    number: int
+    first_index: int
+    parts: int
+    items: int
+    size_bytes: int
+    root: bytes
+
+
+def ensure_tables(session: Session) -> None:
+    """Make what is missing, where the database was opened before this package was loaded. In a transaction."""
+    for statement in CREATE_TABLES:
+        session.connection.execute(statement)
+
+
+CREATE_TABLES: Final = (
+    *(str(CreateTable(table, if_not_exists=True).compile(dialect=sqlite.dialect())) for table in TABLES),
+    *(
+        str(CreateIndex(index, if_not_exists=True).compile(dialect=sqlite.dialect()))
+        for table in TABLES
+        for index in table.indexes
+    ),
+)
+
+_zero: ColumnElement[int] = literal_column("0")
+_places = block_index.c
+_place = (
+    _places.number,
+    _places.first_index,
+    _places.parts,
+    _places["items"],
+    _places.size_bytes,
+    _places.root,
+)
+_of_chain = _places.chain == bindparam("chain")
+_numbered = _of_chain & (_places.number == bindparam("number"))
+_this_chain = block_chains.c.chain == bindparam("chain")
+_staged = (block_staged.c.chain == bindparam("chain")) & (block_staged.c.attempt == bindparam("attempt"))
+
+GET_CHAIN: Final = compiled(
+    select(
+        block_chains.c.stream_id,
+        block_chains.c.indexed_to,
+        block_chains.c.blocks,
+        block_chains.c.size_bytes,
+        block_chains.c.verifier_state,
+    ).where(_this_chain),
+    "chain",
+)
+SET_CHAIN: Final = compiled(
+    insert_into(block_chains).prefix_with("OR REPLACE"),
+    *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state"),
+)
+GROW_CHAIN: Final = compiled(
+    update(block_chains)
+    .where(_this_chain)
+    .values(
+        indexed_to=bindparam("indexed_to"),
+        blocks=block_chains.c.blocks + bindparam("more_blocks"),
+        size_bytes=block_chains.c.size_bytes + bindparam("more_bytes"),
+    ),
+    *("indexed_to", "more_blocks", "more_bytes", "chain"),
+)
+
+SET_VERIFIER_STATE: Final = compiled(
+    update(block_chains).where(_this_chain).values(verifier_state=bindparam("verifier_state")),
+    *("verifier_state", "chain"),
+)
+
+ADD_PLACE: Final = compiled(
+    insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root")
+)
+FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
+PLACES_FROM: Final = compiled(
+    select(*_place)
+    .where(_of_chain, _places.number >= bindparam("number"))
+    .order_by(_places.number)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero),
+    *("chain", "number", "limit"),
+)
+NEWEST_PLACES: Final = compiled(
+    select(*_place)
+    .where(_of_chain)
+    .order_by(_places.number.desc())
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero),
+    *("chain", "limit"),
+)
+ROOTS: Final = compiled(
+    select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
+    *("chain", "number"),
+)
+DELETE_PLACE: Final = compiled(delete_from(block_index).where(_numbered), *("chain", "number"))
+CLEAR_PLACES: Final = compiled(delete_from(block_index).where(_of_chain), "chain")
+FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_chain), "chain")
+
+_run = _places.number - func.row_number().over(order_by=_places.number)
+_runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
+RANGES: Final = compiled(
+    select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
+    "chain",
+)
+"""First and last number of every run of blocks without a hole, ascending."""
+
+_evicted = block_evicted.c
+EVICTED: Final = compiled(
+    select(_evicted.first, _evicted.last).where(_evicted.chain == bindparam("chain")).order_by(_evicted.first), "chain"
+)
+CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
+ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last"))
+
+ADD_STAGED: Final = compiled(insert_into(block_staged), *("chain", "attempt", "part", "data"))
+GET_STAGED: Final = compiled(
+    select(block_staged.c.data).where(_staged, block_staged.c.part == bindparam("part")),
+    *("chain", "attempt", "part"),
+)
+CLEAR_STAGED: Final = compiled(delete_from(block_staged).where(_staged), *("chain", "attempt"))
+CLEAR_ALL_STAGED: Final = compiled(delete_from(block_staged).where(block_staged.c.chain == bindparam("chain")), "chain")
