@@ -204,6 +204,9 @@ class ProofChecks:
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), ()
         claim = check_state_proof(number, block.root, proof)
+        if self._settings.known_roots.get(claim.target, claim.root) != claim.root:
+            reason = f"its state proof resolves to {claim.root.hex()}, not to the known root of block {claim.target}"
+            raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STATE_PROOF, number, reason)
         signed = SignedRoot(claim.target, number, claim.root, proof.signature or b"")
         level = self._check_tss(signed)
         if self._settings.levels & Level.STATE_PROOF:

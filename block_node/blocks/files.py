@@ -1,0 +1,197 @@
+"""Block files, one serialized `Block` each, as the real block node writes them. It verifies no block.
+
+Suffixes: `.blk` plain, `.blk.gz` gzip, `.blk.zstd` one zstd frame. They are read and written item by item, in memory
+that does not grow with the file. Writing is atomic: a file is there whole and synced, or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import zstandard
+
+from block_node.blocks.errors import BlockFileError, BlockFormatError
+from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
+from block_node.blocks.items import Item, item_prefix
+from block_node.blocks.settings import VerifierSettings
+
+PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
+
+READ_BYTES = 1 << 18
+
+ZSTD_READ_BYTES = 1 << 10
+"""A zstd block of four bytes can stand for 128 KiB: this much of a file gives at most 32 MiB at a time."""
+
+ZSTD_WINDOW_BYTES_MAX = 1 << 27
+"""What a frame may make us hold, as the zstd command line allows by default."""
+
+NUMBER_DIGITS = 19
+NESTED_DIGITS = 3
+"""The real node has 10**3 files in a directory, and names directories by three digits each."""
+
+_NAME = re.compile(r"(\d{1,20})\.blk(?:\.gz|\.zstd)?")
+
+
+def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
+    """The items of a block file, each whole. Raises BlockFileError, where the damage begins."""
+    for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
+        yield piece.data
+
+
+def read_pieces(
+    path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
+) -> Iterator[ItemPiece]:
+    """The items of a block file, those above `piece_bytes_max` in pieces of that size. Raises BlockFileError."""
+    suffix = _suffix(path)
+    cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
+    try:
+        with path.open("rb") as file:
+            for chunk in _CHUNKS[suffix](file):
+                yield from cutter.feed(chunk)
+        cutter.finish()
+    except BlockFormatError as error:
+        raise BlockFileError(f"{path} is no block: {error}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        raise BlockFileError(f"{path} is cut short or damaged: {error}") from error
+    except OSError as error:
+        raise BlockFileError(f"{path}: {error.strerror or error}") from error
+
+
+def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
+    """Write a block file, or replace it; the suffix says how it is compressed. Its size before that, in bytes.
+
+    Raises BlockFileError, and then leaves nothing behind, where the disk fails or the pieces make no item.
+    """
+    suffix = _suffix(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                size = _write(file, suffix, items)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+    except BlockFormatError as error:
+        raise BlockFileError(f"{path} was not written: {error}") from error
+    except OSError as error:
+        raise BlockFileError(f"{path} was not written: {error.strerror or error}") from error
+    return size
+
+
+def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
+    """Where the real node keeps a block: 123 is in `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
+    digits = f"{number:0{NUMBER_DIGITS}}"
+    folders = digits[:-NESTED_DIGITS]
+    parts = [folders[at : at + NESTED_DIGITS] for at in range(0, len(folders), NESTED_DIGITS)]
+    return root.joinpath(*parts, digits + suffix)
+
+
+def find_number(path: Path) -> int | None:
+    """The block number in the name of a block file, None for any other name."""
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def find_blocks(folder: Path) -> list[tuple[int, Path]]:
+    """All block files below a folder, by number. Raises BlockFileError where two are of the same block."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.rglob("*.blk*")):
+        number = find_number(path)
+        if number is None:
+            continue
+        if number in found:
+            raise BlockFileError(f"{found[number]} and {path} are of the same block")
+        found[number] = path
+    return sorted(found.items())
+
+
+def _suffix(path: Path) -> str:
+    for suffix in (ZSTD, GZIP, PLAIN):
+        if path.name.endswith(suffix):
+            return suffix
+    raise BlockFileError(f"{path}: block files end in {PLAIN}, {GZIP} or {ZSTD}")
+
+
+def _plain_chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(READ_BYTES):
+        yield chunk
+
+
+def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as opened:
+        while chunk := opened.read(READ_BYTES):
+            yield chunk
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    # Not `stream_reader`, which ends quietly where a frame is cut short.
+    frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
+    while chunk := file.read(ZSTD_READ_BYTES):
+        if frame.eof:
+            raise zstandard.ZstdError("bytes follow the frame")
+        yield frame.decompress(chunk)
+    if not frame.eof:
+        raise EOFError("the frame has no end")
+    if frame.unused_data:
+        raise zstandard.ZstdError("bytes follow the frame")
+
+
+_CHUNKS = {PLAIN: _plain_chunks, GZIP: _gzip_chunks, ZSTD: _zstd_chunks}
+
+
+class _Out(Protocol):
+    def write(self, data: bytes, /) -> int: ...
+
+
+@contextmanager
+def _compressing(file: BinaryIO, suffix: str) -> Iterator[_Out]:
+    if suffix == PLAIN:
+        yield file
+    elif suffix == GZIP:
+        # No name and no time, so that a block always gives the same file.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:
+            yield compressed
+    else:
+        compressor = zstandard.ZstdCompressor(write_checksum=True)
+        with compressor.stream_writer(file, closefd=False) as writer:
+            yield writer
+
+
+def _write(file: BinaryIO, suffix: str, items: Iterable[Item | ItemPiece]) -> int:
+    size = left = 0
+    with _compressing(file, suffix) as out:
+        for item in items:
+            piece = item if isinstance(item, ItemPiece) else ItemPiece(item)
+            if piece.first == bool(left):
+                raise BlockFormatError("a piece of an item does not continue the one before", size)
+            if piece.first:
+                left = len(piece.data) if piece.last else item_size(piece.data)
+                size += out.write(item_prefix(left))
+            left -= len(piece.data)
+            if piece.last == bool(left) or left < 0:
+                raise BlockFormatError("the pieces of an item are not as long as it says", size)
+            size += out.write(piece.data)
+        if left:
+            raise BlockFormatError("the last item is not whole", size)
+    return size
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make a rename durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,100 @@
+"""A serialized `Block` as a stream of bytes, cut into items; items above a bound come in pieces. It does no I/O.
+
+Block = (0x0A length item)*
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import BLOCK_ITEM_TAG
+from block_node.blocks.protobuf import BYTES, read_varint
+
+PREFIX_BYTES_MAX = 11
+"""The tag of an item in a block, and a length."""
+
+
+class ItemPiece(msgspec.Struct, frozen=True):
+    """Some bytes of an item. A whole item is a piece that is first and last."""
+
+    data: bytes
+    first: bool = True
+    last: bool = True
+
+
+class ItemCutter:
+    """Takes bytes of a block in chunks of any size, gives its items.
+
+    Invariant: between calls `_buffer` holds less than a piece or a prefix; `_left` bytes of the item that has begun are
+    not given yet, those in `_buffer` among them.
+    """
+
+    def __init__(self, *, piece_bytes_max: int, item_bytes_max: int) -> None:
+        self._piece_bytes_max = piece_bytes_max
+        self._item_bytes_max = item_bytes_max
+        self._buffer = bytearray()
+        self._left = 0
+        self._first = False
+        self._inside = False
+        self._offset = 0
+
+    def feed(self, chunk: bytes) -> list[ItemPiece]:
+        """The pieces that are complete with this chunk. Raises BlockFormatError."""
+        self._buffer += chunk
+        pieces: list[ItemPiece] = []
+        start = 0
+        while True:
+            if not self._inside:
+                begun = self._begin(start)
+                if begun is None:
+                    break
+                start = begun
+            wanted = min(self._left, self._piece_bytes_max)
+            if len(self._buffer) - start < wanted:
+                break
+            self._left -= wanted
+            self._inside = self._left > 0
+            with memoryview(self._buffer) as view:
+                data = bytes(view[start : start + wanted])
+            pieces.append(ItemPiece(data, self._first, not self._inside))
+            self._first = False
+            start += wanted
+        del self._buffer[:start]
+        self._offset += start
+        return pieces
+
+    def finish(self) -> None:
+        """The end of the stream. Raises BlockFormatError when it is within an item."""
+        if self._inside or self._buffer:
+            missing = f", {self._left - len(self._buffer)} bytes are missing" if self._inside else ""
+            raise BlockFormatError(f"it ends within an item{missing}", self._offset + len(self._buffer))
+        if not self._offset:
+            raise BlockFormatError("it is empty")
+
+    def _begin(self, start: int) -> int | None:
+        """Read the prefix of an item; the offset behind it, None while not all of it is there."""
+        head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
+        if not head:
+            return None
+        if head[0] != BLOCK_ITEM_TAG:
+            raise BlockFormatError("a block has only items", self._offset + start)
+        if len(head) < PREFIX_BYTES_MAX and all(byte >= 0x80 for byte in head[1:]):
+            return None
+        self._left, used = read_varint(head, 1)
+        if not self._left:
+            raise BlockFormatError("an item is empty", self._offset + start)
+        if self._left > self._item_bytes_max:
+            reason = f"an item has {self._left} bytes, {self._item_bytes_max} are allowed"
+            raise BlockFormatError(reason, self._offset + start)
+        self._inside = self._first = True
+        return start + used
+
+
+def item_size(head: bytes) -> int:
+    """How long the item is that begins with `head`: all of it, or its first 20 bytes at least."""
+    tag, offset = read_varint(head, 0)
+    if tag & 7 != BYTES:
+        raise BlockFormatError(f"a block item does not start with tag {tag}")
+    content_size, offset = read_varint(head, offset)
+    return offset + content_size
