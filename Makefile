@@ -3,10 +3,11 @@
 
 VENV ?= .venv
 PYTHON = "$(VENV)/bin/python"
+CEILING = $(patsubst %,--ceiling %,$(wildcard ../shared/prototypes/push_ceiling.py))
 SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench venv clean setup-run setup-dev
+.PHONY: help demo test soak check bench smoke venv clean setup-run setup-dev
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -23,8 +24,12 @@ soak: setup-dev ## run the tests that take minutes
 check: setup-dev ## formatting, lint, types and locks: what CI runs before the tests
 	@VENV="$(VENV)" ./check
 
-bench: setup-run ## measure a node on this machine
-	@$(PYTHON) -m stream_node bench $(ARGS)
+bench: setup-run ## measure a node on this machine, beside its peers; writes docs/bench.json and its plots
+	@$(PYTHON) -m stream_node bench all --peer all $(CEILING) --output docs/bench.json $(ARGS)
+	@$(PYTHON) tools/plot_bench.py docs/bench.json docs/plots
+
+smoke: setup-run ## a bench of half a minute, to see that it runs
+	@$(PYTHON) -m stream_node bench all --quick --peer all
 
 venv: setup-dev ## only set up
 

@@ -1,16 +1,19 @@
 """Named places where a crash test may end the process, as a power cut would: no cleanup, no flush.
 
-`STREAM_NODE_FAILPOINT=name` kills at the first visit of a place, `name:3` at the third. Read once, when
-imported.
+`STREAM_NODE_FAILPOINT=name` kills at the first visit of a place, `name:3` at the third. And a slower disk than there
+is: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take that much longer. Both are read once, when imported.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Final
 
 ENVIRONMENT_VARIABLE = "STREAM_NODE_FAILPOINT"
+DELAY_VARIABLE = "STREAM_NODE_SYNC_DELAY_MS"
+DELAYED_SITE = "after_rows_before_commit"
 
 SITES: Final = frozenset(
     {
@@ -42,11 +45,20 @@ class _Armed:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _delay_s(setting: str) -> float:
+    if not setting.isdecimal():
+        raise ValueError(f"{DELAY_VARIABLE}={setting!r}: say a whole number of milliseconds")
+    return int(setting) / 1000
+
+
 _setting = os.environ.get(ENVIRONMENT_VARIABLE)
 _armed = None if not _setting else _Armed(_setting)
+_sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """End the process here, where a test has asked for it. site: one of SITES."""
+    """End the process here, or wait here, where a test or a bench has asked for it. site: one of SITES."""
     if _armed is not None and _armed.site == site:
         _armed.visit()
+    if _sync_delay_s and site == DELAYED_SITE:
+        time.sleep(_sync_delay_s)

@@ -49,13 +49,16 @@ class NodeProcess:
     def pid(self) -> int:
         return self._running().pid
 
+    def command(self) -> list[str]:
+        """What `start` runs."""
+        serve = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
+        return [*serve, "--listen", self.address or self.listen, *self._arguments]
+
     def start(self) -> None:
         """Start it and wait until it listens; a later start listens where the first one did. Raises NodeNotStarted."""
-        command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
-        command += ["--listen", self.address or self.listen, *self._arguments]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -92,21 +95,12 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def memory_bytes(self) -> int:
-        """Resident memory now (Linux); 0 where the system does not tell."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
+        """See `memory_bytes`."""
+        return memory_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far by the process (Linux); 0 where the system does not tell."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """See `cpu_seconds`."""
+        return cpu_seconds(self.pid)
 
     def wait(self, timeout_s: float = 30.0) -> int:
         """Wait for its end; the exit code."""
@@ -127,3 +121,22 @@ class NodeProcess:
     def _log_end(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
         return lines[-1] if lines else "it wrote nothing"
+
+
+def memory_bytes(pid: int) -> int:
+    """Resident memory of a process now (Linux); 0 where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time used so far by a process (Linux); 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -73,7 +73,7 @@ def exit_code(error: BaseException) -> int | None:
     from ockam.protocol import ProtocolError
     from storage.errors import StorageError
     from stream_node.backup import BackupError
-    from stream_node.bench.errors import UnknownBench
+    from stream_node.bench.errors import PeerFailed, UnknownBench
     from stream_node.cli.values import UsageError
     from stream_node.config import ConfigError
     from stream_node.contexts import ContextError
@@ -85,7 +85,7 @@ def exit_code(error: BaseException) -> int | None:
         return UNREACHABLE
     if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError):
         return WRONG_USAGE
-    ours = BackupError | ClientError | ProtocolError | StorageError | OSError | DemoFailed
+    ours = BackupError | ClientError | ProtocolError | StorageError | OSError | DemoFailed | PeerFailed
     return FAILED if isinstance(cause, ours) else None
 
 

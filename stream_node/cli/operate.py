@@ -69,16 +69,32 @@ def demo(
 
 
 def bench(
-    what: Annotated[str, typer.Argument(help="push, latency, pull, codec or all.")] = "all",
-    messages: Annotated[int, typer.Option(min=1, help="Messages of a measurement.")] = 200_000,
-    size: Annotated[int, typer.Option(min=0, help="Bytes of a message.")] = 100,
+    what: Annotated[
+        str, typer.Argument(help="push, pull, latency, fanout, codec, scale (how cost grows) or all.")
+    ] = "all",
+    peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
+    messages: Annotated[int | None, typer.Option(min=1, help="Messages of a measurement.")] = None,
+    size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
     ceiling: Annotated[Path | None, typer.Option(help="A prototype to run in turn with us, for the ratio.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A file for the report in JSON.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine: durable pushes, latency, pulls, codec. Every push is fsynced before its confirm.
+    """Measure this machine. Every push is fsynced before its confirm; the data lies under the working directory.
 
-    Example: stream-node bench push --messages 100000
+    Example: stream-node bench push --peer redis --messages 100000
     """
-    from stream_node.bench.run import run_bench
+    from stream_node.bench.run import Options, run_bench
 
-    run_bench(what, messages=messages, size_bytes=size, ceiling=ceiling, as_json=as_json)
+    run_bench(
+        what,
+        Options(
+            peer=peer,
+            ceiling=ceiling,
+            output=output,
+            quick=quick,
+            as_json=as_json,
+            messages=messages,
+            size_bytes=size,
+        ),
+    )

@@ -211,40 +211,51 @@ class Listening(Strict, frozen=True):
     data_dir: str
 
 
-class Rate(Strict, frozen=True):
-    what: str
+class Sample(Strict, frozen=True):
+    work: str
+    system: str
+    durability: str
+    round: int
     window: int
-    messages: int
     size_bytes: int
+    streams: int
+    clients: int
+    log_messages: int
+    messages: int
     seconds: float
-    per_second: float
-    server_memory_bytes: int
-    server_cpu_s: float
+    p50_us: float | None
+    p99_us: float | None
+    p999_us: float | None
+    server_cpu_s: float | None
+    server_memory_bytes: int | None
+    fsyncs_per_second: float | None
 
 
-class Latency(Strict, frozen=True):
-    what: str
-    messages: int
-    size_bytes: int
-    p50_us: float
-    p99_us: float
-    p999_us: float
-
-
-class CodecRate(Strict, frozen=True):
+class CodecSample(Strict, frozen=True):
     codec: str
+    round: int
     encode_per_second: float
     decode_per_second: float
 
 
+class Goal(Strict, frozen=True):
+    what: str
+    at_most: bool
+    wanted: float
+    measured: float | None
+
+
 class Benched(Strict, frozen=True):
+    started: str
     machine: str
     sqlite: str
-    durability: str
-    rates: list[Rate]
-    latencies: list[Latency]
-    codecs: list[CodecRate]
-    ceiling: dict[str, float]
+    quick: bool
+    load: list[float]
+    versions: dict[str, str]
+    absent: list[str]
+    samples: list[Sample]
+    codecs: list[CodecSample]
+    goals: list[Goal]
 
 
 class DemoStep(Strict, frozen=True):

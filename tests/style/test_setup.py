@@ -200,7 +200,7 @@ def run_ci(directory: Path, check: str, recipe: str) -> subprocess.CompletedProc
     shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
     (directory / "check").write_text(f"#!/bin/sh\n{check}\n")
     (directory / "check").chmod(0o755)
-    (directory / "Makefile").write_text(f"test:\n\t@{recipe}\n")
+    (directory / "Makefile").write_text(f"test:\n\t@{recipe}\nsmoke:\n\t@echo measured\n")
     environment = {"PATH": os.environ["PATH"], "CI": "true"}
     return subprocess.run(
         ["bash", ".ci/run"], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -209,7 +209,7 @@ def run_ci(directory: Path, check: str, recipe: str) -> subprocess.CompletedProc
 
 def test_ci_ends_with_what_the_tests_say(tmp_path: Path) -> None:
     done = run_ci(tmp_path, "echo checked", "echo 3 passed")
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "3 passed"])
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "3 passed", "measured"])
 
 
 def test_ci_stops_where_check_fails(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""One publisher and many consumers that follow the end of its stream, all in this process, a connection each."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from contextlib import AsyncExitStack
+
+import trio
+
+from stream_node.bench.measure import Timed
+from stream_service.client import Stream, connect
+
+SENT_AT = struct.Struct("<q")
+WINDOW = 100
+
+
+async def fanout(address: str, *, messages: int, size_bytes: int, consumers: int) -> Timed:
+    """Deliveries: messages times consumers, and the time of each consumer's deliveries from push to receipt."""
+    padding = os.urandom(max(0, size_bytes - SENT_AT.size))
+    times_us: list[float] = []
+
+    async def consume(source: Stream) -> None:
+        follower = source.follow(0)
+        received = 0
+        while received < messages:
+            page = await follower.next_page()
+            now_ns = time.perf_counter_ns()
+            times_us.append((now_ns - SENT_AT.unpack_from(page[-1].data)[0]) / 1e3)
+            received += len(page)
+        follower.stop()
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(address)) for _ in range(consumers + 1)]
+        target, *sources = [await client.create("bench") for client in clients]
+        started_s = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for source in sources:
+                nursery.start_soon(consume, source)
+            async with target.publisher(WINDOW) as publisher:
+                for _ in range(messages):
+                    await publisher.push(SENT_AT.pack(time.perf_counter_ns()) + padding)
+        seconds = time.perf_counter() - started_s
+    return Timed(messages * consumers, seconds, times_us)

@@ -1,0 +1,86 @@
+"""The goals that a run is held against, each with what this run has measured for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from statistics import median
+
+from stream_node.bench.compared import BLOCKING, CEILING
+from stream_node.bench.measure import PAGE_MESSAGES
+from stream_node.bench.plan import MIB
+from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, ratio
+from stream_node.bench.scale import UNGROUPED
+
+KIB = 1024
+Figure = Callable[[Sample], float]
+
+
+def rate(sample: Sample) -> float:
+    return sample.per_second
+
+
+def p50_us(sample: Sample) -> float:
+    return sample.p50_us or 0.0
+
+
+def memory_bytes(sample: Sample) -> float:
+    return float(sample.server_memory_bytes or 0)
+
+
+def goals(report: Report) -> Iterator[Goal]:
+    """One goal a row; what was not run has no figure."""
+    for window in (1_000, 10_000):
+        ours = report.find("push", system=OURS, window=window)
+        for peer, wanted in (("redis", 1.3), ("nats", 3.0)):
+            theirs = report.find("push", system=peer, window=window)
+            yield Goal(f"pushes, window {window:,}, to those of {peer}", False, wanted, ratio(ours, theirs, rate))
+        beside = report.find("push", system=CEILING, window=window)
+        yield Goal(f"pushes, window {window:,}, to those of the prototype", False, 0.6, ratio(ours, beside, rate))
+    pulled = ratio(report.find("pull", system=OURS), report.find("pull", system="redis"), rate)
+    yield Goal("pulled messages, to those of redis", False, 2.0, pulled)
+    singles = report.find("latency", system="redis")
+    for system in (OURS, BLOCKING):
+        single = ratio(report.find("latency", system=system), singles, p50_us)
+        yield Goal(f"p50 of a single push ({system}), to that of redis", True, 2.0, single)
+    grouped = ratio(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
+    yield Goal("slow disk, many publishers, to one transaction a push", False, 10.0, grouped)
+    yield from _of_growth(report)
+    for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
+        yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
+
+
+def _of_growth(report: Report) -> Iterator[Goal]:
+    by_streams = report.find("push by streams")
+    many = max((sample.streams for sample in by_streams), default=0)
+    spread = ratio(report.find("push by streams", streams=many), report.find("push by streams", streams=1), rate)
+    yield Goal(f"pushes to {many:,} streams, to those to one", False, 0.7, spread)
+    memory = [memory_bytes(sample) for sample in report.find("memory")]
+    pushed = sum(sample.messages for sample in report.find("memory"))
+    grown = (max(memory) - memory[0]) / MIB if memory else None
+    yield Goal(f"MiB that the server grew by over {pushed:,} messages", True, 64.0, grown)
+    idle = {sample.clients: memory_bytes(sample) for sample in report.find("idle connections")}
+    most = max(idle, default=0)
+    yield Goal(
+        f"KiB of each of {most:,} idle connections", True, 30.0, (idle[most] - idle[0]) / most / KIB if most else None
+    )
+    pulls = report.find("pull by log")
+    largest = max((sample.log_messages for sample in pulls), default=0)
+    beside = f"{OURS}, small log beside {largest:,}"
+    for page in (1, PAGE_MESSAGES):
+        longer = ratio(
+            report.find("pull by log", system=OURS, log_messages=largest, window=page),
+            report.find("pull by log", system=beside, window=page),
+            p50_us,
+        )
+        yield Goal(f"p50 of pulling {page:,} of {largest:,} messages, to a small log", True, 1.5, longer)
+
+
+def _codec_ratio(report: Report, figure: Callable[[CodecSample], float]) -> float | None:
+    theirs = {sample.round: figure(sample) for sample in report.codecs if sample.codec != OURS}
+    ratios = [
+        figure(sample) / theirs[sample.round]
+        for sample in report.codecs
+        if sample.codec == OURS and sample.round in theirs
+    ]
+    return median(ratios) if ratios else None

@@ -1,0 +1,54 @@
+"""How much a run of the bench does: the whole of it, or a smoke run of some seconds."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1024 * 1024
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of messages, unless the name says otherwise.
+
+    rounds: how often what is compared runs in turn. single: of those that wait for each answer.
+    sizes_bytes, streams, clients, logs: how far the growth of cost is followed.
+    memory: pushed to see whether memory grows. idle_connections: opened to see what one costs.
+    slow_seconds: how long each side pushes with a slow sync.
+    """
+
+    rounds: int = 5
+    messages: int = 200_000
+    size_bytes: int = 100
+    single: int = 2_000
+    windows: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
+    volume_bytes: int = 128 * MIB
+    streams: tuple[int, ...] = (1, 10, 100, 1_000)
+    clients: tuple[int, ...] = (1, 10, 100, 1_000)
+    consumers: tuple[int, ...] = (1, 10, 100)
+    fanout_messages: int = 20_000
+    logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
+    memory: int = 10_000_000
+    idle_connections: int = 1_000
+    slow_publishers: int = 64
+    slow_sync_ms: int = 5
+    slow_seconds: float = 3.0
+
+
+QUICK = Plan(
+    rounds=1,
+    messages=2_000,
+    single=50,
+    windows=(1, 1_000),
+    sizes_bytes=(10, 10_000),
+    volume_bytes=MIB,
+    streams=(1, 10),
+    clients=(1, 10),
+    consumers=(1, 10),
+    fanout_messages=500,
+    logs=(2_000, 20_000),
+    memory=20_000,
+    idle_connections=20,
+    slow_publishers=16,
+    slow_seconds=0.3,
+)

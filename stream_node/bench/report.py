@@ -1,0 +1,120 @@
+"""What a run of the bench found, as it is written to JSON: samples, and the goals that they are held against.
+
+It measures nothing and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+OURS = "stream-node"
+OUR_DURABILITY = "fsync before every confirm (WAL, synchronous=FULL)"
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement. What was not measured is None.
+
+    work: push, pull, fanout and so on; system: who was measured; round: samples of one round ran one after the other,
+    so that their ratio holds on a noisy machine.
+    window: how many pushes may be unconfirmed, or messages a page; log_messages: stored before the work began.
+    p50_us and its neighbours: of single pushes, pulls or deliveries, from the call to the answer.
+    server_cpu_s: processor time of the server during the work; server_memory_bytes: resident at its end.
+    fsyncs_per_second: of the server, over its whole life, since it counts its commits and checkpoints (two each).
+    """
+
+    work: str
+    system: str
+    durability: str = OUR_DURABILITY
+    round: int = 0
+    window: int = 0
+    size_bytes: int = 0
+    streams: int = 1
+    clients: int = 1
+    log_messages: int = 0
+    messages: int
+    seconds: float
+    p50_us: float | None = None
+    p99_us: float | None = None
+    p999_us: float | None = None
+    server_cpu_s: float | None = None
+    server_memory_bytes: int | None = None
+    fsyncs_per_second: float | None = None
+
+    @property
+    def per_second(self) -> float:
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.per_second * self.size_bytes
+
+
+class CodecSample(msgspec.Struct, frozen=True):
+    """PushRequest with 100 bytes of data: messages encoded, and decoded and checked, per second."""
+
+    codec: str
+    round: int
+    encode_per_second: float
+    decode_per_second: float
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """A row of the goals. wanted: at least or, where `at_most`, at most; measured None: what it needs was not run."""
+
+    what: str
+    at_most: bool
+    wanted: float
+    measured: float | None
+
+    @property
+    def met(self) -> bool | None:
+        if self.measured is None:
+            return None
+        return self.measured <= self.wanted if self.at_most else self.measured >= self.wanted
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything of one run. absent: what was asked for and is not here, and why; load: of one minute, at the start
+    and at the end; quick: the sizes of a smoke run, whose figures say little."""
+
+    started: str
+    machine: str
+    sqlite: str
+    quick: bool
+    load: list[float] = []
+    versions: dict[str, str] = {}
+    absent: list[str] = []
+    samples: list[Sample] = []
+    codecs: list[CodecSample] = []
+    goals: list[Goal] = []
+
+    def find(self, work: str, **fields: object) -> list[Sample]:
+        """The samples of that work whose fields have these values."""
+        return [
+            sample
+            for sample in self.samples
+            if sample.work == work and all(getattr(sample, name) == value for name, value in fields.items())
+        ]
+
+
+def ratio(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> float | None:
+    """The median, over the rounds in which both ran, of our figure divided by the other's."""
+    theirs = {sample.round: figure(sample) for sample in others}
+    ratios = [figure(sample) / theirs[sample.round] for sample in ours if sample.round in theirs]
+    return median(ratios) if ratios else None
+
+
+def typical(samples: Iterable[Sample], figure: Callable[[Sample], float]) -> float | None:
+    """The median of a figure over the rounds."""
+    figures = [figure(sample) for sample in samples]
+    return median(figures) if figures else None
+
+
+def percentiles(times_us: Iterable[float]) -> dict[str, float]:
+    """p50_us, p99_us and p999_us, by nearest rank; nothing without times."""
+    ordered = sorted(times_us)
+    parts = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999} if ordered else {}
+    return {name: ordered[min(len(ordered) - 1, int(part * len(ordered)))] for name, part in parts.items()}

@@ -1,0 +1,14 @@
+"""`stream-node` without group commit, to be compared with: of one stream, each push is a transaction and a sync.
+
+python -m stream_node.bench.ungrouped serve …        as `stream-node serve …`
+"""
+
+from __future__ import annotations
+
+import ockam.mailbox
+from stream_node.cli import main
+
+if __name__ == "__main__":
+    # Workers are handed one message at a time; a stream's worker takes the next when the one before is on disk.
+    ockam.mailbox.RUN_MESSAGES_MAX = 1
+    main()

@@ -1,0 +1,41 @@
+"""The script that draws the plots: each point is where its figure belongs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "plot_bench.py"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _sample(system: str, window: int, per_second: float) -> dict[str, object]:
+    return {
+        **{"work": "push", "system": system, "window": window, "messages": per_second, "seconds": 1},
+        **{"size_bytes": 100, "streams": 1, "clients": 1, "log_messages": 0, "p50_us": None},
+    }
+
+
+def test_points_are_medians_at_their_place_on_logarithmic_axes(tmp_path: Path) -> None:
+    """Goal: a plot shows what was measured. Method: three decades of a known line; equal steps between its points."""
+    samples = [_sample("stream-node", 10**power, 1000 * 10**power) for power in range(4)]
+    samples += [_sample("stream-node", 10, 1.0), _sample("stream-node", 10, 1e9), _sample("redis", 1, 1e5)]
+    source, target = tmp_path / "report.json", tmp_path / "plots"
+    source.write_text(json.dumps({"samples": samples}))
+    subprocess.run([sys.executable, SCRIPT, source, target], check=True)
+    assert [path.name for path in target.iterdir()] == ["windows.svg"]
+    plot = ElementTree.fromstring((target / "windows.svg").read_text())
+    places = [
+        (float(circle.attrib["cx"]), float(circle.attrib["cy"]), circle.findtext(f"{SVG}title") or "")
+        for circle in plot.iter(f"{SVG}circle")
+    ]
+    ours = [(x, y) for x, y, said in places if said.startswith("stream-node: ")]
+    assert len(ours) == 4
+    steps = {(round(x2 - x1), round(y2 - y1)) for (x1, y1), (x2, y2) in pairwise(ours)}
+    ((right, down),) = steps
+    assert right > 0 > down
+    assert "redis: 100,000 at 1" in [said for _, _, said in places]

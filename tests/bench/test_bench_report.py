@@ -1,0 +1,78 @@
+"""Figures made of samples: percentiles, ratios of rounds, goals."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from stream_node.bench.goals import goals
+from stream_node.bench.plan import MIB
+from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratio
+from stream_node.bench.show import show
+
+
+def _push(system: str, round_: int, per_second: float, window: int = 1_000) -> Sample:
+    return Sample(work="push", system=system, round=round_, window=window, messages=100, seconds=100 / per_second)
+
+
+def _report(*samples: Sample) -> Report:
+    return Report(started="", machine="", sqlite="", quick=False, samples=list(samples))
+
+
+def _measured(report: Report, what: str) -> Goal:
+    (found,) = [goal for goal in goals(report) if what in goal.what]
+    return found
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert percentiles(range(1000)) == {"p50_us": 500, "p99_us": 990, "p999_us": 999}
+    assert percentiles([7.0]) == {"p50_us": 7.0, "p99_us": 7.0, "p999_us": 7.0}
+    assert percentiles([]) == {}
+
+
+def test_a_ratio_is_the_median_of_those_within_a_round() -> None:
+    ours = [_push(OURS, 0, 20), _push(OURS, 1, 300), _push(OURS, 2, 40), _push(OURS, 3, 999)]
+    theirs = [_push("redis", 0, 10), _push("redis", 1, 100), _push("redis", 2, 10)]
+    assert ratio(ours, theirs, lambda sample: sample.per_second) == 3
+    assert ratio(ours, [], lambda sample: sample.per_second) is None
+
+
+def test_a_goal_is_met_missed_or_not_measured() -> None:
+    assert _measured(_report(_push(OURS, 0, 14), _push("redis", 0, 10)), "window 1,000, to those of redis").met is True
+    assert _measured(_report(_push(OURS, 0, 12), _push("redis", 0, 10)), "window 1,000, to those of redis").met is False
+    assert _measured(_report(_push(OURS, 0, 12)), "window 1,000, to those of redis").met is None
+    assert Goal("a time", True, 2.0, 1.5).met is True
+    assert Goal("a time", True, 2.0, 2.5).met is False
+
+
+def test_memory_is_held_against_its_start() -> None:
+    grown = [
+        Sample(work="memory", system=OURS, messages=messages, seconds=1, server_memory_bytes=size * MIB)
+        for messages, size in ((0, 60), (10, 90), (10, 80))
+    ]
+    goal = _measured(_report(*grown), "grew by over 20 messages")
+    assert (goal.measured, goal.met) == (30, True)
+
+
+def test_an_idle_connection_costs_its_share() -> None:
+    idle = [
+        Sample(work="idle connections", system=OURS, clients=clients, messages=0, seconds=0, server_memory_bytes=size)
+        for clients, size in ((0, 1_000_000), (100, 1_000_000 + 100 * 40 * 1024))
+    ]
+    goal = _measured(_report(*idle), "idle connections")
+    assert (goal.measured, goal.met) == (40, False)
+
+
+def test_what_was_measured_is_shown() -> None:
+    report = _report(_push(OURS, 0, 2_000), _push(OURS, 1, 4_000), _push("redis", 0, 1_000))
+    report.codecs += [CodecSample(OURS, 0, 5e6, 4e6), CodecSample("pybare", 0, 1e6, 1e6)]
+    report.absent.append("nats: nats-server is not installed")
+    report.goals = list(goals(report))
+    out = io.StringIO()
+    show(report, Console(file=out, width=250))
+    shown = out.getvalue()
+    assert "3,000" in shown
+    assert "absent: nats" in shown
+    assert "PushRequests encoded, to pybare" in shown
+    assert "to those of nats" not in shown

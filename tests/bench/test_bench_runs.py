@@ -1,0 +1,166 @@
+"""The bench itself: that it measures what it says. Its figures are this machine's, so none is asserted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stream_node.bench import compared, scale
+from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.big_log import STREAM, extend_log
+from stream_node.bench.errors import PeerFailed, UnknownBench
+from stream_node.bench.measure import push_rate
+from stream_node.bench.peers import PROGRAMS, Peer, maybe_peer
+from stream_node.bench.plan import QUICK
+from stream_node.bench.report import OURS, Report
+from stream_node.bench.run import PARTS
+from stream_node.bench.scale import UNGROUPED, measure_alone, measure_node
+from stream_service.client import blocking
+from tests.storage.crash_samples import need_strace
+
+TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench puts its data under the working directory, and leaves nothing there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_every_kind_of_growth_and_leaves_nothing(tmp_path: Path) -> None:
+    """Goal: `bench scale --quick` has a sample of all it is for. Method: run the command; look at its report.
+
+    The other parts have tests of their own, and CI runs all of them.
+    """
+    command = [sys.executable, "-m", "stream_node", "bench", "scale", "--quick", "--output", "report.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = msgspec.json.decode(Path("report.json").read_bytes(), type=Report)
+    assert report.quick
+    assert {sample.work for sample in report.samples} == {
+        *("push by size", "push by streams", "push by clients", "push by log", "pull by log"),
+        *("memory", "idle connections", "slow disk"),
+    }
+    assert "messages/s" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_deliveries_are_counted_for_every_consumer() -> None:
+    plan = msgspec.structs.replace(TINY, consumers=(1, 3), fanout_messages=600)
+    samples = list(scale.consumers(plan))
+    assert [(sample.clients, sample.messages) for sample in samples] == [(1, 600), (3, 600)]
+    assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
+
+
+def test_every_part_can_be_asked_for() -> None:
+    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale"]
+
+
+def test_the_syncs_told_are_those_that_a_tracer_sees() -> None:
+    """Goal: fsyncs per second are counted right. Method: count the same life of a node under strace."""
+    prefix = need_strace("fsync", "fdatasync")
+
+    class Traced(BenchNode):
+        def command(self) -> list[str]:
+            # With -D the node itself is our child, which gets our signals; the tracer ends with it.
+            return [*prefix, "-D", "-o", "trace", *super().command()]
+
+    with Traced() as node:
+        started_s = time.perf_counter()
+        sample = measure_node(node, partial(push_rate, messages=200, size_bytes=10, window=1), work="push")
+        before_close = _syncs()
+        told = node.finish()
+        lived_s = time.perf_counter() - started_s
+    assert sample.messages == 200
+    assert told is not None
+    # What opened the database synced before the statistics began, and the clock of the rate is not exactly ours.
+    assert told * lived_s * 1.5 >= 200
+    assert 200 <= before_close <= 230
+
+
+def _syncs() -> int:
+    return len(re.findall(r"\bf(?:data)?sync\(", Path("trace").read_text()))
+
+
+def test_the_node_to_compare_with_commits_each_push_alone() -> None:
+    """Goal: what group commit is compared with has none. Method: pushes in a row; their syncs, of each kind of node."""
+    rates = {}
+    for grouped in (True, False):
+        with BenchNode(grouped=grouped) as node:
+            started_s = time.perf_counter()
+            measure_node(node, partial(push_rate, messages=500, size_bytes=10, window=500), work="push")
+            lived_s = time.perf_counter() - started_s
+            rates[grouped] = (node.finish() or 0) * lived_s
+    assert rates[False] >= 400
+    assert rates[True] <= 100
+
+
+def test_a_slow_disk_is_slow_on_both_sides() -> None:
+    samples = list(scale.slow_disk(TINY))
+    assert [sample.system for sample in samples] == [OURS, UNGROUPED]
+    assert all(sample.p50_us is not None and sample.p50_us >= 5_000 for sample in samples)
+
+
+def test_a_big_log_is_served_like_any_other(tmp_path: Path) -> None:
+    for messages in (1_500, 2_500):
+        extend_log(tmp_path / "log", messages, 30)
+    with BenchNode(tmp_path / "log") as node, blocking.connect(node.address) as client:
+        stream = client.create(STREAM)
+        assert [message.index for message in stream.pull(1_495, 10)] == list(range(1_495, 1_505))
+        assert stream.push(b"next") == 2_500
+
+
+def test_a_peer_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    absent: list[str] = []
+    assert maybe_peer("redis", tmp_path, absent) is None
+    assert absent == ["redis: redis-server is not installed"]
+
+
+def test_a_peer_that_does_not_start_is_told(tmp_path: Path) -> None:
+    false = shutil.which("false")
+    assert false is not None
+    with pytest.raises(PeerFailed, match="does not listen"), Peer("redis", false, tmp_path):
+        pass
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_peer_does_the_same_work(tmp_path: Path, name: str) -> None:
+    absent: list[str] = []
+    peer = maybe_peer(name, tmp_path, absent)
+    if peer is None:
+        pytest.skip(absent[0])
+    with peer:
+        samples = [*compared.pulls(TINY, [peer]), *compared.latencies(TINY, [peer])]
+        samples += compared.pushes(TINY, [peer], None)
+    assert [(sample.work, sample.messages) for sample in samples if sample.system == name] == [
+        *(("pull", 300), ("latency", 20), ("push", 20), ("push", 300)),
+    ]
+
+
+def test_a_prototype_is_read_or_refused(tmp_path: Path) -> None:
+    prototype = tmp_path / "prototype.py"
+    prototype.write_text("import sys\nprint(f'window {sys.argv[2]:>6}:   20,000 durable pushes/s')\n")
+    assert compared.run_ceiling(prototype, 0, 100, 10).per_second == 20_000
+    prototype.write_text("print('nothing of the kind')\n")
+    with pytest.raises(UnknownBench, match="printed no line"):
+        compared.run_ceiling(prototype, 0, 100, 10)
+
+
+def test_a_sample_says_what_the_server_spent() -> None:
+    sample = measure_alone(partial(push_rate, messages=200, size_bytes=10, window=10), work="push")
+    assert sample.server_memory_bytes is not None
+    assert sample.server_memory_bytes > 10_000_000
+    assert sample.fsyncs_per_second is not None
+    assert sample.fsyncs_per_second > 0
