@@ -234,9 +234,9 @@ class PullQueue:
             for index, data, time_us, key, headers in found
         ]
         end = self._end
-        return RICH_PULL.encode_response(
-            RichPage(request.request_id, end.first_index, end.next_index, resume_index, rich)
-        )
+        # A read may see pushes that are on disk before this worker has heard that they are.
+        next_index = max(end.next_index, resume_index) if found else end.next_index
+        return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
 
 
 def _payload_bytes_max(message: Message) -> int:

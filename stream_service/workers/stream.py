@@ -88,6 +88,10 @@ class StreamWorker(Worker):
                 )
             )
 
+    def stopped(self) -> None:
+        """What is held must not be stored any more: a later life may be at work by the time it could be."""
+        self._answer_held("the stream's worker has stopped; nothing was stored")
+
     def receive(self, run: Sequence[Message]) -> None:
         pushes = PushRun(self._sequences)
         add, push_tag, decode_push = pushes.add, PUSH.tag, PUSH.decode_request
@@ -215,14 +219,16 @@ class StreamWorker(Worker):
 
     def _sequences_loaded(self, operation: LoadSequences) -> None:
         if operation.error is not None:
-            held, self._held = self._held, ()
-            reason = f"the stream cannot be read: {operation.error}"
-            self.context.send_run(reply_to(each, self.context.address, failure_payload(each, reason)) for each in held)
+            self._answer_held(f"the stream cannot be read: {operation.error}")
             raise operation.error
         self._busy -= 1
         self._sequences = SequenceMachine()
         self._sequences.remember(operation.found)
         self._settled([])
+
+    def _answer_held(self, reason: str) -> None:
+        held, self._held = self._held, ()
+        self.context.send_run(reply_to(each, self.context.address, failure_payload(each, reason)) for each in held)
 
     def _settled(self, answers: Sequence[Message]) -> None:
         """Send answers; when nothing of ours is under way any more, go on with what was held, or with the mailbox."""

@@ -5,6 +5,7 @@ Method: faults planted in the workers of a whole server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from ockam.protocol import ERROR
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus, Sequence
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushConfirm, PushRequest, Status
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.push_run import PushRun
+from stream_service.workers.stream import StreamWorker
 from tests.support.data_dir import stored_messages
 from tests.support.served import neighbour, served, wait_until
 from tests.support.stream_peer import SERVICE
@@ -58,6 +61,40 @@ async def test_a_stream_that_crashes_on_a_push_tells_it_and_goes_on_where_it_was
             assert server.statistics().node.crashes == 1
     assert stored_messages(tmp_path, "s") == [b"a", b"b", b"c", b"d"]
     assert crashes(logs) == [str(route[0])]
+
+
+async def test_what_waited_for_its_numbers_when_a_stream_crashed_is_refused_and_never_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a life that has ended appends nothing, since the next one assigns the indexes.
+
+    Method: a stream crashes while it loads the numbers of its publishers; the load ends when the next life is at work.
+    """
+    loaded, loaded_again = StreamWorker._sequences_loaded, StreamWorker._loaded_again
+    late: list[Callable[[], None]] = []
+
+    def crash(self: StreamWorker, operation: Any) -> None:
+        monkeypatch.setattr(StreamWorker, "_sequences_loaded", loaded)
+        late.append(lambda: loaded(self, operation))
+        raise Planted
+
+    def load_and_let_the_other_end(self: StreamWorker, operation: Any) -> None:
+        loaded_again(self, operation)
+        late.pop()()
+
+    monkeypatch.setattr(StreamWorker, "_sequences_loaded", crash)
+    monkeypatch.setattr(StreamWorker, "_loaded_again", load_and_let_the_other_end)
+    push = RichPush(7, b"numbered", None, [], Sequence(b"publisher", 0))
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        answers = []
+        for _ in range(2):
+            answer = await peer.ask(route, RICH_PUSH.encode_request(push))
+            answers.append(RICH_PUSH.decode_response(answer.payload))
+        assert (await peer.push(route, b"plain")).index == 1
+    assert answers == [RichConfirm(7, RichStatus.ERROR, 0, 0), RichConfirm(7, RichStatus.OK, 0, 0)]
+    assert (late, stored_messages(tmp_path, "s")) == ([], [b"numbered", b"plain"])
 
 
 async def test_what_was_on_its_way_to_the_disk_when_a_stream_crashed_stays_and_is_not_numbered_twice(

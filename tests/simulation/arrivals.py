@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from ockam.address import Address
 from ockam.message import Message
+from stream_service.extensions import RICH_PULL, RICH_PUSH
 from stream_service.protocol import PULL, PUSH
 
 
@@ -24,11 +25,13 @@ class Arrivals:
         """Called when the network hands a message to a node that lives, before the node does anything."""
         self._turn += 1
         payload = message.payload
-        if PUSH.is_in(payload):
-            self.pushes[message.onward_route[0], PUSH.decode_request(payload).data].append(self._turn)
-        elif PULL.is_in(payload):
-            key = message.return_route[0], PULL.decode_request(payload).request_id
-            self.pulls.setdefault(key, self._turn)
+        for pushes in (PUSH, RICH_PUSH):
+            if pushes.is_in(payload):
+                self.pushes[message.onward_route[0], pushes.decode_request(payload).data].append(self._turn)
+        for pulls in (PULL, RICH_PULL):
+            if pulls.is_in(payload):
+                key = message.return_route[0], pulls.decode_request(payload).request_id
+                self.pulls.setdefault(key, self._turn)
 
     def copies(self, stream: Address, data: bytes) -> int:
         """How many copies of a push of this data came."""

@@ -11,8 +11,9 @@ import msgspec
 from ockam.address import Address
 from storage.contract import Session
 from storage.verify import verify
+from stream_service.extensions import RichPage
 from stream_service.names import stream_address
-from stream_service.protocol import PullRequest, PullResponse
+from stream_service.protocol import PullRequest, PullResponse, StreamMessage
 from tests.simulation.arrivals import Arrivals
 
 
@@ -33,8 +34,9 @@ class SeenPage(msgspec.Struct, frozen=True):
 class Auditor:
     """Keeps what was confirmed and read, from the clients' side, and what arrived, from the network's.
 
-    ordered, seen: how many pushes were checked to lie in the order of their arrival, and to be in a page that had to
-    have them.
+    stored_once: publishers whose messages are numbered, and stored once however often they arrive.
+    once, ordered, seen: how many pushes that arrived more than once were stored once; how many were checked to lie in
+    the order of their arrival, and to be in a page that had to have them.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,8 @@ class Auditor:
         self.confirms: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.read: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
         self.publishing = 0
+        self.stored_once: set[str] = set()
+        self.once = 0
         self.ordered = 0
         self.seen = 0
         self._pages: list[SeenPage] = []
@@ -67,6 +71,14 @@ class Auditor:
         turn = self.arrivals.pulls[address, pull.request_id]
         self._pages.append(SeenPage(stream, turn, pull.index, len(indexes) == pull.limit, frozenset(indexes)))
 
+    def pulled_rich(self, client: str, address: Address, stream: str, pull: PullRequest, page: RichPage) -> None:
+        """The same of a page of our own protocol; and it goes on where it ended, with what was confirmed before it."""
+        messages = [StreamMessage(message.index, message.data) for message in page.messages]
+        self.pulled(client, address, stream, pull, PullResponse(pull.request_id, messages))
+        end = messages[-1].index + 1 if messages else max(pull.index, page.first_index)
+        if (page.resume_index, page.next_index >= end) != (end, True):
+            raise BrokenPromise(f"{stream}: a page that ends before {end} goes on at {page.resume_index}")
+
     def _read(self, client: str, stream: str, index: int, data: bytes) -> None:
         for other in (self.read[client, stream].get(index), self.confirms[stream].get(index)):
             if other is not None and other != data:
@@ -88,7 +100,7 @@ class Auditor:
         """At the end: the log is sound, and keeps every promise about what was confirmed, what arrived, what was read.
 
         1. Every confirmed message is at its index.
-        2. A message is stored at most as often as it arrived, and nothing that did not arrive.
+        2. A message is stored at most as often as it arrived, once where it is numbered, and nothing that did not.
         3. Messages that arrived once lie in the order in which they arrived.
         4. A pull saw every such message that arrived before it.
         """
@@ -112,6 +124,10 @@ class Auditor:
             arrived = self.arrivals.copies(stream_address(stream, 0), data)
             if copies > arrived:
                 raise BrokenPromise(f"{stream}: {data!r} arrived {arrived} times and is stored {copies} times")
+            if data.partition(b":")[0].decode() in self.stored_once:
+                if copies > 1:
+                    raise BrokenPromise(f"{stream}: {data!r} is numbered and stored {copies} times")
+                self.once += arrived > 1
 
     def _check_order(self, stream: str, stored: Mapping[int, bytes]) -> dict[int, int]:
         """Index to turn, of the messages that arrived once."""

@@ -13,6 +13,7 @@ from index_service.protocol import INDEX, GetIndex, SaveIndex
 from ockam.address import Address, local
 from ockam.message import Message
 from ockam.protocol import Protocol
+from stream_service.extensions import RICH_PULL, FromIndex, RichPage, RichPull
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PULL, CreateStream, PullRequest, PullResponse
 from tests.simulation.auditor import Auditor
@@ -66,7 +67,7 @@ class Client:
         return RETRY_S * self.rng.choice((0.5, 1.0, 1.0))
 
 
-def is_page(request_id: int, page: PullResponse) -> bool:
+def is_page(request_id: int, page: PullResponse | RichPage) -> bool:
     return page.request_id == request_id
 
 
@@ -88,9 +89,17 @@ async def consume(client: Client, stream: str, auditor: Auditor) -> None:
             auditor.saved_index_seen(client.name, stream, position)
         request_id += 1
         pull = PullRequest(request_id, position, client.rng.choice((1, 3, 100)))
-        payload = PULL.encode_request(pull)
-        page = await client.ask(stream_address(stream, 0), PULL, payload, partial(is_page, request_id))
-        auditor.pulled(client.name, client.address, stream, pull, page)
+        address = stream_address(stream, 0)
+        page: PullResponse | RichPage
+        if client.rng.random() < 0.5:
+            payload = PULL.encode_request(pull)
+            page = await client.ask(address, PULL, payload, partial(is_page, request_id))
+            auditor.pulled(client.name, client.address, stream, pull, page)
+        else:
+            parked = RichPull(request_id, FromIndex(position), pull.limit, client.rng.choice((0, 700, 5_000)))
+            payload = RICH_PULL.encode_request(parked)
+            page = await client.ask(address, RICH_PULL, payload, partial(is_page, request_id))
+            auditor.pulled_rich(client.name, client.address, stream, pull, page)
         if page.messages:
             position = page.messages[-1].index + 1
             client.tell(index_service, INDEX.encode_request(SaveIndex(client.name, stream, position)))

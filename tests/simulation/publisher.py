@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from stream_service.extensions import RICH_PUSH, RichPush, RichStatus, Sequence
 from stream_service.names import stream_address
 from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
 from tests.simulation.auditor import Auditor
@@ -15,17 +16,21 @@ WINDOW_MAX = 20
 class Publisher:
     """Pushes `count` messages to one stream, each again and again until it is confirmed.
 
+    sequenced: with numbers, so that each is stored once; the others wait until the first is confirmed, since a node
+    takes the first number that it sees of a publisher as the beginning.
     Invariant: `_waiting` has the messages that were sent and are not confirmed, at most as many as the window, oldest
     first.
     """
 
-    def __init__(self, client: Client, stream: str, count: int, auditor: Auditor) -> None:
+    def __init__(self, client: Client, stream: str, count: int, auditor: Auditor, *, sequenced: bool) -> None:
         self._client = client
         self._stream = stream
         self._address = stream_address(stream, 0)
         self._count = count
         self._auditor = auditor
         self._window = client.rng.randint(1, WINDOW_MAX)
+        self._sequenced = sequenced
+        self._begun = not sequenced
         self._pull_share = client.rng.choice((0.0, 0.3))
         self._data = [f"{client.name}:{number}".encode() for number in range(count)]
         self._waiting: set[int] = set()
@@ -40,7 +45,7 @@ class Publisher:
         client.listen(self._hear)
         sent = 0
         while sent < self._count or self._waiting:
-            while sent < self._count and len(self._waiting) < self._window:
+            while sent < self._count and len(self._waiting) < (self._window if self._begun else 1):
                 self._waiting.add(sent)
                 self._push(sent)
                 sent += 1
@@ -55,7 +60,11 @@ class Publisher:
 
     def _push(self, number: int) -> None:
         rng = self._client.rng
-        self._client.tell(self._address, PUSH.encode_request(PushRequest(number, self._data[number])))
+        payload = PUSH.encode_request(PushRequest(number, self._data[number]))
+        if self._sequenced:
+            sequence = Sequence(self._client.name.encode(), number)
+            payload = RICH_PUSH.encode_request(RichPush(number, self._data[number], b"key", [], sequence))
+        self._client.tell(self._address, payload)
         if rng.random() < self._pull_share:
             self._pulls_sent += 1
             pull = PullRequest(self._pulls_sent, rng.choice((0, self._next_index)), rng.choice((3, 100)))
@@ -67,11 +76,19 @@ class Publisher:
         if PUSH.is_in(payload):
             confirm = PUSH.decode_response(payload)
             if confirm.status is Status.OK:
-                self._auditor.confirmed(self._stream, confirm.index, self._data[confirm.request_id])
-                self._next_index = max(self._next_index, confirm.index + 1)
-                self._waiting.discard(confirm.request_id)
-                self._confirmed.set()
+                self._stored(confirm.request_id, confirm.index)
+        elif RICH_PUSH.is_in(payload):
+            answer = RICH_PUSH.decode_response(payload)
+            if answer.status in (RichStatus.OK, RichStatus.DUPLICATE):
+                self._stored(answer.request_id, answer.index)
         elif PULL.is_in(payload):
             page = PULL.decode_response(payload)
             pull = self._pulls[page.request_id]
             self._auditor.pulled(self._client.name, self._client.address, self._stream, pull, page)
+
+    def _stored(self, number: int, index: int) -> None:
+        self._begun = True
+        self._auditor.confirmed(self._stream, index, self._data[number])
+        self._next_index = max(self._next_index, index + 1)
+        self._waiting.discard(number)
+        self._confirmed.set()

@@ -21,6 +21,7 @@ from stream_service.protocol import PushRequest, Status
 from stream_service.stored import StoredStream
 from stream_service.workers import directory
 from stream_service.workers.push_run import PushRun
+from stream_service.workers.sequence_machine import SequenceMachine
 from stream_service.workers.stream import StreamWorker
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.disk import FaultyRunner
@@ -118,6 +119,14 @@ def plant_a_restart_from_the_first_record(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(directory, "StreamWorker", Forgetful)
 
 
+def plant_numbers_forgotten_by_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SequenceMachine, "remember", lambda self, stored: None)
+
+
+def plant_numbers_learnt_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SequenceMachine, "refused", lambda self: self.stored(0))
+
+
 def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = PushRun._plain_answers
 
@@ -136,6 +145,8 @@ def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(plant_runs_stored_backwards, "came before", id="run-backwards"),
         pytest.param(plant_pulls_answered_before_the_commit, "pushed before it", id="early-pull"),
         pytest.param(plant_a_restart_from_the_first_record, "users still wait", id="stale-restart"),
+        pytest.param(plant_numbers_forgotten_by_a_crash, "is numbered and stored 2 times", id="forgotten-numbers"),
+        pytest.param(plant_numbers_learnt_of_what_was_refused, "confirmed", id="early-numbers"),
         pytest.param(plant_one_index_for_a_run, "was confirmed for", id="one-index"),
     ],
 )

@@ -37,6 +37,7 @@ def test_every_seed_keeps_every_promise(ground: Path) -> None:
         assert sum(outcome.crashes for outcome in outcomes) > 50
         assert sum(outcome.refused for outcome in outcomes) > 100
         assert sum(outcome.confirmed for outcome in outcomes) > 2_000
+        assert sum(outcome.once for outcome in outcomes) > 100
         assert sum(outcome.ordered for outcome in outcomes) > 1_000
         assert sum(outcome.seen for outcome in outcomes) > 1_000
 

@@ -35,13 +35,14 @@ RunnerFactory = Callable[..., FaultyRunner]
 class Outcome(msgspec.Struct, frozen=True):
     """What happened, to show that runs are not all alike, and that no check was idle.
 
-    deaths: of nodes. crashes: of stream workers. refused: storage operations. For the next two see `Auditor`.
+    deaths: of nodes. crashes: of stream workers. refused: storage operations. For the next three see `Auditor`.
     """
 
     confirmed: int
     deaths: int
     crashes: int
     refused: int
+    once: int
     ordered: int
     seen: int
     virtual_s: float
@@ -95,6 +96,7 @@ class World:
             deaths=self._deaths,
             crashes=self._crashes,
             refused=self._refused,
+            once=auditor.once,
             ordered=auditor.ordered,
             seen=auditor.seen,
             virtual_s=trio.current_time() - started_s,
@@ -106,14 +108,17 @@ class World:
             in_order = rng.random() < 0.5
             client = Client(f"publisher{number}", network, random.Random(rng.random()), in_order=in_order)
             self._auditor.publishing += 1
-            nursery.start_soon(self._publish, client, rng.choice(STREAMS), rng.choice((1, 8, 25)))
+            sequenced = rng.random() < 0.4
+            if sequenced:
+                self._auditor.stored_once.add(client.name)
+            nursery.start_soon(self._publish, client, rng.choice(STREAMS), rng.choice((1, 8, 25)), sequenced)
         for number in range(rng.randint(0, 2)):
             client = Client(f"consumer{number}", network, random.Random(rng.random()))
             nursery.start_soon(self._consume, client, rng.choice(STREAMS))
 
-    async def _publish(self, client: Client, stream: str, count: int) -> None:
+    async def _publish(self, client: Client, stream: str, count: int, sequenced: bool) -> None:
         self._users += 1
-        await Publisher(client, stream, count, self._auditor).run()
+        await Publisher(client, stream, count, self._auditor, sequenced=sequenced).run()
         self._auditor.publishing -= 1
         self._leave()
 
