@@ -27,8 +27,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Roots the operator knows from elsewhere, by block number: such a block, and a state proof about it, must have that
-    root."""
+    """Roots the operator knows from elsewhere, by block number: that block, and a state proof about it, must have that
+    one."""
 
     link_record_blocks: bool = True
     """Whether a block with nothing but a record-file proof must link too. Networks that were started anew from record
