@@ -74,7 +74,7 @@ def exit_code(error: BaseException) -> int | None:
     from storage.errors import StorageError
     from stream_node.backup import BackupError
     from stream_node.bench.errors import PeerFailed, UnknownBench
-    from stream_node.cli.values import UsageError
+    from stream_node.cli.values import CommandFailed, UsageError
     from stream_node.config import ConfigError
     from stream_node.contexts import ContextError
     from stream_node.demo.errors import DemoFailed
@@ -85,7 +85,7 @@ def exit_code(error: BaseException) -> int | None:
         return UNREACHABLE
     if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError):
         return WRONG_USAGE
-    ours = BackupError | ClientError | ProtocolError | StorageError | OSError | DemoFailed | PeerFailed
+    ours = BackupError | ClientError | CommandFailed | ProtocolError | StorageError | OSError | DemoFailed | PeerFailed
     return FAILED if isinstance(cause, ours) else None
 
 

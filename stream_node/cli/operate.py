@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stream_node.cli import care, settings
+from stream_node.cli import care, export, settings
 from stream_node.cli.options import DataDirOption, JsonOption
 from stream_node.cli.output import counted, progress_shown, say
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     care.register(app)
     app.command()(demo)
     app.command()(bench)
+    export.register(app)
     settings.register(app)
 
 

@@ -25,6 +25,10 @@ class UsageError(Exception):
     """Something typed that cannot be read; the text says what it may be."""
 
 
+class CommandFailed(Exception):
+    """What a command could not do, from a package whose own errors are loaded with it only; the text says why."""
+
+
 def parse_start(text: str, now: datetime) -> StartLike:
     """first, last, new, an index, a time or an age, as the client takes it."""
     from stream_service.client.starts import FIRST, LAST, NEW

@@ -1,0 +1,99 @@
+"""Runs an exporter again and again until it is asked to stop. A run that fails is logged, counted, and done over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from spark_export.errors import SourceError
+from spark_export.exporter.errors import ExportError
+from spark_export.exporter.metrics import ExporterStatistics, write_metrics
+from spark_export.exporter.run import Exporter, Outcome
+from spark_export.exporter.schedule import next_start
+from stream_service.client.errors import ClientError
+
+logger = structlog.get_logger(__name__)
+
+
+async def run_daemon(
+    exporter: Exporter,
+    *,
+    every_s: float,
+    metrics_file: Path | None = None,
+    on_outcome: Callable[[Outcome], None] | None = None,
+    chance: Callable[[], float] = random.random,
+) -> ExporterStatistics:
+    """Begin a run every `every_s` until SIGTERM or SIGINT. A run under way is given up then, which loses nothing.
+
+    Raises OSError where the metrics cannot be written, and what is our own mistake.
+    """
+    statistics = ExporterStatistics()
+    stop = asyncio.Event()
+    with _stopping(stop):
+        while not stop.is_set():
+            started_s = time.monotonic()
+            outcome = await _run_once(exporter, stop)
+            if stop.is_set() and outcome is None:
+                break
+            if outcome is None:
+                statistics = statistics.after_failure()
+            else:
+                statistics = statistics.after_run(outcome, time.time())
+                if on_outcome is not None:
+                    on_outcome(outcome)
+            following = next_start(started_s, time.monotonic(), every_s, chance())
+            if following.skipped:
+                logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
+            statistics = statistics.after_skips(following.skipped)
+            if metrics_file is not None:
+                await asyncio.to_thread(write_metrics, metrics_file, statistics)
+            try:
+                await asyncio.wait_for(stop.wait(), following.delay_s)
+            except TimeoutError:
+                continue
+    logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, failed=statistics.failed_runs)
+    return statistics
+
+
+async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
+    """One run; None where it failed, or was given up because we are to stop."""
+    run = asyncio.create_task(exporter.run())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            run.cancel()
+        try:
+            outcome = await run
+        except asyncio.CancelledError:
+            return None
+        except (ExportError, SourceError, ClientError, OSError) as error:
+            logger.error("run failed", error=" ".join(str(error).split()))
+            return None
+    finally:
+        stopping.cancel()
+        run.cancel()
+    fields = {"run": outcome.run_id, "rows": outcome.rows, "data_bytes": outcome.data_bytes, "files": outcome.files}
+    logger.info("run ended", **fields, lost=outcome.lost, seconds=round(outcome.seconds, 3))
+    return outcome
+
+
+@contextmanager
+def _stopping(stop: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set the event while the block runs."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for each in signals:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)

@@ -1,0 +1,65 @@
+"""Sets of indexes as intervals, for proofs over millions of them. Pure.
+
+An interval is (start, end), the end exclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+Interval: TypeAlias = tuple[int, int]
+
+
+class Comparison(NamedTuple):
+    """What is wanted and not there, there and not wanted, there more than once; each as intervals in order."""
+
+    missing: list[Interval]
+    unexpected: list[Interval]
+    repeated: list[Interval]
+
+
+def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison:
+    """Compare two collections of intervals; those of `wanted` do not overlap."""
+    merged_there, repeated = merge(there)
+    merged_wanted, _ = merge(wanted)
+    return Comparison(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
+
+
+def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
+    """The union, without neighbours that touch; and what is in more than one of them."""
+    union: list[Interval] = []
+    repeated: list[Interval] = []
+    for start, end in sorted(each for each in intervals if each[0] < each[1]):
+        if union and start <= union[-1][1]:
+            last_start, last_end = union[-1]
+            if start < last_end:
+                repeated.append((start, min(end, last_end)))
+            union[-1] = (last_start, max(end, last_end))
+        else:
+            union.append((start, end))
+    return union, repeated
+
+
+def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
+    """What is in `kept` and not in `taken`; both merged."""
+    return [each for one in kept for each in _without(one, taken)]
+
+
+def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
+    start, end = one
+    for taken_start, taken_end in taken:
+        if taken_end <= start:
+            continue
+        if taken_start >= end:
+            break
+        if start < taken_start:
+            yield start, taken_start
+        start = max(start, taken_end)
+    if start < end:
+        yield start, end
+
+
+def total(intervals: Iterable[Interval]) -> int:
+    """How many indexes these hold."""
+    return sum(end - start for start, end in intervals)

@@ -1,0 +1,134 @@
+"""Where an export has its files, and the few operations on them that must be atomic or durable. It knows no ledger.
+
+FOLDER/messages             the table: for plain Parquet a link to the current generation
+FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet
+FOLDER/staging/run-000008/  what a run has written and not published
+FOLDER/ledger.sqlite, FOLDER/exporter.lock
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote
+
+from spark_export.exporter.errors import ExportError, ExportInUse
+
+TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
+LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
+ATTEMPTS, TREE = "attempts", "tree"
+"""Within a run's staging folder: files as tasks write them, and the run's folder as the table will have it."""
+NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive, and so every reader, writes for an empty value."""
+REMOVE_ATTEMPTS_MAX = 20
+
+
+class Layout:
+    """The paths of one export. folder: on a file system that every executor sees under the same path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.table = self.folder / TABLE
+        self.ledger = self.folder / LEDGER
+        self.staging = self.folder / STAGING
+        self.generations = self.folder / GENERATIONS
+
+    def make(self) -> None:
+        """The folders, where they are missing. Raises ExportError."""
+        try:
+            for folder in (self.folder, self.staging, self.generations):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExportError(f"cannot write in {self.folder}: {error.strerror or error}") from error
+
+    def generation(self, number: int) -> Path:
+        return self.generations / f"{number:06d}"
+
+    def run_staging(self, run_id: int) -> Path:
+        return self.staging / f"run-{run_id:06d}"
+
+    def attempts(self, run_id: int) -> Path:
+        return self.run_staging(run_id) / ATTEMPTS
+
+
+class ExportLock:
+    """One exporter a folder, by `flock`: a killed one holds nothing. A context manager. Raises ExportInUse."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            os.close(self._file)
+            raise ExportInUse(f"{folder} is in use by another exporter (process {owner or 'unknown'})") from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+
+def hive_folder(stream: str, date: str) -> str:
+    """`stream=…/date=…`, escaped as Hive and Spark do; every reader takes it apart again."""
+    return f"stream={quote(stream, safe=' ,;@&+$!()~') or NO_NAME}/date={date}"
+
+
+def sync_file(path: Path) -> None:
+    """What was written to a file or folder is on disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """The names in a folder and in all below it are on disk; the contents of its files already were."""
+    for root, _, _ in os.walk(folder):
+        sync_file(Path(root))
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Atomic: `target` is not there, and then it is, whole."""
+    source.rename(target)
+    sync_file(target.parent)
+    if source.parent != target.parent:
+        sync_file(source.parent)
+
+
+def point_to(link: Path, target: Path) -> None:
+    """Make or turn a link, atomically: who opens it gets the old folder or the new one."""
+    new = link.with_name(f".{link.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(os.path.relpath(target, link.parent))
+    new.replace(link)
+    sync_file(link.parent)
+
+
+def remove_tree(folder: Path) -> int:
+    """Remove a folder with all in it, also while a task that Spark has given up still writes there; how many files.
+
+    Tasks never make folders, so the first thing they do after this fails. Raises ExportError.
+    """
+    count = sum(len(names) for _, _, names in os.walk(folder))
+    for _ in range(REMOVE_ATTEMPTS_MAX):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return count
+        except OSError as error:
+            failure = error
+        else:
+            return count
+    raise ExportError(f"cannot remove {folder}: {failure.strerror or failure}; remove it and run again")

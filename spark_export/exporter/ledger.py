@@ -1,0 +1,275 @@
+"""The ledger of an export: runs, their ranges and files, on SQLAlchemy's async engine. It decides nothing.
+
+What it has confirmed is on disk (`synchronous=FULL`). One exporter writes it at a time (`layout.py::ExportLock`);
+others may read meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Select, delete, event, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from spark_export.exporter.errors import ExportMismatch, LedgerError
+from spark_export.exporter.ledger_schema import (
+    APPLICATION_ID,
+    LEDGER_VERSION,
+    exports,
+    files,
+    generations,
+    metadata,
+    ranges,
+    runs,
+)
+from spark_export.exporter.model import Exported, FileEntry, Range, Run, RunState
+from spark_export.exporter.run_machine import COUNTED, check_transition
+
+BUSY_TIMEOUT_MS = 5_000
+FIRST_GENERATION = 1
+RANGE_FIELDS = tuple(field.name for field in fields(Range))
+FILE_FIELDS = tuple(field.name for field in fields(FileEntry))
+RUN_FIELDS = tuple(field.name for field in fields(Run))[1:]
+"""The columns that have the same names; a run's id is `runs.id`."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an export folder is. client_id: under which its position is saved on the node."""
+
+    table_id: str
+    format: str
+    client_id: str
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a published run; `entry.path` is below the run's folder."""
+
+    run_id: int
+    entry: FileEntry
+
+
+class Ledger:
+    """An open ledger. Made by `open_ledger`."""
+
+    def __init__(self, engine: AsyncEngine, identity: Identity) -> None:
+        self._engine = engine
+        self.identity = identity
+
+    async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
+        """A new run with its ranges, in state planned; its id."""
+        async with self._writing() as connection:
+            result = await connection.execute(insert(runs).values(state=RunState.PLANNED, started_us=now_us))
+            key = result.inserted_primary_key
+            assert key is not None
+            run_id = int(key[0])
+            rows = [{"run_id": run_id, **asdict(each)} for each in planned]
+            await connection.execute(insert(ranges), rows)
+            lost = sum(row["lost"] for row in rows)
+            await connection.execute(update(runs).where(runs.c.id == run_id).values(lost=lost))
+        return run_id
+
+    async def advance(self, run_id: int, to: RunState, *, now_us: int | None = None, error: str | None = None) -> None:
+        """Move a run to its next state. now_us: where that ends the run. Raises IllegalTransition."""
+        async with self._writing() as connection:
+            await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
+
+    async def record_written(self, run_id: int, generation: int, written: Iterable[FileEntry]) -> None:
+        """The run's files, and its state written, in one transaction. Raises IllegalTransition."""
+        rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
+        totals = {
+            "rows": sum(row["rows"] for row in rows),
+            "data_bytes": sum(row["data_bytes"] for row in rows),
+            "file_bytes": sum(row["file_bytes"] for row in rows),
+            "files": len(rows),
+        }
+        async with self._writing() as connection:
+            if rows:
+                await connection.execute(insert(files), rows)
+            await _advance(connection, run_id, RunState.WRITTEN, totals)
+
+    async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:
+        """Forget the run's files: nothing of it is in the table. Raises IllegalTransition."""
+        async with self._writing() as connection:
+            await connection.execute(delete(files).where(files.c.run_id == run_id))
+            await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
+
+    async def load_exported(self) -> dict[tuple[str, int], Exported]:
+        """How far each stream and partition is in the table, by its latest era."""
+        statement = (
+            select(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us, func.max(ranges.c.end_index))
+            .join(runs)
+            .where(runs.c.state.in_(COUNTED))
+            .group_by(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us)
+            .order_by(ranges.c.era)
+        )
+        return {(row[0], row[1]): Exported(row[2], row[3], row[4]) for row in await self._all(statement)}
+
+    async def load_ranges(self, run_id: int | None = None) -> list[tuple[int, Range]]:
+        """The ranges of one run, or of all runs whose rows are in the table, in the order of the runs."""
+        columns = [ranges.c[field] for field in RANGE_FIELDS]
+        statement = select(ranges.c.run_id, *columns).join(runs).order_by(ranges.c.run_id)
+        if run_id is None:
+            statement = statement.where(runs.c.state.in_(COUNTED))
+        else:
+            statement = statement.where(ranges.c.run_id == run_id)
+        return [(row[0], Range(*row[1:])) for row in await self._all(statement)]
+
+    async def load_runs(self, limit: int | None = None) -> list[Run]:
+        """The runs, the latest first."""
+        columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
+        found = await self._all(select(*columns).order_by(runs.c.id.desc()).limit(limit))
+        return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
+
+    async def load_unfinished(self) -> list[Run]:
+        """Runs that are neither saved nor abandoned, the earliest first."""
+        ended = (RunState.SAVED, RunState.ABANDONED)
+        columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
+        found = await self._all(select(*columns).where(runs.c.state.not_in(ended)).order_by(runs.c.id))
+        return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
+
+    async def load_run_files(self, run_id: int) -> list[FileEntry]:
+        """The files of a run that is written, as they were written."""
+        columns = [files.c[field] for field in FILE_FIELDS]
+        statement = select(*columns).where(files.c.run_id == run_id).order_by(files.c.id)
+        return [FileEntry(*row) for row in await self._all(statement)]
+
+    async def load_files(self, generation: int) -> list[RunFile]:
+        """The files of all runs whose rows are in the table, in that generation of it."""
+        columns = [files.c[field] for field in FILE_FIELDS]
+        statement = (
+            select(files.c.run_id, *columns)
+            .join(runs, runs.c.id == files.c.run_id)
+            .where(files.c.generation == generation, runs.c.state.in_(COUNTED))
+            .order_by(files.c.run_id, files.c.path)
+        )
+        return [RunFile(row[0], FileEntry(*row[1:])) for row in await self._all(statement)]
+
+    async def current_generation(self) -> int:
+        """The generation of the table that readers see, as far as the ledger knows."""
+        statement = select(func.max(generations.c.id)).where(generations.c.state == "published")
+        return int((await self._all(statement))[0][0])
+
+    async def find_open_generation(self) -> tuple[int, str] | None:
+        """The generation that a compaction left planned or written, with that state."""
+        statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
+        found = await self._all(statement)
+        return (int(found[0][0]), str(found[0][1])) if found else None
+
+    async def begin_generation(self, now_us: int) -> int:
+        """The next generation, in state planned."""
+        async with self._writing() as connection:
+            result = await connection.execute(insert(generations).values(state="planned", created_us=now_us))
+            key = result.inserted_primary_key
+            assert key is not None
+            return int(key[0])
+
+    async def record_generation(self, generation: int, written: Iterable[RunFile]) -> None:
+        """Its files, and its state written, in one transaction."""
+        rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
+        async with self._writing() as connection:
+            if rows:
+                await connection.execute(insert(files), rows)
+            await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
+
+    async def publish_generation(self, generation: int) -> None:
+        """Readers see it; the files of the earlier ones are forgotten."""
+        async with self._writing() as connection:
+            await connection.execute(
+                update(generations).where(generations.c.id == generation).values(state="published")
+            )
+            await connection.execute(delete(files).where(files.c.generation < generation))
+
+    async def drop_generation(self, generation: int) -> None:
+        """Forget one that was not published."""
+        async with self._writing() as connection:
+            await connection.execute(delete(files).where(files.c.generation == generation))
+            await connection.execute(delete(generations).where(generations.c.id == generation))
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        with_errors = _mapped(self._engine)
+        async with with_errors as connection:
+            yield connection
+
+    async def _all(self, statement: Select[Any]) -> list[Any]:
+        async with _mapped(self._engine) as connection:
+            return list((await connection.execute(statement)).all())
+
+
+@asynccontextmanager
+async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
+    """The ledger in that file. identity: format and client id of an export to be made where there is none.
+
+    Raises LedgerError; ExportMismatch where there is no ledger and none is to be made, or another format.
+    """
+    if identity is None and not await asyncio.to_thread(path.exists):
+        raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    event.listen(engine.sync_engine, "connect", _set_pragmas)
+    try:
+        async with _mapped(engine) as connection:
+            found = await _ensure_schema(connection, path, identity, now_us)
+        if identity is not None and found.format != identity[0]:
+            raise ExportMismatch(
+                f"{path.parent} holds a table in the format {found.format}, not {identity[0]}; "
+                f"say --format {found.format}, or export into another folder"
+            )
+        yield Ledger(engine, found)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction whose failures are ours: SQLAlchemy's errors go no further than this."""
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    except DBAPIError as error:
+        raise LedgerError(f"the ledger {engine.url.database}: {error.orig}") from error
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+async def _ensure_schema(
+    connection: AsyncConnection, path: Path, identity: tuple[str, str] | None, now_us: int
+) -> Identity:
+    """Make the tables of a new ledger; check those of an old one."""
+    application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
+    version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
+    if application not in (0, APPLICATION_ID):
+        raise ExportMismatch(f"{path} is another program's database; export into another folder")
+    if version > LEDGER_VERSION:
+        raise ExportMismatch(f"{path} was written by a later version ({version}); this one reads {LEDGER_VERSION}")
+    if version == 0:
+        if identity is None:
+            raise ExportMismatch(f"{path.parent} holds no export: its ledger is empty")
+        await connection.run_sync(metadata.create_all)
+        values = {"table_id": uuid.uuid4().hex, "format": identity[0], "client_id": identity[1]}
+        await connection.execute(insert(exports).values(id=1, created_us=now_us, **values))
+        await connection.execute(insert(generations).values(id=FIRST_GENERATION, state="published", created_us=now_us))
+        await connection.execute(text(f"PRAGMA application_id={APPLICATION_ID}"))
+        await connection.execute(text(f"PRAGMA user_version={LEDGER_VERSION}"))
+    row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
+    return Identity(*row)
+
+
+async def _advance(connection: AsyncConnection, run_id: int, to: RunState, values: Mapping[str, Any]) -> None:
+    state = (await connection.execute(select(runs.c.state).where(runs.c.id == run_id))).scalar_one()
+    check_transition(RunState(state), to)
+    given = {name: value for name, value in values.items() if value is not None}
+    await connection.execute(update(runs).where(runs.c.id == run_id).values(state=to, **given))

@@ -1,0 +1,90 @@
+"""What the exporter counts, and its form for Prometheus. It serves nothing: a daemon writes it into a file.
+
+The file is for the node exporter's textfile collector, or any other reader of that format.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spark_export.exporter.run import Outcome
+
+
+@dataclass(frozen=True)
+class ExporterStatistics:
+    """Since the process started. Times in seconds since 1970; None where there was none yet."""
+
+    runs: int = 0
+    idle_runs: int = 0
+    failed_runs: int = 0
+    skipped_starts: int = 0
+    rows: int = 0
+    data_bytes: int = 0
+    file_bytes: int = 0
+    files: int = 0
+    lost: int = 0
+    last_run_seconds: float = 0.0
+    last_success_s: float | None = None
+
+    def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
+        return replace(
+            self,
+            runs=self.runs + 1,
+            idle_runs=self.idle_runs + (outcome.run_id is None),
+            rows=self.rows + outcome.rows,
+            data_bytes=self.data_bytes + outcome.data_bytes,
+            file_bytes=self.file_bytes + outcome.file_bytes,
+            files=self.files + outcome.files,
+            lost=self.lost + outcome.lost,
+            last_run_seconds=outcome.seconds,
+            last_success_s=now_s,
+        )
+
+    def after_failure(self) -> ExporterStatistics:
+        return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
+
+    def after_skips(self, skipped: int) -> ExporterStatistics:
+        return replace(self, skipped_starts=self.skipped_starts + skipped)
+
+
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "runs": ("runs_total", "Runs that ended, however they did."),
+    "idle_runs": ("idle_runs_total", "Runs that found nothing new."),
+    "failed_runs": ("failed_runs_total", "Runs that failed; what they took is taken again."),
+    "skipped_starts": ("skipped_starts_total", "Starts whose time came while the last run went on."),
+    "rows": ("rows_total", "Rows published."),
+    "data_bytes": ("data_bytes_total", "Bytes of messages' data published."),
+    "file_bytes": ("file_bytes_total", "Bytes of files published."),
+    "files": ("files_total", "Files published."),
+    "lost": ("lost_messages_total", "Messages that retention took before they could be exported."),
+}
+GAUGES: Mapping[str, tuple[str, str]] = {
+    "last_run_seconds": ("last_run_seconds", "How long the last successful run took."),
+    "last_success_s": ("last_success_timestamp_seconds", "When the last successful run ended."),
+}
+
+
+def to_prometheus(statistics: ExporterStatistics) -> str:
+    """The text format, one sample a metric."""
+    return "".join(f"{line}\n" for line in _lines(statistics))
+
+
+def _lines(statistics: ExporterStatistics) -> Iterator[str]:
+    for kind, metrics in (("counter", COUNTERS), ("gauge", GAUGES)):
+        for field, (name, text) in metrics.items():
+            value = getattr(statistics, field)
+            if value is not None:
+                full = f"stream_node_export_{name}"
+                yield f"# HELP {full} {text}"
+                yield f"# TYPE {full} {kind}"
+                yield f"{full} {value}"
+
+
+def write_metrics(path: Path, statistics: ExporterStatistics) -> None:
+    """Replace the file in one step, so that a reader never sees half of it. Raises OSError."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.write_text(to_prometheus(statistics), encoding="utf-8")
+    new.replace(path)

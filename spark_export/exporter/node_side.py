@@ -1,0 +1,72 @@
+"""What the exporter asks of a node: what there is, and to keep how far the export came. It reads no messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from index_service.client_blocking import SavedIndexes, set_position
+from spark_export.exporter.model import PartitionEnd, Range
+from stream_service.client import StreamNotFound, blocking
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which streams: those named, those whose whole name the pattern matches, or all where there is neither."""
+
+    streams: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def takes(self, stream: str) -> bool:
+        if self.streams and stream in self.streams:
+            return True
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, stream) is not None
+        return not self.streams
+
+
+class NodeSide:
+    """One node. Every call makes a connection of its own: a daemon has none open between two runs."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def list_ends(self, selection: Selection) -> list[PartitionEnd]:
+        """The chosen stream-partitions. Raises StreamNotFound for a named one that is not there, other ClientErrors."""
+        with self._connect() as client:
+            found = [
+                PartitionEnd(
+                    info.stream_name,
+                    info.partition,
+                    info.created_us,
+                    info.first_index,
+                    info.next_index,
+                    info.size_bytes,
+                )
+                for info in client.list_streams()
+                if selection.takes(info.stream_name)
+            ]
+        missing = set(selection.streams) - {end.stream for end in found}
+        if missing:
+            raise StreamNotFound(f"{self.address} has no stream {sorted(missing)[0]!r}; see `stream-node stream list`")
+        return found
+
+    def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
+        """Save the end of each range as the consumer's next index. Safe to repeat. Raises ClientErrors."""
+        by_stream: dict[str, dict[int, int]] = {}
+        with self._connect() as client:
+            positions = SavedIndexes(client, client_id)
+            for each in taken:
+                by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
+                if each.era and positions.get(each.stream, each.partition) > each.end_index:
+                    # The service keeps the highest index, and this one is of a stream that is gone.
+                    set_position(client, client_id, each.stream, each.partition, each.end_index)
+            for stream, indexes in by_stream.items():
+                positions.save(stream, indexes)
+
+    @contextmanager
+    def _connect(self) -> Iterator[blocking.StreamClient]:
+        with blocking.connect(self.address, reconnect=None) as client:
+            yield client

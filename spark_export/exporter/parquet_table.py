@@ -1,0 +1,110 @@
+"""A table of plain Parquet files: a folder a run, which one rename makes visible. Any reader of folders can read it.
+
+FOLDER/messages is a link to the current generation. A run adds a folder to that generation; a compaction makes another
+generation and turns the link.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spark_export.exporter.errors import ExportError
+from spark_export.exporter.layout import (
+    ATTEMPTS,
+    TREE,
+    Layout,
+    hive_folder,
+    point_to,
+    remove_tree,
+    rename_durably,
+    sync_tree,
+)
+from spark_export.exporter.ledger import FIRST_GENERATION, RunFile
+from spark_export.exporter.model import FileEntry
+
+
+class ParquetTable:
+    """`Table` for plain Parquet."""
+
+    with_stream = False
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def prepare(self) -> None:
+        first = self._layout.generation(FIRST_GENERATION)
+        if not self._layout.table.is_symlink():
+            first.mkdir(exist_ok=True)
+            point_to(self._layout.table, first)
+
+    @property
+    def generation(self) -> int:
+        """Which generation readers see."""
+        return int(self._layout.table.resolve().name)
+
+    def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        return arrange_tree(self._layout.run_staging(run_id), entries, "part")
+
+    def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
+        return tree_is_whole(self._layout.run_staging(run_id) / TREE, entries)
+
+    def has_run(self, run_id: int) -> bool:
+        return self._run_folder(run_id).is_dir()
+
+    def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
+
+    def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
+        return remove_tree(self._layout.run_staging(run_id))
+
+    def locate(self, file: RunFile) -> Path:
+        return self._run_folder(file.run_id) / file.entry.path
+
+    def list_files(self) -> set[Path]:
+        return set(self._layout.table.resolve().rglob("*.parquet"))
+
+    def _run_folder(self, run_id: int) -> Path:
+        return self._layout.table.resolve() / run_folder(run_id)
+
+
+def run_folder(run_id: int) -> str:
+    return f"run={run_id:06d}"
+
+
+def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:
+    """Move a run's files from where its tasks wrote them into the tree that will be published; their places there.
+
+    Only files that a successful task told of are moved: what failed, repeated or lost tasks wrote stays behind.
+    """
+    tree = staging / TREE
+    tree.mkdir()
+    arranged = []
+    for number, entry in enumerate(sorted(entries, key=lambda each: (each.stream, each.era, each.date, each.path))):
+        path = Path(hive_folder(entry.stream, entry.date)) / f"{prefix}-{number:05d}.parquet"
+        target = tree / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            (staging / ATTEMPTS / entry.path).rename(target)
+        except OSError as error:
+            raise ExportError(
+                f"a task wrote {entry.path}, and it is not in {staging / ATTEMPTS} ({error.strerror}): "
+                "does every executor see the folder under this path?"
+            ) from error
+        arranged.append(replace(entry, path=str(path)))
+    sync_tree(tree)
+    return arranged
+
+
+def tree_is_whole(tree: Path, entries: Sequence[FileEntry]) -> bool:
+    """Whether each file is there with its size, and no other."""
+    there = {str(path.relative_to(tree)): path.stat().st_size for path in tree.rglob("*") if path.is_file()}
+    return tree.is_dir() and there == {entry.path: entry.file_bytes for entry in entries}
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same file under another name; a hard link, as every local file system has."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.link(source, target)

@@ -1,0 +1,98 @@
+"""What a run takes, and how it is cut into tasks. Pure: it asks neither node nor ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from spark_export.exporter.errors import DataLost
+from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Task
+
+TASK_ROWS_MIN = 100_000
+"""A smaller task costs more to start (about 0.15 s of a core) than to run."""
+TASK_ROWS_MAX = 1_000_000
+TASK_BYTES_MAX = 256 * 1024 * 1024
+"""Of data; a task that fails is read again, and no more than this."""
+
+
+def plan_ranges(
+    ends: Iterable[PartitionEnd], exported: Mapping[tuple[str, int], Exported], *, accept_lost: bool
+) -> list[Range]:
+    """A range for each stream-partition with something new, by stream and partition.
+
+    A partition that was never exported begins at its earliest stored message. accept_lost: go on behind messages that
+    are no longer there, and say in the range how many they are. Raises DataLost.
+    """
+    ranges = [_plan_one(end, exported.get((end.stream, end.partition)), accept_lost) for end in ends]
+    return sorted((each for each in ranges if each.rows or each.lost), key=lambda each: (each.stream, each.partition))
+
+
+def _plan_one(end: PartitionEnd, exported: Exported | None, accept_lost: bool) -> Range:
+    era, start = (0, end.first_index) if exported is None else (exported.era, exported.end_index)
+    place = f"{end.stream}/{end.partition}"
+    if exported is not None and exported.made_us != end.made_us:
+        if not accept_lost:
+            raise DataLost(
+                f"{place} was deleted and made anew since the last run; what it held behind index "
+                f"{exported.end_index} may be lost. --accept-lost exports the new one beside the old one's rows"
+            )
+        era, start = exported.era + 1, end.first_index
+    elif end.next_index < start:
+        raise DataLost(
+            f"{place} ends at {end.next_index}, and was exported up to {start}: the node was put back to an earlier "
+            "state; export into a new folder"
+        )
+    lost = max(0, end.first_index - start)
+    if lost and not accept_lost:
+        raise DataLost(
+            f"{place}: retention deleted {lost} messages ({start} to {end.first_index - 1}) before they were exported; "
+            "--accept-lost goes on behind them and reports them"
+        )
+    start += lost
+    average = end.size_bytes / max(1, end.next_index - end.first_index)
+    return Range(
+        end.stream,
+        end.partition,
+        era,
+        end.made_us,
+        start,
+        end.next_index,
+        int(average * (end.next_index - start)),
+        lost,
+    )
+
+
+def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
+    """Tasks that cover each index of the ranges once, large enough to be worth starting and small enough to repeat.
+
+    parallelism: how many tasks can run at a time. Small neighbours share a task, and so their files.
+    """
+    rows = sum(each.rows for each in ranges)
+    wanted = -(-rows // max(1, parallelism))
+    task_rows = min(max(wanted, TASK_ROWS_MIN), TASK_ROWS_MAX)
+    tasks: list[Task] = []
+    pieces: list[Piece] = []
+    filled = 0.0
+    for piece, weight in _pieces(ranges, task_rows):
+        if pieces and filled + weight > 1.0:
+            tasks.append(Task(len(tasks), tuple(pieces)))
+            pieces, filled = [], 0.0
+        pieces.append(piece)
+        filled += weight
+    if pieces:
+        tasks.append(Task(len(tasks), tuple(pieces)))
+    return tasks
+
+
+def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, float]]:
+    """Pieces of at most one task each, with the part of a task that each fills."""
+    for each in ranges:
+        if not each.rows:
+            continue
+        average = each.size_bytes / each.rows
+        rows_max = max(1, min(task_rows, int(TASK_BYTES_MAX / average) if average else task_rows))
+        count = -(-each.rows // rows_max)
+        # Equal pieces, so that no task is left with a crumb.
+        for number in range(count):
+            start = each.start_index + each.rows * number // count
+            end = each.start_index + each.rows * (number + 1) // count
+            yield Piece(each.stream, each.era, each.partition, start, end), (end - start) / rows_max

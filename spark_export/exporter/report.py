@@ -1,0 +1,100 @@
+"""What runs, histories, proofs and compactions look like as JSON and as lines. It prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spark_export.exporter.compact import Compaction
+from spark_export.exporter.model import Run
+from spark_export.exporter.run import Outcome
+from spark_export.exporter.verify import Verdict
+
+
+def outcome_row(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "run": outcome.run_id,
+        "rows": outcome.rows,
+        "data_bytes": outcome.data_bytes,
+        "file_bytes": outcome.file_bytes,
+        "files": outcome.files,
+        "partitions": outcome.partitions,
+        "lost": outcome.lost,
+        "recovered": list(outcome.recovered),
+        "swept": outcome.swept,
+        "seconds": round(outcome.seconds, 6),
+    }
+
+
+def outcome_lines(outcome: Outcome, folder: Path) -> Iterator[str]:
+    yield from outcome.recovered
+    if outcome.run_id is None:
+        yield f"nothing new ({outcome.seconds:.2f} s)"
+        return
+    sizes = f"{outcome.data_bytes / 1e6:,.1f} MB in {_counted(outcome.files, 'file')}"
+    yield (
+        f"run {outcome.run_id}: {_counted(outcome.rows, 'row')} of {_counted(outcome.partitions, 'partition')}, "
+        f"{sizes} of {outcome.file_bytes / 1e6:,.1f} MB ({outcome.seconds:.2f} s)"
+    )
+    if outcome.lost:
+        yield f"{_counted(outcome.lost, 'message')} had been deleted by retention before they could be exported"
+    yield f"the table is {folder / 'messages'}"
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "state": run.state,
+        "started_us": run.started_us,
+        "finished_us": run.finished_us,
+        "rows": run.rows,
+        "data_bytes": run.data_bytes,
+        "file_bytes": run.file_bytes,
+        "files": run.files,
+        "lost": run.lost,
+        "error": run.error,
+    }
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "ok": verdict.sound,
+        "runs": verdict.runs,
+        "partitions": verdict.partitions,
+        "rows": verdict.rows,
+        "files": verdict.files,
+        "file_bytes": verdict.file_bytes,
+        "lost": verdict.lost,
+        "problems": list(verdict.problems),
+        "problem_count": verdict.problem_count,
+    }
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    yield from verdict.problems
+    counts = ((verdict.runs, "run"), (verdict.rows, "row"), (verdict.files, "file"))
+    judgement = "every index once" if verdict.sound else _counted(verdict.problem_count, "problem")
+    lost = f", {_counted(verdict.lost, 'message')} lost to retention" if verdict.lost else ""
+    yield f"{', '.join(_counted(number, noun) for number, noun in counts)}: {judgement}{lost}"
+
+
+def compaction_row(done: Compaction) -> dict[str, Any]:
+    return {
+        "generation": done.generation,
+        "files_before": done.files_before,
+        "files_after": done.files_after,
+        "merged": done.merged,
+        "rows": done.rows,
+    }
+
+
+def compaction_line(done: Compaction) -> str:
+    if done.generation is None:
+        return "nothing to merge"
+    return f"{_counted(done.files_before, 'file')} became {done.files_after:,}; {_counted(done.rows, 'row')} as before"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,211 @@
+"""One run: recover what a crash left, plan, write, publish, save. The order of its steps is what makes it exact.
+
+1. Finish or abandon every earlier run (`run_machine.py::recover`), then sweep what belongs to no run.
+2. Ask the node how far its streams go, and the ledger how far they are exported. The difference is planned.
+3. Tasks write files into the run's staging folder, each checked to hold every index of its range, synced, hashed.
+4. The files get their places in the run's tree; the ledger has them, and their checksums: written.
+5. The table takes the whole tree in one step; the ledger says so: published.
+6. The node keeps the position: saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from spark_export.exporter.engine import Engine
+from spark_export.exporter.errors import ExportError
+from spark_export.exporter.failpoint import failpoint
+from spark_export.exporter.layout import Layout, remove_tree
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import FileEntry, Range, Run, RunState
+from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.plan import plan_ranges, plan_tasks
+from spark_export.exporter.run_machine import Found, Recovery, recover
+from spark_export.exporter.table import Table
+from spark_export.exporter.task import TaskSettings, read_progress
+
+logger = structlog.get_logger(__name__)
+
+PROGRESS_INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Of a run that writes: rows and bytes of data in files so far, and those planned; the bytes are an estimate."""
+
+    rows: int
+    rows_planned: int
+    data_bytes: int
+    data_bytes_planned: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run did. run_id: None where there was nothing new. lost: indexes that retention took before."""
+
+    run_id: int | None
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    partitions: int
+    lost: int
+    seconds: float
+    recovered: tuple[str, ...] = ()
+    swept: int = 0
+
+
+class Exporter:
+    """Runs over one export folder, one at a time. Whoever makes it holds the folder's lock.
+
+    now_us: wall-clock time in microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ledger: Ledger,
+        table: Table,
+        node: NodeSide,
+        engine: Engine,
+        *,
+        settings: TaskSettings,
+        selection: Selection,
+        accept_lost: bool,
+        now_us: Callable[[], int],
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._layout = layout
+        self._ledger = ledger
+        self._table = table
+        self._node = node
+        self._engine = engine
+        self._settings = settings
+        self._selection = selection
+        self._accept_lost = accept_lost
+        self._now_us = now_us
+        self._on_progress = on_progress
+
+    async def run(self) -> Outcome:
+        """Take everything new. Raises ExportError, ClientError; what was not published is taken by the next run."""
+        started_s = time.monotonic()
+        recovered, swept = await self.recover()
+        ends = await asyncio.to_thread(self._node.list_ends, self._selection)
+        ranges = plan_ranges(ends, await self._ledger.load_exported(), accept_lost=self._accept_lost)
+        if not ranges:
+            elapsed_s = time.monotonic() - started_s
+            return Outcome(None, 0, 0, 0, 0, 0, 0, elapsed_s, tuple(recovered), swept)
+        run_id = await self._ledger.begin_run(ranges, self._now_us())
+        failpoint("planned")
+        try:
+            entries = await self._write(run_id, ranges)
+        except BaseException as error:
+            await asyncio.shield(self._abandon(run_id, error))
+            raise
+        failpoint("written")
+        await self._publish(run_id, entries)
+        await self._save(run_id)
+        return Outcome(
+            run_id,
+            sum(each.rows for each in entries),
+            sum(each.data_bytes for each in entries),
+            sum(each.file_bytes for each in entries),
+            len(entries),
+            len(ranges),
+            sum(each.lost for each in ranges),
+            time.monotonic() - started_s,
+            tuple(recovered),
+            swept,
+        )
+
+    async def recover(self) -> tuple[list[str], int]:
+        """Bring every run that was left behind to an end; what was done, in words, and how many orphans went."""
+        done: list[str] = []
+        swept = 0
+        for run in await self._ledger.load_unfinished():
+            action, files = await self._recover_one(run)
+            swept += files
+            done.append(f"run {run.run_id}, left {run.state}: {action.value}")
+            logger.info("run recovered", run=run.run_id, state=run.state, action=action.value, files_removed=files)
+        return done, swept + await asyncio.to_thread(self._sweep)
+
+    async def _recover_one(self, run: Run) -> tuple[Recovery, int]:
+        entries = await self._ledger.load_run_files(run.run_id)
+        found = Found(
+            in_table=self._table.has_run(run.run_id), staged_whole=self._table.staged_whole(run.run_id, entries)
+        )
+        action = recover(run.state, found)
+        if action is Recovery.ABANDON:
+            removed = await asyncio.to_thread(self._table.discard, run.run_id, entries)
+            await self._ledger.record_abandoned(run.run_id, self._now_us(), f"left {run.state} by a crash")
+            return action, removed
+        if action is Recovery.PUBLISH:
+            await self._publish(run.run_id, entries)
+        elif action is Recovery.RECORD_PUBLISHED:
+            await self._ledger.advance(run.run_id, RunState.PUBLISHED)
+        await self._save(run.run_id)
+        return action, 0
+
+    def _sweep(self) -> int:
+        """Remove what is in staging: every run has been brought to an end, so nobody needs it."""
+        return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())
+
+    async def _write(self, run_id: int, ranges: Sequence[Range]) -> list[FileEntry]:
+        attempts = self._layout.attempts(run_id)
+        attempts.mkdir(parents=True)
+        await self._ledger.advance(run_id, RunState.WRITING)
+        tasks = plan_tasks(ranges, await self._engine.prepare())
+        settings = replace(self._settings, folder=str(attempts))
+        watching = asyncio.create_task(self._watch(attempts, ranges))
+        try:
+            written = await self._engine.run(tasks, settings)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        self._check_rows(ranges, written)
+        failpoint("tasks_done")
+        entries = await asyncio.to_thread(self._table.arrange, run_id, written)
+        await self._ledger.record_written(run_id, await self._ledger.current_generation(), entries)
+        return entries
+
+    async def _watch(self, attempts: Path, ranges: Sequence[Range]) -> None:
+        rows_planned = sum(each.rows for each in ranges)
+        bytes_planned = sum(each.size_bytes for each in ranges)
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            rows, data_bytes = await asyncio.to_thread(read_progress, attempts)
+            if rows:
+                failpoint("writing")
+            if self._on_progress is not None:
+                self._on_progress(Progress(rows, rows_planned, data_bytes, bytes_planned))
+
+    def _check_rows(self, ranges: Sequence[Range], written: Sequence[FileEntry]) -> None:
+        wanted, got = sum(each.rows for each in ranges), sum(each.rows for each in written)
+        if wanted != got:
+            raise ExportError(f"the tasks wrote {got} rows of {wanted}; nothing is published")
+
+    async def _publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        await asyncio.to_thread(self._table.publish, run_id, entries)
+        failpoint("between_publish_and_ledger")
+        await self._ledger.advance(run_id, RunState.PUBLISHED)
+        failpoint("published")
+
+    async def _save(self, run_id: int) -> None:
+        taken = [each for _, each in await self._ledger.load_ranges(run_id)]
+        await asyncio.to_thread(self._node.save_positions, self._ledger.identity.client_id, taken)
+        await self._ledger.advance(run_id, RunState.SAVED, now_us=self._now_us())
+        failpoint("saved")
+        await asyncio.to_thread(remove_tree, self._layout.run_staging(run_id))
+
+    async def _abandon(self, run_id: int, error: BaseException) -> None:
+        """Nothing of the run is in the table. Where even this cannot be recorded, the next start does it."""
+        removed = await asyncio.to_thread(self._table.discard, run_id, [])
+        text = " ".join(str(error).split()) or type(error).__name__
+        await self._ledger.record_abandoned(run_id, self._now_us(), text)
+        logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)

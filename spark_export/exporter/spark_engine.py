@@ -1,0 +1,92 @@
+"""Carries tasks out on Spark: embedded, on a cluster, or behind a Connect server. It keeps its session between runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from spark_export.exporter.errors import DataLost, TaskFailed
+from spark_export.exporter.model import FileEntry, Task
+from spark_export.exporter.spark_tasks import FORMAT, OPTION, ExportSource, decode_entry, encode_job
+from spark_export.exporter.task import TaskSettings
+from spark_export.session import open_session
+
+OURS = re.compile(r"spark_export\.[\w.]*?(\w+): (.+)")
+"""An error of ours in the trace-back that Spark gives from a worker."""
+REMOTE_PARALLELISM = 8
+"""Of a Connect server that does not tell its own."""
+
+
+class SparkEngine:
+    """An engine on Spark. The session starts with the first run that has something to do."""
+
+    def __init__(
+        self, master: str, remote: str | None, conf: Mapping[str, str], *, aot_cache: Path | None = None
+    ) -> None:
+        self._master = master
+        self._remote = remote
+        self._conf = dict(conf)
+        self._aot_cache = aot_cache
+        self._session: Any = None
+
+    async def prepare(self) -> int:
+        if self._session is None:
+            self._session = await asyncio.to_thread(self._open)
+        return await asyncio.to_thread(self._parallelism)
+
+    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
+        if not tasks:
+            return []
+        await self.prepare()
+        tag = f"export-{uuid.uuid4().hex}"
+        collecting = asyncio.create_task(asyncio.to_thread(self._collect, tasks, settings, tag))
+        try:
+            return await asyncio.shield(collecting)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self._session.interruptTag, tag)
+            # The job is over when its thread is; what it says then was not waited for.
+            await asyncio.gather(collecting, return_exceptions=True)
+            raise
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await asyncio.to_thread(session.stop)
+
+    def _open(self) -> Any:
+        session = open_session(
+            self._master, remote=self._remote, name="stream-node export", config=self._conf, aot_cache=self._aot_cache
+        )
+        session.dataSource.register(ExportSource)
+        return session
+
+    def _parallelism(self) -> int:
+        if self._remote is not None:
+            return int(self._session.conf.get("spark.default.parallelism", str(REMOTE_PARALLELISM)))
+        return int(self._session.sparkContext.defaultParallelism)
+
+    def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
+        """Raises TaskFailed, DataLost."""
+        self._session.addTag(tag)
+        try:
+            frame = self._session.read.format(FORMAT).option(OPTION, encode_job(tasks, settings)).load()
+            return [decode_entry(row.entry) for row in frame.collect()]
+        except PySparkException as error:
+            raise task_error(str(error)) from error
+        finally:
+            self._session.removeTag(tag)
+
+
+def task_error(text: str) -> TaskFailed | DataLost:
+    """What went wrong in a worker, in one line, from what Spark says of it."""
+    found = OURS.search(text)
+    if found is None:
+        return TaskFailed(f"Spark could not finish the run: {' '.join(text.split())[:500]}")
+    kind, message = found.groups()
+    return DataLost(message) if kind == "DataLoss" else TaskFailed(message)

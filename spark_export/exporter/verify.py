@@ -1,0 +1,175 @@
+"""Proves from ledger and files that the table has every exported index once. It asks neither node nor Spark.
+
+Read are the ledger, every file's bytes (for its SHA-256), its footer, and its columns partition and index. It repairs
+nothing: `run` and `compact` do what can be done about a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_export.exporter.intervals import Interval, compare, total
+from spark_export.exporter.layout import Layout
+from spark_export.exporter.ledger import Ledger, RunFile
+from spark_export.exporter.model import Range
+from spark_export.exporter.table import Table, make_table
+
+CHUNK_BYTES = 1024 * 1024
+PROBLEMS_MAX = 100
+"""More are counted, not listed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was checked. problems: in words, at most PROBLEMS_MAX; problem_count: all of them."""
+
+    runs: int
+    partitions: int
+    rows: int
+    files: int
+    file_bytes: int
+    lost: int
+    problems: tuple[str, ...]
+    problem_count: int
+
+    @property
+    def sound(self) -> bool:
+        return self.problem_count == 0
+
+
+async def verify(
+    layout: Layout,
+    ledger: Ledger,
+    *,
+    checksums: bool = True,
+    on_file: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Check the whole export. checksums: read every byte, not only footers and indexes. on_file: told done and total.
+
+    It may run beside an exporter: it looks at one state of ledger and table, and at no unpublished run.
+    """
+    table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+    files = await _load_files(table, ledger)
+    ranges = await ledger.load_ranges()
+    unfinished = await ledger.load_unfinished()
+    problems: list[str] = []
+    there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
+    for number, file in enumerate(files):
+        problems += _check_file(table.locate(file), file, there, checksums)
+        if on_file is not None:
+            on_file(number + 1, len(files))
+    problems += _check_indexes([each for _, each in ranges], there)
+    if not unfinished:
+        problems += _check_strangers(layout, table, files)
+    return Verdict(
+        runs=len({run_id for run_id, _ in ranges}),
+        partitions=len({(each.stream, each.partition) for _, each in ranges}),
+        rows=sum(file.entry.rows for file in files),
+        files=len(files),
+        file_bytes=sum(file.entry.file_bytes for file in files),
+        lost=sum(each.lost for _, each in ranges),
+        problems=tuple(problems[:PROBLEMS_MAX]),
+        problem_count=len(problems),
+    )
+
+
+async def _load_files(table: Table, ledger: Ledger) -> list[RunFile]:
+    """The files of the generation that readers see; the ledger has them from before the link is turned."""
+    while True:
+        generation = await asyncio.to_thread(lambda: table.generation)
+        files = await ledger.load_files(generation)
+        if await asyncio.to_thread(lambda: table.generation) == generation:
+            return files
+
+
+def _check_file(
+    path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
+) -> Iterator[str]:
+    """Problems of one file; what indexes it holds is added to `there`, by stream, era and partition."""
+    entry, name = file.entry, f"run {file.run_id}: {path.name}"
+    try:
+        size = path.stat().st_size
+        if size != entry.file_bytes:
+            yield f"{name} has {size} bytes, {entry.file_bytes} were written"
+            return
+        if checksums and _sha256(path) != entry.sha256:
+            yield f"{name}: the SHA-256 is not that of what was written"
+            return
+        rows = 0
+        for partition, interval in read_intervals(path):
+            there[entry.stream, entry.era, partition].append(interval)
+            rows += interval[1] - interval[0]
+        if rows != entry.rows:
+            yield f"{name} has {rows} rows, {entry.rows} were written"
+    except FileNotFoundError:
+        yield f"{name} is missing: {path}"
+    except (OSError, pa.ArrowException) as error:
+        yield f"{name} cannot be read: {error}"
+
+
+def read_intervals(path: Path) -> Iterator[tuple[int, Interval]]:
+    """The indexes in a file, as partition and interval, in the order of its rows."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
+            yield from _batch_intervals(batch)
+
+
+def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
+    """Where the partition changes, or the index does not rise by one, an interval ends."""
+    partition, index = batch.column("partition"), batch.column("index")
+    if not batch.num_rows:
+        return
+    jumps = pc.or_(
+        pc.not_equal(pc.pairwise_diff(index), 1), pc.not_equal(pc.pairwise_diff(partition.cast(pa.int64())), 0)
+    )
+    starts = [0, *pc.indices_nonzero(jumps.fill_null(False)).to_pylist()]
+    for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+        yield partition[start].as_py(), (index[start].as_py(), index[end - 1].as_py() + 1)
+
+
+def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]]) -> Iterator[str]:
+    """Every index of every range once, and each range where the one before it ended."""
+    wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
+    for each in ranges:
+        known = wanted[each.stream, each.era, each.partition]
+        if known and known[-1][1] + each.lost != each.start_index:
+            yield (
+                f"{each.stream}/{each.partition}: a run took {each.start_index} on, the one before it ended at "
+                f"{known[-1][1]}"
+            )
+        known.append((each.start_index, each.end_index))
+    for place in sorted(wanted.keys() | there.keys()):
+        stream, era, partition = place
+        name = f"{stream}/{partition}" + (f" (made anew {era} times)" if era else "")
+        found = compare(wanted[place], there[place])
+        for what, intervals in zip(("missing", "not exported by any run", "there twice"), found, strict=True):
+            if intervals:
+                first = intervals[0]
+                yield f"{name}: {total(intervals)} indexes are {what}, the first from {first[0]} to {first[1] - 1}"
+
+
+def _check_strangers(layout: Layout, table: Table, files: Sequence[RunFile]) -> Iterator[str]:
+    """What a reader would read, or a crash left, and no run accounts for."""
+    known = {table.locate(file).resolve() for file in files}
+    for path in sorted({path.resolve() for path in table.list_files()} - known):
+        yield f"{path} is in the table, and no run wrote it"
+    for path in sorted(layout.staging.rglob("*")):
+        if path.is_file():
+            yield f"{path} is an orphan; the next run removes it"
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

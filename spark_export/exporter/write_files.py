@@ -1,0 +1,227 @@
+"""Writes the rows of a task as Parquet files, one a stream and date. It runs on executors, beside nothing else of ours.
+
+Files go flat into a folder that is there; nothing is published here. Each is synced before it is told of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_export.exporter.errors import RangeIncomplete
+from spark_export.exporter.model import FileEntry, Piece
+
+FILE_BYTES_MAX = 128 * 1024 * 1024
+"""Of a Parquet file, about: what Spark reads with one task (`spark.sql.files.maxPartitionBytes`)."""
+GROUP_ROWS_MAX = 256 * 1024
+GROUP_BYTES_MAX = 32 * 1024 * 1024
+"""Of Arrow data in a row group."""
+OPEN_FILES_MAX = 16
+"""Dates that are written at a time; rows of more dates in turn make more files."""
+
+FILE_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field(
+            "headers",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
+                    nullable=False,
+                )
+            ),
+        ),
+        pa.field("data", pa.binary(), nullable=False),
+    ]
+)
+"""Of every file; `run`, `stream` and `date` are in its path."""
+FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), nullable=False))
+"""Of files whose table takes no values from paths."""
+
+
+class TableWriter:
+    """Rows of any streams and dates into files below `folder`, whose names begin with `prefix`.
+
+    with_stream: whether the files have the column `stream` too.
+    """
+
+    def __init__(self, folder: Path, prefix: str, *, with_stream: bool = False, codec: str = "zstd") -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._schema = FILE_SCHEMA_WITH_STREAM if with_stream else FILE_SCHEMA
+        self._codec = codec
+        self._open: dict[tuple[str, int, str], _OpenFile] = {}
+        self._count = 0
+        self.done: list[FileEntry] = []
+        self.rows = 0
+        self.data_bytes = 0
+
+    def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
+        """Rows of one stream, in order, with the columns of FILE_SCHEMA."""
+        self.rows += batch.num_rows
+        self.data_bytes += _data_bytes(batch)
+        for date, part in _by_date(batch):
+            place = (stream, era, date)
+            file = self._open.pop(place, None) or self._new_file(place)
+            self._open[place] = file
+            file.write(part)
+            if file.bytes_written >= FILE_BYTES_MAX:
+                self.done.append(self._open.pop(place).close())
+
+    def close(self) -> list[FileEntry]:
+        """Finish what is open; all files, whole and synced."""
+        while self._open:
+            _, file = self._open.popitem()
+            self.done.append(file.close())
+        return self.done
+
+    def abort(self) -> None:
+        """Give up what is not finished; whoever sweeps the folder removes it."""
+        for file in self._open.values():
+            file.abort()
+        self._open.clear()
+
+    def _new_file(self, place: tuple[str, int, str]) -> _OpenFile:
+        while len(self._open) >= OPEN_FILES_MAX:
+            # The one written to longest ago comes first: each use puts a file at the end.
+            self.done.append(self._open.pop(next(iter(self._open))).close())
+        self._count += 1
+        return _OpenFile(self._folder, f"{self._prefix}-{self._count:05d}.parquet", place, self._schema, self._codec)
+
+
+class _OpenFile:
+    """A Parquet file being written, with its SHA-256 as it grows."""
+
+    def __init__(self, folder: Path, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
+        self._name = name
+        self._place = place
+        self._schema = schema
+        self._file = (folder / name).open("xb", buffering=0)
+        self._sink = _HashingSink(self._file)
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression=codec, use_dictionary=["partition", "key"], write_page_checksum=True
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._rows = self._data_bytes = 0
+
+    @property
+    def bytes_written(self) -> int:
+        return self._sink.written
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        self._data_bytes += _data_bytes(batch)
+        if self._waiting_rows >= GROUP_ROWS_MAX or self._waiting_bytes >= GROUP_BYTES_MAX:
+            self._flush()
+
+    def close(self) -> FileEntry:
+        self._flush()
+        self._writer.close()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        stream, era, date = self._place
+        return FileEntry(
+            self._name, stream, era, date, self._rows, self._data_bytes, self._sink.written, self._sink.hexdigest()
+        )
+
+    def abort(self) -> None:
+        # Closing the writer first would add a footer, and make half a file look whole.
+        self._file.close()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        if "stream" in self._schema.names:
+            table = table.append_column("stream", pa.repeat(pa.scalar(self._place[0]), table.num_rows))
+        table = table.select(self._schema.names).cast(self._schema)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._rows += table.num_rows
+        self._waiting.clear()
+        self._waiting_rows = self._waiting_bytes = 0
+
+
+class _HashingSink:
+    """A file that is only appended to, which is all that Parquet does; what pyarrow asks of a file object."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.written = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._hash.update(view)
+        size = len(view)
+        while view:
+            view = view[self._file.write(view) :]
+        self.written += size
+        return size
+
+    def tell(self) -> int:
+        return self.written
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """The file is closed by who opened it, once it is synced."""
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches. Raises RangeIncomplete where they are not each index of the piece, once and in order."""
+    expected = piece.start_index
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        index = batch.column("index")
+        first, last = index[0].as_py(), index[-1].as_py()
+        whole = first == expected and last == expected + batch.num_rows - 1
+        if whole and batch.num_rows > 2:
+            steps = pc.min_max(pc.pairwise_diff(index).slice(1)).as_py()
+            whole = steps == {"min": 1, "max": 1}
+        if not whole:
+            raise RangeIncomplete(
+                f"{piece.stream}/{piece.partition}: read {batch.num_rows} messages, {first} to {last}, "
+                f"where {expected} comes next"
+            )
+        expected = last + 1
+        yield batch
+    if expected != piece.end_index:
+        raise RangeIncomplete(
+            f"{piece.stream}/{piece.partition}: the messages end at {expected}, {piece.end_index} was asked for"
+        )
+
+
+def _data_bytes(batch: pa.RecordBatch) -> int:
+    return pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
+
+
+def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each date, in order. Nearly every batch is of one date, and is passed on as it is."""
+    dates = pc.cast(batch.column("timestamp"), pa.date32(), safe=False)
+    ends = pc.min_max(dates).as_py()
+    if ends["min"] == ends["max"]:
+        yield ends["min"].isoformat(), batch
+        return
+    for date in pc.unique(dates):
+        yield date.as_py().isoformat(), batch.filter(pc.equal(dates, date))

@@ -1,0 +1,276 @@
+"""`stream-node export …`: a node's messages as a table for Spark and other readers, by a process of its own.
+
+`spark_export` is imported inside the commands, and nowhere else in this package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from stream_node.cli.export_options import (
+    AcceptLostOption,
+    ClientOption,
+    ConfOption,
+    DataDirOption,
+    FolderArgument,
+    FormatOption,
+    LogLevelOption,
+    MasterOption,
+    PatternOption,
+    RemoteOption,
+    StreamOption,
+    settings_of,
+)
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption
+from stream_node.cli.output import columns, progress_shown, say, say_json
+from stream_node.cli.values import CommandFailed, parse_duration, time_text
+
+T = TypeVar("T")
+
+HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
+NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
+"""Columns of HEAD that hold numbers."""
+SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
+"""What the extra `spark` brings."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Export messages to a table, each once.", no_args_is_help=True)
+    for name, command in (
+        ("run", run),
+        ("daemon", daemon),
+        ("history", history),
+        ("verify", verify),
+        ("compact", compact),
+    ):
+        group.command(name)(command)
+    app.add_typer(group, name="export")
+
+
+def run(
+    folder: FolderArgument,
+    stream: StreamOption = None,
+    pattern: PatternOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    data_dir: DataDirOption = None,
+    table_format: FormatOption = "parquet",
+    master: MasterOption = "local[*,4]",
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
+    client: ClientOption = None,
+    accept_lost: AcceptLostOption = False,
+    log_level: LogLevelOption = "warning",
+    as_json: JsonOption = False,
+) -> None:
+    """Export everything new since the last run, once, and end. Safe to repeat, and to kill.
+
+    Example: stream-node export run ./lake --stream orders
+
+    A cluster: stream-node export run /shared/lake --master spark://10.0.0.5:7077
+    """
+    with _errors_told(), _progress() as on_progress:
+        from spark_export.exporter.job import ExportSettings, open_exporter
+        from spark_export.exporter.report import outcome_lines, outcome_row
+        from spark_export.exporter.run import Outcome
+
+        _configure_logs(log_level)
+        chosen = settings_of(
+            folder, stream, pattern, node, context, data_dir, table_format, master, remote, conf, client, accept_lost
+        )
+
+        async def main() -> Outcome:
+            async with open_exporter(ExportSettings(**chosen), on_progress=on_progress) as exporter:
+                return await exporter.run()
+
+        outcome = _run(main())
+        row, lines = outcome_row(outcome, folder), list(outcome_lines(outcome, folder))
+    say(as_json, row, lines)
+
+
+def daemon(
+    folder: FolderArgument,
+    every: Annotated[str, typer.Option(metavar="TIME", help="From start to start: 60s, 15m, 1h.")] = "60s",
+    metrics_file: Annotated[
+        Path | None, typer.Option(help="Keep counters there in Prometheus' text format, for a textfile collector.")
+    ] = None,
+    stream: StreamOption = None,
+    pattern: PatternOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    data_dir: DataDirOption = None,
+    table_format: FormatOption = "parquet",
+    master: MasterOption = "local[*,4]",
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
+    client: ClientOption = None,
+    accept_lost: AcceptLostOption = False,
+    log_level: LogLevelOption = "info",
+    as_json: JsonOption = False,
+) -> None:
+    """Export what is new again and again, until SIGTERM or Ctrl-C. Spark starts once, when there is something to do.
+
+    Starts whose time comes while a run goes on are skipped. A run that fails is logged and done over.
+
+    Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
+    """
+    with _errors_told():
+        from spark_export.exporter.daemon import run_daemon
+        from spark_export.exporter.job import ExportSettings, open_exporter
+        from spark_export.exporter.report import outcome_row
+        from spark_export.exporter.run import Outcome
+
+        every_s = max(1, parse_duration(every))
+        _configure_logs(log_level)
+        chosen = settings_of(
+            folder, stream, pattern, node, context, data_dir, table_format, master, remote, conf, client, accept_lost
+        )
+
+        def told(outcome: Outcome) -> None:
+            if as_json:
+                say_json(outcome_row(outcome, folder))
+                sys.stdout.flush()
+
+        async def main() -> None:
+            async with open_exporter(ExportSettings(**chosen)) as exporter:
+                await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told)
+
+        _run(main())
+
+
+def history(
+    folder: FolderArgument,
+    last: Annotated[int, typer.Option(min=1, help="How many of the latest runs.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the latest runs of an export, the latest first.
+
+    Example: stream-node export history ./lake --last 5
+    """
+    with _errors_told():
+        from spark_export.exporter.job import open_for_reading
+        from spark_export.exporter.model import Run
+        from spark_export.exporter.report import run_row
+
+        async def main() -> list[Run]:
+            async with open_for_reading(folder) as (_, ledger):
+                return await ledger.load_runs(last)
+
+        rows = [run_row(each) for each in _run(main())]
+    if as_json:
+        for each in rows:
+            say_json(each)
+    else:
+        say(False, {}, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
+
+
+def verify(
+    folder: FolderArgument,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the files' checksums.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove from ledger and files that every exported message is in the table once; exit 1 if not. Needs no node.
+
+    Example: stream-node export verify ./lake
+    """
+    with _errors_told(), progress_shown() as progress:
+        from spark_export.exporter import verify as proof
+        from spark_export.exporter.job import open_for_reading
+        from spark_export.exporter.report import verdict_lines, verdict_row
+
+        async def main() -> proof.Verdict:
+            async with open_for_reading(folder) as (layout, ledger):
+                return await proof.verify(
+                    layout,
+                    ledger,
+                    checksums=not quick,
+                    on_file=lambda done, total: progress("verifying", done, total),
+                )
+
+        verdict = _run(main())
+        row, lines = verdict_row(verdict), list(verdict_lines(verdict))
+    say(as_json, row, lines)
+    if not verdict.sound:
+        raise typer.Exit(1)
+
+
+def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_json: JsonOption = False) -> None:
+    """Merge the small files of a Parquet export into large ones, in one step for its readers. Not beside a daemon.
+
+    Example: stream-node export compact ./lake
+    """
+    with _errors_told():
+        from spark_export.exporter.compact import Compaction
+        from spark_export.exporter.job import open_compactor
+        from spark_export.exporter.report import compaction_line, compaction_row
+
+        _configure_logs(log_level)
+
+        async def main() -> Compaction:
+            async with open_compactor(folder) as compactor:
+                return await compactor.run()
+
+        done = _run(main())
+        row, line = compaction_row(done), compaction_line(done)
+    say(as_json, row, line)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of the history as text, in the columns of HEAD."""
+    sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
+    started = time_text(row["started_us"])[:19] + "Z"
+    counts = (f"{row['files']:,}", f"{row['lost']:,}")
+    return (str(row["run"]), row["state"], started, f"{row['rows']:,}", *sizes, *counts, row["error"] or "")
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
+    return asyncio.run(main)
+
+
+def _configure_logs(level: str) -> None:
+    from stream_node.cli.values import UsageError
+    from stream_node.logs import LEVELS, configure_logs
+
+    if level not in LEVELS:
+        raise UsageError(f"--log-level {level}: one of {', '.join(LEVELS)}")
+    configure_logs(level)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Any], None]]:
+    """A bar of rows, and bytes of data beside it, for a terminal."""
+    with progress_shown() as shown:
+
+        def told(progress: Any) -> None:
+            done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
+            shown(f"exporting, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
+
+        yield told
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """What the exporter raises becomes the command's one line; so does an extra that is missing."""
+    from spark_export.errors import SourceError
+    from spark_export.exporter.errors import ExportError
+
+    try:
+        yield
+    except (ExportError, SourceError) as error:
+        raise CommandFailed(str(error)) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SPARK_PARTS:
+            raise
+        raise CommandFailed(
+            f"an export needs the extra `spark`, and {error.name} is not installed in {sys.prefix}: "
+            f"{os.path.relpath(sys.executable)} -m pip install 'stream-node[spark]', or -e '.[spark]' in a checkout"
+        ) from error

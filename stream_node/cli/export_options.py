@@ -1,0 +1,96 @@
+"""The options that the commands of `stream-node export` share, and the settings that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream_node.cli.values import UsageError
+
+FolderArgument = Annotated[
+    Path, typer.Argument(help="The export's folder; with a cluster, one that every executor sees under this path.")
+]
+StreamOption = Annotated[
+    list[str] | None, typer.Option("--stream", metavar="NAME", help="Export this stream; may be repeated. Else all.")
+]
+PatternOption = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="Export the streams whose whole name matches, new ones too.")
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(help="The node's data directory, on the machine that Spark runs on: read there, past the node."),
+]
+FormatOption = Annotated[str, typer.Option("--format", help="parquet, delta or iceberg.")]
+MasterOption = Annotated[
+    str,
+    typer.Option(help="Spark's: local[*,4], spark://HOST:PORT, yarn, k8s://…; `inline` for no Spark and no Java."),
+]
+RemoteOption = Annotated[str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server instead.")]
+ConfOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
+ClientOption = Annotated[
+    str | None, typer.Option(help="The consumer that the position is saved for; else export- and the folder's name.")
+]
+AcceptLostOption = Annotated[
+    bool, typer.Option("--accept-lost", help="Go on, and report, where retention deleted what was not exported yet.")
+]
+LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error; JSON lines on stderr.")]
+
+
+def settings_of(
+    folder: Path,
+    stream: list[str] | None,
+    pattern: str | None,
+    node: str | None,
+    context: str | None,
+    data_dir: Path | None,
+    table_format: str,
+    master: str,
+    remote: str | None,
+    conf: list[str] | None,
+    client: str | None,
+    accept_lost: bool,
+) -> dict[str, Any]:
+    """What `spark_export.exporter.job.ExportSettings` is made of. Raises UsageError, ContextError."""
+    import re
+
+    from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.table import FORMATS
+    from stream_node.contexts import resolve_target
+
+    if table_format not in FORMATS:
+        raise UsageError(f"--format {table_format}: one of {', '.join(FORMATS)}")
+    if data_dir is not None and not data_dir.is_dir():
+        raise UsageError(f"--data-dir {data_dir} is no folder")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
+    target = resolve_target(node, context, ())
+    if target.via:
+        raise UsageError(
+            f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
+        )
+    return {
+        "folder": folder,
+        "node": target.address,
+        "data_dir": data_dir,
+        "selection": Selection(tuple(stream or ()), pattern),
+        "client_id": client,
+        "format": table_format,
+        "master": master,
+        "remote": remote,
+        "conf": dict(_pair(each) for each in conf or ()),
+        "accept_lost": accept_lost,
+    }
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{text!r} is not a setting: NAME=VALUE")
+    return name, value

@@ -1,0 +1,34 @@
+"""What the exporter's tests share. They need the extra `spark`, and no Java but where they say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stream_node.process import NodeProcess
+
+if TYPE_CHECKING:
+    from tests.spark_export.exporter.export_world import World
+
+if not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))):
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all tests here; each uses streams of its own."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", arguments=("--log-level", "error")) as node:
+        yield node
+        assert node.stop() == 0
+
+
+@pytest.fixture
+def world(tmp_path: Path, shared_node: NodeProcess, request: pytest.FixtureRequest) -> World:
+    """A folder, and a stream that no other test has."""
+    from tests.spark_export.exporter.export_world import World
+
+    return World(tmp_path / "lake", shared_node, str(request.node.name))
