@@ -5,7 +5,8 @@ They are values; who sends and who gets them is the facility's and the plugins' 
 Of one block, in order: `BlockBegun`, `ItemsReceived`…, then `BlockEnded` or `BlockDropped`; never two blocks at once.
 A block that was dropped may begin again, under another attempt. After `BlockEnded` exactly one
 `VerificationNotification` of that attempt follows, and after a success exactly one `PersistedNotification`, unless a
-`NodeFailed` comes between.
+`NodeFailed` comes between. A failure may be notified before the end of the block; then nothing more of that attempt
+comes.
 """
 
 from __future__ import annotations
@@ -74,8 +75,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     """A block was verified, or was not.
 
     Successes above the last verified block come in the order of block numbers. attempt: 0 where the block did not come
-    as items (backfill). root: 48 bytes where it is known. chain: where the chain stands behind this block, to be stored
-    with it (`block_node.blocks.chain.ChainState.encode`). failure: a stable word for what was wrong; None in a success.
+    as items (backfill). root: 48 bytes where it is known. failure: a stable word for what was wrong; None in a success.
     informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
     verifier_state: what a verifier must know to continue behind this block, to be kept beside it; empty where this
     block is not the last verified one.
@@ -86,7 +86,6 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     source: Source
     success: bool
     root: bytes = b""
-    chain: bytes = b""
     failure: str | None = None
     informational: bool = False
     reason: str = ""
@@ -145,11 +144,13 @@ class PublisherStatus(msgspec.Struct, frozen=True):
 class NodeFailed(msgspec.Struct, frozen=True):
     """The node cannot go on as it is. What was not persisted is forgotten; every stream, in and out, ends.
 
-    persistence: that storing failed. Whoever holds something of blocks under way drops it and awaits new ones.
+    persistence: that storing failed. block_number: the block that it is about. Whoever holds something of blocks under
+    way drops it and awaits new ones; a result that still comes of one of them is ignored, but for a commit's.
     """
 
     reason: str
     persistence: bool = False
+    block_number: int | None = None
 
 
 Notification: TypeAlias = (

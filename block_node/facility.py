@@ -200,6 +200,11 @@ class Facility:
         """Sources wait: bring no more items until a function given to `when_room` is called."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """The gating plugins that have failed and are not there again."""
+        return frozenset(self._missing)
+
     def when_room(self, function: Callable[[], None]) -> None:
         """Call once when the facility is not full any more; soon, where it is not full now."""
         self._waiting.append(function)

@@ -26,6 +26,7 @@ from block_node.events import (
 from block_node.facility import Facility, Plugin
 from block_node.persistence_collector import BlockCollector
 from block_node.persistence_store import BlockStore
+from block_node.protocol import Piece
 from storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -68,7 +69,10 @@ class Persistence(Plugin):
         elif isinstance(event, ItemsReceived):
             collector = self._attempts.get(event.attempt)
             if collector is not None:
-                collector.add(event.items)
+                if event.piece is Piece.WHOLE:
+                    collector.add(event.items)
+                else:
+                    collector.add_piece(event.items[0], last=event.piece is Piece.LAST)
                 if collector.held_bytes > self._held_bytes_max:
                     self._stage(collector)
         elif isinstance(event, BlockDropped):
@@ -100,7 +104,7 @@ class Persistence(Plugin):
             return
         number = result.block_number
         collector = self._attempts.pop(result.attempt, None) or self._backfilled.pop(number, None)
-        if collector is None:
+        if collector is None or collector.broken:
             self._tell(number, result.source, "its items did not all come here; send the block again")
             return
         stored = self.context.guard(lambda error: self._stored(number, result.source, error))

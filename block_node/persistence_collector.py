@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.large_item import HEAD_BYTES_MIN
+from block_node.blocks.protobuf import read_varint
 from block_node.persistence_log import NewBlock
 from block_node.persistence_mark import PART_BYTES_MAX, cut
 
@@ -34,7 +37,8 @@ def prefix_of(size_bytes: int) -> bytes:
 class BlockCollector:
     """The bytes of one block.
 
-    attempt: names what has been taken out. item_count: items so far. held_bytes: in memory now.
+    attempt: names what has been taken out. item_count: items so far. held_bytes: in memory now. broken: the pieces of
+    an item were not what its head says, so that this is no block.
     Invariant: all parts but the last have PART_BYTES_MAX bytes; `_tail` has less when `add` returns.
     """
 
@@ -45,6 +49,9 @@ class BlockCollector:
         self._parts: list[bytes] = []
         self._tail: list[bytes] = []
         self._tail_bytes = 0
+        self._head = bytearray()
+        self._piece_bytes_left: int | None = None
+        self.broken = False
 
     @property
     def held_bytes(self) -> int:
@@ -58,7 +65,34 @@ class BlockCollector:
             size_bytes += len(prefix) + len(item)
         self.item_count += len(items)
         self._tail_bytes = size_bytes
-        if size_bytes >= PART_BYTES_MAX:
+        self._cut_tail()
+
+    def add_piece(self, piece: bytes, *, last: bool) -> None:
+        """The next piece of an item, whose own length, which goes before it, is in its head."""
+        if self._piece_bytes_left is None:
+            self._head += piece
+            if len(self._head) < HEAD_BYTES_MIN and not last:
+                return
+            piece = bytes(self._head)
+            self._head.clear()
+            size_bytes = _item_bytes(piece)
+            self.broken |= size_bytes is None
+            prefix = prefix_of(size_bytes or len(piece))
+            self._piece_bytes_left = size_bytes or 0
+            self._tail.append(prefix)
+            self._tail_bytes += len(prefix)
+            self.item_count += 1
+        self._piece_bytes_left -= len(piece)
+        self._tail.append(piece)
+        self._tail_bytes += len(piece)
+        if last:
+            self.broken |= self._piece_bytes_left != 0
+            self._piece_bytes_left = None
+        self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        if self._tail_bytes >= PART_BYTES_MAX:
+            tail = self._tail
             parts = cut(b"".join(tail))
             rest = parts.pop() if len(parts[-1]) < PART_BYTES_MAX else b""
             self._parts += parts
@@ -79,3 +113,13 @@ class BlockCollector:
         staged_bytes = self.staged * PART_BYTES_MAX
         attempt = self.attempt if self.staged else None
         return NewBlock(number, root, self.item_count, parts, attempt, self.staged, staged_bytes, verifier_state)
+
+
+def _item_bytes(head: bytes) -> int | None:
+    """The size of an item by its own tag and length; None where these cannot be read."""
+    try:
+        _, offset = read_varint(head, 0)
+        size_bytes, offset = read_varint(head, offset)
+    except BlockFormatError:
+        return None
+    return offset + size_bytes

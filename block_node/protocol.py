@@ -147,7 +147,7 @@ class SkipBlock(msgspec.Struct, frozen=True):
 
 # type ResendBlock struct { block_number: u64 }
 class ResendBlock(msgspec.Struct, frozen=True):
-    """The node lacks this block: go on with it, and with those behind it. It may come at any time."""
+    """The node lacks this block: who is beyond it goes back to it, and on from there. It may come at any time."""
 
     block_number: bare.U64
 

@@ -5,11 +5,14 @@ Method: against the plain join of tags, lengths and items.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from block_node import persistence_collector
+from block_node.blocks.items import make_item
 from block_node.persistence_collector import BlockCollector, prefix_of
 from tests.block_node.persistence.block_samples import root_of, serialized
 
@@ -45,3 +48,24 @@ def test_the_length_of_an_item_is_written_as_protobuf_does(size_bytes: int) -> N
     assert sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(length)) == size_bytes
     assert [byte >= 0x80 for byte in length] == [True] * (len(length) - 1) + [False]
     assert len(length) == max(1, -(-size_bytes.bit_length() // 7))
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.integers(1, 90))
+def test_an_item_in_pieces_is_stored_as_the_whole_one(sizes: list[int], piece_bytes: int) -> None:
+    whole, pieces = BlockCollector(1), BlockCollector(1)
+    items = [make_item(4, bytes(size)) for size in sizes]
+    for item in items:
+        whole.add([item])
+        for at in range(0, len(item), piece_bytes):
+            pieces.add_piece(item[at : at + piece_bytes], last=at + piece_bytes >= len(item))
+    assert b"".join(pieces.finish(3, b"").parts) == b"".join(whole.finish(3, b"").parts) == serialized(items)
+    assert pieces.item_count == len(items)
+    assert not pieces.broken
+
+
+@pytest.mark.parametrize("change", [lambda item: item[:-1], lambda item: item + b"x", lambda item: b"\xff" * 30])
+def test_pieces_that_are_no_item_are_noticed(change: Callable[[bytes], bytes]) -> None:
+    collector, item = BlockCollector(1), change(make_item(4, bytes(100)))
+    collector.add_piece(item[:50], last=False)
+    collector.add_piece(item[50:], last=True)
+    assert collector.broken

@@ -1,0 +1,165 @@
+"""Which parts a block node has: the one place that puts facility, plugins and services together, on one `ockam` node.
+
+It starts what publishing needs, in the order in which one part needs another's knowledge; what reads blocks registers
+itself beside it. Configuration files and the command line are the composition root's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+import trio
+
+from block_node.blocks.address_book import AddressBooks
+from block_node.blocks.chain import ChainState
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.hook import TssVerifier
+from block_node.blocks.settings import VerifierSettings
+from block_node.blocks.verifier import Verifier
+from block_node.facility import Facility, FacilityStatistics
+from block_node.persistence import Persistence
+from block_node.persistence_operations import ReadRoots
+from block_node.persistence_store import BlockRetention, BlockStore, BlockStoreStatistics
+from block_node.publish_limits import PublishLimits
+from block_node.publish_worker import PublishService
+from block_node.publisher import DeskStatistics
+from block_node.verification import Verification
+from ockam.address import local
+from ockam.node import Node
+from storage.runner import Runner
+
+PERSISTENCE_ADDRESS = local("block_persistence")
+VERIFICATION_ADDRESS = local("block_verification")
+
+logger = structlog.get_logger(__name__)
+
+
+class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """first_block: with which the chain of an empty node begins, unless a publisher begins it lower.
+
+    chain: the name of the stream that has the blocks.
+    """
+
+    first_block: int = 0
+    chain: str = "blocks"
+    retention: BlockRetention | None = None
+    verifier: VerifierSettings | None = None
+    publish: PublishLimits | None = None
+
+
+class BlockNodeStatistics(msgspec.Struct, frozen=True):
+    """publish: None until it is known what is stored."""
+
+    facility: FacilityStatistics
+    store: BlockStoreStatistics
+    publish: DeskStatistics | None
+
+
+class BlockNode:
+    """The block node's parts. `publishing` is None until it is known what is stored; `when_ready` tells."""
+
+    def __init__(
+        self,
+        node: Node,
+        storage: Runner,
+        settings: BlockNodeSettings,
+        *,
+        now_us: Callable[[], int],
+        new_id: Callable[[], str],
+        now_s: Callable[[], float] = trio.current_time,
+        address_books: AddressBooks | None = None,
+        tss: TssVerifier | None = None,
+        on_stream_changed: Callable[[int, int], None] = lambda first_index, next_index: None,
+    ) -> None:
+        """Raises SettingsError where the verifier's settings cannot work together."""
+        self._node = node
+        self._settings = settings
+        self._new_id = new_id
+        self._now_s = now_s
+        self._when_ready: list[Callable[[], None]] = []
+        # Which block may come first, the desk decides; any other than block 0 is taken on trust.
+        self._start_chain = ChainState.starting_at(0 if settings.first_block == 0 else None)
+        self.facility = Facility()
+        self.store = BlockStore(
+            storage,
+            now_us=now_us,
+            chain=settings.chain,
+            retention=settings.retention,
+            on_stream_changed=on_stream_changed,
+        )
+        self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
+        self.publishing: PublishService | None = None
+
+    def start(self) -> None:
+        """Serve, as soon as it is known what is stored."""
+        self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
+        self.store.when_open(self._opened)
+
+    def when_ready(self, function: Callable[[], None]) -> None:
+        """Call once when publishers are served; at once if they are."""
+        if self.publishing is not None:
+            function()
+        else:
+            self._when_ready.append(function)
+
+    def statistics(self) -> BlockNodeStatistics:
+        publish = self.publishing.statistics() if self.publishing is not None else None
+        return BlockNodeStatistics(self.facility.statistics(), self.store.statistics(), publish)
+
+    def durable_chain(self) -> ChainState:
+        """Where the chain stands behind the last durable block."""
+        last = self.store.ever_stored.last
+        if self.store.verifier_state:
+            try:
+                chain = ChainState.decode(self.store.verifier_state)
+            except BlockFormatError as error:
+                logger.error("block_chain_state_unknown", reason=str(error))
+            else:
+                if last is not None and chain.next_number == last + 1 >= self._settings.first_block:
+                    return chain
+        return self._start_chain
+
+    def _opened(self) -> None:
+        """It is known what is stored; where the chain stands, perhaps not."""
+        newest = self.store.newest
+        ends_below = newest is not None and newest.number + 1 < self._settings.first_block
+        if newest is None or ends_below or self.durable_chain().next_number == newest.number + 1:
+            self._serve()
+            return
+        first = self.store.available.first
+        if first == 0 and len(self.store.available) == 1:
+            self.store.read_roots(newest.number, self._roots_read)
+            return
+        # The tree over all roots cannot be known; the link to the last block can.
+        self._start_chain = ChainState(newest.number + 1, newest.root, None)
+        self._serve()
+
+    def _roots_read(self, operation: ReadRoots) -> None:
+        newest = self.store.newest
+        assert newest is not None, "roots are read of what is stored"
+        if operation.error is not None:
+            logger.error("block_roots_not_read", reason=str(operation.error))
+            self._start_chain = ChainState(newest.number + 1, newest.root, None)
+        else:
+            self._start_chain = ChainState.from_roots(operation.roots)
+        self._serve()
+
+    def _serve(self) -> None:
+        self._node.register(
+            [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)
+        )
+        self.publishing = PublishService(
+            self._node,
+            self.facility,
+            last_block=self.store.ever_stored.last,
+            first_block=self._settings.first_block,
+            limits=self._settings.publish,
+            new_id=self._new_id,
+            now_s=self._now_s,
+        )
+        self.publishing.register()
+        waiting, self._when_ready = self._when_ready, []
+        for function in waiting:
+            function()

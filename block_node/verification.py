@@ -1,0 +1,144 @@
+"""The plugin that verifies blocks while their items come, and says so. What is checked, `block_node.blocks` knows.
+
+Blocks that continue the chain are verified in the order of their numbers. A block from elsewhere (backfill) is verified
+as a whole: in its place in the chain if it is the next one, by itself if it is below what is verified. The chain goes
+back to what is durable when something could not be stored, and when the node or this plugin failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from block_node.blocks.chain import BlockResult, ChainState
+from block_node.blocks.errors import FailureKind, VerificationFailed
+from block_node.blocks.verifier import BlockVerification, Verifier
+from block_node.events import (
+    BackfilledBlockNotification,
+    BlockBegun,
+    BlockDropped,
+    BlockEnded,
+    ItemEvent,
+    ItemsReceived,
+    NodeFailed,
+    Notification,
+    PersistedNotification,
+    Source,
+    VerificationNotification,
+)
+from block_node.facility import Facility, Plugin
+from block_node.protocol import Piece
+
+
+class Verification(Plugin):
+    """Verifies one block that comes in items at a time, and whole blocks between.
+
+    durable_chain: where the chain stands behind the last block that is durable.
+    """
+
+    name: ClassVar[str] = "verification"
+
+    def __init__(self, facility: Facility, verifier: Verifier, durable_chain: Callable[[], ChainState]) -> None:
+        super().__init__(facility)
+        self._verifier = verifier
+        self._durable_chain = durable_chain
+        self._begun: BlockBegun | None = None
+        self._block: BlockVerification | None = None
+
+    def started(self) -> None:
+        super().started()
+        self._go_back()
+
+    def handle_items(self, event: ItemEvent) -> None:
+        begun = self._begun
+        if isinstance(event, BlockBegun):
+            self._begun, self._block = event, self._verifier.begin_block(event.block_number)
+        elif begun is None or self._block is None or event.attempt != begun.attempt:
+            return
+        elif isinstance(event, BlockDropped):
+            self._begun = self._block = None
+        else:
+            try:
+                if isinstance(event, BlockEnded):
+                    self._end(begun, self._block)
+                else:
+                    _add(self._block, event)
+            except VerificationFailed as failure:
+                self._begun = self._block = None
+                self._publish_failure(begun.block_number, begun.attempt, begun.source, failure)
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, BackfilledBlockNotification):
+            self._verify_whole(notification)
+        elif isinstance(notification, PersistedNotification):
+            next_number = self._verifier.chain.next_number
+            ahead = next_number is not None and notification.block_number >= next_number
+            if ahead or not notification.succeeded:
+                self._go_back()
+        elif isinstance(notification, NodeFailed):
+            self._begun = self._block = None
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """To what is durable; what was verified beyond is to come again."""
+        self._verifier.chain = self._durable_chain()
+
+    def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
+        """Raises VerificationFailed."""
+        result = block.end()
+        self._verifier.link(result)
+        self._begun = self._block = None
+        self._publish_success(result, begun.attempt, begun.source)
+
+    def _verify_whole(self, backfilled: BackfilledBlockNotification) -> None:
+        number, next_number = backfilled.block_number, self._verifier.chain.next_number
+        if next_number is not None and number > next_number:
+            reason = f"block {next_number} comes first"
+            failure = FailureKind.CANCELLED.value
+            self.facility.publish(
+                VerificationNotification(
+                    number, 0, backfilled.source, False, failure=failure, informational=True, reason=reason
+                )
+            )
+            return
+        block = self._verifier.begin_block(number)
+        try:
+            block.add(backfilled.items)
+            result = block.end()
+            continues = next_number is None or number == next_number
+            if continues:
+                self._verifier.link(result)
+        except VerificationFailed as error:
+            self._publish_failure(number, 0, backfilled.source, error)
+        else:
+            self._publish_success(result, 0, backfilled.source, continues=continues)
+
+    def _publish_success(self, result: BlockResult, attempt: int, source: Source, *, continues: bool = True) -> None:
+        state = self._verifier.chain.encode() if continues else b""
+        self.facility.publish(
+            VerificationNotification(result.number, attempt, source, True, result.root, verifier_state=state)
+        )
+
+    def _publish_failure(self, number: int, attempt: int, source: Source, failure: VerificationFailed) -> None:
+        next_number = self._verifier.chain.next_number
+        # It came in another way meanwhile, and that it does not continue the chain is nobody's fault.
+        superseded = failure.kind is FailureKind.BAD_CHAIN_LINK and next_number is not None and number < next_number
+        self.facility.publish(
+            VerificationNotification(
+                number,
+                attempt,
+                source,
+                False,
+                failure=failure.kind.value,
+                informational=superseded or failure.kind is FailureKind.CANCELLED,
+                reason=str(failure),
+            )
+        )
+
+
+def _add(block: BlockVerification, event: ItemsReceived) -> None:
+    """Raises VerificationFailed."""
+    if event.piece is Piece.WHOLE:
+        block.add(event.items)
+    else:
+        block.add_part(event.items[0], last=event.piece is Piece.LAST)
