@@ -19,6 +19,8 @@ from spark_export.exporter.table import make_table
 from spark_export.exporter.task import TaskSettings
 
 INLINE = "inline"
+AOT_CACHE = "export.aot"
+"""Of the classes that Spark loads at the start, where the Java can use it."""
 DEFAULT_MASTER = "local[*,4]"
 
 
@@ -55,11 +57,15 @@ def now_us() -> int:
 
 @asynccontextmanager
 async def open_exporter(
-    settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
+    settings: ExportSettings,
+    *,
+    engine: Engine | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """The folder locked, the ledger open, the engine ready. Raises ExportError, NodeUnreachable.
+    """The folder locked, the ledger open, the table there. Raises ExportError.
 
-    The engine starts last, since it takes seconds: what is wrong with the folder or the node is told before.
+    engine: in place of the one that the settings mean; closed at the end like that one. It starts with the first run
+    that has something to do, since that takes seconds: what is wrong with folder or node is told before.
     """
     layout = Layout(settings.folder)
     layout.make()
@@ -71,7 +77,7 @@ async def open_exporter(
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
             table.prepare()
             await _recover_compaction(layout, ledger)
-            engine = _make_engine(settings)
+            engine = engine or _make_engine(settings)
             source = {"endpoint": settings.node}
             if settings.data_dir is not None:
                 source["path"] = str(settings.data_dir.absolute())
@@ -121,5 +127,6 @@ def _make_engine(settings: ExportSettings) -> Engine:
     if settings.master == INLINE and settings.remote is None:
         return InlineEngine(os.cpu_count() or 1)
     from spark_export.exporter.spark_engine import SparkEngine
+    from spark_export.java import cache_dir
 
-    return SparkEngine(settings.master, settings.remote, settings.conf)
+    return SparkEngine(settings.master, settings.remote, settings.conf, aot_cache=cache_dir() / AOT_CACHE)

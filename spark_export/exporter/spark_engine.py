@@ -27,13 +27,23 @@ class SparkEngine:
     """An engine on Spark. The session starts with the first run that has something to do."""
 
     def __init__(
-        self, master: str, remote: str | None, conf: Mapping[str, str], *, aot_cache: Path | None = None
+        self,
+        master: str,
+        remote: str | None,
+        conf: Mapping[str, str],
+        *,
+        aot_cache: Path | None = None,
+        session: Any = None,
     ) -> None:
+        """session: one that is there already, used in place of all the others, and not stopped at the end."""
         self._master = master
         self._remote = remote
         self._conf = dict(conf)
         self._aot_cache = aot_cache
-        self._session: Any = None
+        self._session: Any = session
+        self._is_ours = session is None
+        if session is not None:
+            session.dataSource.register(ExportSource)
 
     async def prepare(self) -> int:
         if self._session is None:
@@ -55,7 +65,7 @@ class SparkEngine:
             raise
 
     async def close(self) -> None:
-        if self._session is not None:
+        if self._session is not None and self._is_ours:
             session, self._session = self._session, None
             await asyncio.to_thread(session.stop)
 

@@ -13,9 +13,10 @@ import pyarrow.dataset as dataset
 
 from index_service.client_blocking import SavedIndexes
 from spark_export.exporter.compact import Compaction
+from spark_export.exporter.engine import Engine
 from spark_export.exporter.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Exporter, Outcome
+from spark_export.exporter.run import Exporter, Outcome, Progress
 from spark_export.exporter.verify import Verdict, verify
 from stream_node.process import NodeProcess
 from stream_service.client import blocking
@@ -44,9 +45,16 @@ class World:
             for number in range(count):
                 publisher.push(b"%0*d" % (size, number))
 
-    def run(self, **changes: Any) -> Outcome:
+    def run(
+        self,
+        *,
+        engine: Engine | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        **changes: Any,
+    ) -> Outcome:
         async def main() -> Outcome:
-            async with open_exporter(replace(self.settings, **changes)) as exporter:
+            settings = replace(self.settings, **changes)
+            async with open_exporter(settings, engine=engine, on_progress=on_progress) as exporter:
                 return await exporter.run()
 
         return asyncio.run(main())

@@ -138,12 +138,7 @@ def test_messages_pushed_during_a_run_are_of_the_next_one(world: World) -> None:
 def test_progress_is_told(world: World) -> None:
     seen: list[Progress] = []
     world.push(20_000)
-
-    async def main(exporter: Exporter) -> None:
-        exporter._on_progress = seen.append
-        await exporter.run()
-
-    world.with_exporter(main)
+    world.run(on_progress=seen.append)
     assert all(each.rows_planned == 20_000 and 0 <= each.rows <= 20_000 for each in seen)
     assert [each.rows for each in seen] == sorted(each.rows for each in seen)
 

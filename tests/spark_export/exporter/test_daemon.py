@@ -1,0 +1,102 @@
+"""Goal: a daemon exports again and again, survives what fails, counts, and stops when told.
+
+Method: the command in a child process, without Spark; a node that is stopped and started under it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
+from spark_export.exporter.run import Outcome
+from stream_node.process import NodeProcess
+from tests.spark_export.exporter.export_world import World
+
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def daemon(world: World, metrics: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-W", "error", "-m", "stream_node", "export", "daemon", str(world.folder), "--json"]
+    command += ["--node", world.node.address, "--stream", world.stream, "--master", "inline", "--every", "1s"]
+    command += ["--metrics-file", str(metrics)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.02)
+
+
+def counted(metrics: Path, name: str) -> float:
+    if not metrics.exists():
+        return 0
+    found = [line for line in metrics.read_text().splitlines() if line.startswith(f"stream_node_export_{name} ")]
+    return float(found[0].split()[1]) if found else 0
+
+
+def test_a_daemon_exports_what_comes_and_outlives_its_node(tmp_path: Path) -> None:
+    metrics = tmp_path / "export.prom"
+    with NodeProcess(tmp_path / "node", arguments=("--log-level", "error")) as node:
+        world = World(tmp_path / "lake", node, "orders")
+        world.push(10)
+        with daemon(world, metrics) as process:
+            wait_until(lambda: counted(metrics, "rows_total") == 10)
+            node.kill()
+            wait_until(lambda: counted(metrics, "failed_runs_total") > 0)
+            node.start()
+            world.push(5)
+            wait_until(lambda: counted(metrics, "rows_total") == 15)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+        rows = [json.loads(line)["rows"] for line in out.splitlines()]
+        assert sum(rows) == 15
+        events = [json.loads(line)["event"] for line in err.splitlines()]
+        assert {"run ended", "run failed", "daemon stopped"} <= set(events)
+        world.assert_whole()
+
+
+def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
+    outcome = Outcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
+    idle = Outcome(None, 0, 0, 0, 0, 0, 0, 0.25)
+    statistics = ExporterStatistics().after_run(outcome, 10.0).after_run(idle, 12.5).after_failure().after_skips(2)
+    write_metrics(tmp_path / "m.prom", statistics)
+    text = (tmp_path / "m.prom").read_text()
+    assert text == to_prometheus(statistics)
+    samples = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
+    assert {name.removeprefix("stream_node_export_"): float(value) for name, value in samples.items()} == {
+        "runs_total": 3,
+        "idle_runs_total": 1,
+        "failed_runs_total": 1,
+        "skipped_starts_total": 2,
+        "rows_total": 7,
+        "data_bytes_total": 70,
+        "file_bytes_total": 50,
+        "files_total": 2,
+        "lost_messages_total": 4,
+        "last_run_seconds": 0.25,
+        "last_success_timestamp_seconds": 12.5,
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["m.prom"]
+
+
+@pytest.mark.parametrize(("client_id", "expected"), [(None, "export-lake"), ("mine", "mine")])
+def test_the_position_is_saved_under_the_folders_name_or_the_one_given(client_id: str | None, expected: str) -> None:
+    assert ExportSettings(Path("/x/lake"), "127.0.0.1:1", client_id=client_id).consumer() == expected

@@ -1,0 +1,114 @@
+"""Goal: on Spark, what fails and is tried again doubles nothing. Method: an embedded Spark whose workers are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_export import open_session
+from spark_export.errors import SourceError
+from spark_export.exporter.errors import DataLost, TaskFailed
+from spark_export.exporter.run import Progress
+from spark_export.exporter.spark_engine import SparkEngine, task_error
+from spark_export.java import find_java_home
+from tests.spark_export.exporter.export_world import World
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session() -> Any:
+    try:
+        find_java_home()
+    except SourceError as error:
+        pytest.skip(str(error))
+    return open_session("local[2,4]")
+
+
+@pytest.fixture
+def engine(session: Any) -> SparkEngine:
+    return SparkEngine("", None, {}, session=session)
+
+
+def python_workers() -> set[int]:
+    """Spark's Python workers below this process: the children of its daemons, whatever they run."""
+    parents: dict[int, int] = {}
+    daemons = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(re.findall(r"(\w+):\s+(\S+)", status.read_text()))
+            command = status.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        pid = int(fields["Pid"])
+        parents[pid] = int(fields["PPid"])
+        if b"pyspark.daemon" in command:
+            daemons.add(pid)
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return {pid for pid in daemons if is_ours(pid) and parents[pid] in daemons}
+
+
+def test_runs_on_spark_take_what_is_new(world: World, engine: SparkEngine) -> None:
+    world.push(3_000, partitions=3)
+    assert world.run(engine=engine).rows == 3_000
+    world.push(30)
+    assert world.run(engine=engine).rows == 30
+    assert world.run(engine=engine).run_id is None
+    world.assert_whole()
+
+
+def test_workers_that_are_killed_double_nothing(world: World, engine: SparkEngine) -> None:
+    """Killed once, when rows of the run are in files; Spark starts their tasks again."""
+    killed: set[int] = set()
+    world.push(100_000)
+
+    def kill(progress: Progress) -> None:
+        if progress.rows and not killed:
+            killed.update(python_workers())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    assert world.run(engine=engine, on_progress=kill).rows == 100_000
+    assert killed
+    world.assert_whole()
+
+
+def test_what_fails_in_a_worker_is_told_in_one_line(world: World, engine: SparkEngine) -> None:
+    """Method: the stream is cut behind the plan's back, when the first rows are in files."""
+    world.push(100_000, partitions=1)
+    cut: list[int] = []
+
+    def truncate(progress: Progress) -> None:
+        if progress.rows and not cut:
+            cut.append(1)
+            with world.client() as client:
+                client.create(world.stream).truncate(99_999)
+
+    with pytest.raises(DataLost, match=r"^data is lost: .* deleted by retention or truncation"):
+        world.run(engine=engine, on_progress=truncate)
+    assert not list((world.folder / "messages").resolve().iterdir())
+    assert world.run(engine=engine).rows == 1
+    assert world.verify().problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("x\n  spark_export.errors.DataLoss: gone\n at java", DataLost("gone")),
+        ("x\nspark_export.exporter.errors.RangeIncomplete: too few\n", TaskFailed("too few")),
+        ("Job aborted\n due to", TaskFailed("Spark could not finish the run: Job aborted due to")),
+    ],
+)
+def test_errors_are_found_in_what_spark_says(text: str, error: Exception) -> None:
+    found = task_error(text)
+    assert (type(found), str(found)) == (type(error), str(error))
