@@ -54,17 +54,18 @@ class Verifier:
 
     def link(self, result: BlockResult) -> None:
         """Check that a block continues the chain, and advance it. Nothing changes when that fails."""
+        chain = self.chain
         if self.settings.levels & Level.CHAIN:
-            check_number(self.chain, result)
+            check_number(chain, result)
             try:
-                check_link(self.chain, result)
+                check_link(chain, result)
             except VerificationFailed:
                 if self.settings.link_record_blocks or set(result.proofs) != {ProofKind.RECORD_FILE}:
                     raise
-                self.chain = ChainState(result.number, None, None, self.chain.claims)
+                chain = ChainState(result.number, None, None, chain.claims)
         if self.settings.levels & Level.STATE_PROOF:
-            check_claims(self.chain, result)
-        self.chain = self.chain.advanced(result, self.settings.claims_max)
+            check_claims(chain, result)
+        self.chain = chain.advanced(result, self.settings.claims_max)
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
         """A whole block at all levels, the chain too."""
