@@ -114,9 +114,9 @@ def test_a_chain_proven_by_its_last_block(legacy: bool) -> None:
     for block in blocks[:-1]:
         result = verifier.verify(with_state_proof(block, blocks[block.number + 1 :]))
         assert [(claim.target, claim.root) for claim in result.claims] == [(4, blocks[4].root)]
-    assert len(verifier.chain.claims) == 4
+    waiting = verifier.chain.claims
     verifier.verify(blocks[4].items)
-    assert verifier.chain.claims == ()
+    assert (len(waiting), verifier.chain.claims) == (4, ())
 
 
 def test_a_proof_that_starts_elsewhere_is_refused() -> None:
