@@ -10,28 +10,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.item_cutter import item_size
+from block_node.blocks.items import item_prefix
 from block_node.blocks.large_item import HEAD_BYTES_MIN
-from block_node.blocks.protobuf import read_varint
 from block_node.persistence_log import NewBlock
 from block_node.persistence_mark import PART_BYTES_MAX, cut
 
-ITEM_TAG: Final = b"\x0a"
-PREFIXES: Final = tuple(ITEM_TAG + bytes((size,)) for size in range(0x80)) + tuple(
-    ITEM_TAG + bytes((size & 0x7F | 0x80, size >> 7)) for size in range(0x80, 0x4000)
-)
+PREFIXES: Final = tuple(map(item_prefix, range(0x4000)))
 """Tag and length in front of an item, for the sizes that most have."""
 
 
 def prefix_of(size_bytes: int) -> bytes:
     """Tag and length in front of an item of that size."""
-    if size_bytes < len(PREFIXES):
-        return PREFIXES[size_bytes]
-    encoded = bytearray(ITEM_TAG)
-    while size_bytes >= 0x80:
-        encoded.append(size_bytes & 0x7F | 0x80)
-        size_bytes >>= 7
-    encoded.append(size_bytes)
-    return bytes(encoded)
+    return PREFIXES[size_bytes] if size_bytes < len(PREFIXES) else item_prefix(size_bytes)
 
 
 class BlockCollector:
@@ -118,8 +109,6 @@ class BlockCollector:
 def _item_bytes(head: bytes) -> int | None:
     """The size of an item by its own tag and length; None where these cannot be read."""
     try:
-        _, offset = read_varint(head, 0)
-        size_bytes, offset = read_varint(head, offset)
+        return item_size(head)
     except BlockFormatError:
         return None
-    return offset + size_bytes

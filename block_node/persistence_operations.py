@@ -10,6 +10,7 @@ import msgspec
 from block_node.persistence_log import BlockNumberUnknown, ChainLog, NewBlock, StoredChain
 from block_node.persistence_schema import BlockPlace
 from storage.contract import Operation, Session, StreamRecord
+from storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
 """Blocks that one read looks up at most."""
@@ -132,6 +133,7 @@ class ReadBlocks(Operation):
     """Parts of block `number`, from number `part` on, then of those behind it as long as there is no hole.
 
     found: at least one part, and no more than `bytes_max` bytes where that is more than one. blocks: at most so many.
+    A block that cannot be read is an error only where it is the first. No parts are found behind the end of a block.
     """
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
@@ -144,7 +146,7 @@ class ReadBlocks(Operation):
         bytes_max: int,
         on_done: Callable[[ReadBlocks], None],
         *,
-        blocks: int = PLACES_PER_READ,
+        blocks: int,
     ) -> None:
         super().__init__(on_done)
         self.log = log
@@ -158,9 +160,17 @@ class ReadBlocks(Operation):
         self.found = []
         room_bytes, part = self.bytes_max, self.part
         for place in self.log.places(session, self.number, self.blocks):
+            if part >= place.parts:
+                self.found.append(Part(place, part, ()))
+                return
             if self.found and place.size_bytes > room_bytes:
                 return
-            parts = self.log.read(session, place, part, room_bytes)
+            try:
+                parts = self.log.read(session, place, part, room_bytes)
+            except DatabaseCorrupt:
+                if not self.found:
+                    raise
+                return
             self.found.append(Part(place, part, parts))
             if not self.found[-1].is_last:
                 return

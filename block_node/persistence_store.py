@@ -169,11 +169,10 @@ class BlockStore:
         bytes_max: int,
         on_done: Callable[[ReadBlocks], None],
         *,
-        blocks: int | None = None,
+        blocks: int = 1,
     ) -> None:
-        """Parts of a block, and of those behind it where `blocks` lets; see `ReadBlocks`."""
-        limit = {} if blocks is None else {"blocks": blocks}
-        self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, **limit))
+        """Parts of a block, and of up to `blocks` in all from it on; see `ReadBlocks`."""
+        self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
         """Where a block is."""
