@@ -12,7 +12,8 @@ SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 
-demo: setup-run ## start nodes, push and pull real data, kill one, prove that nothing was lost
+demo: setup-run ## start nodes, push and pull real data, kill one, prove that nothing was lost, ask Spark
+	@VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/spark.sh --optional
 	@$(PYTHON) -m stream_node demo
 
 test: setup-dev ## run the whole test suite but the soak tests; more options: make test ARGS='-x -k wal'

@@ -103,7 +103,7 @@ def test_more_stored_again_than_were_on_their_way(evidence: Evidence) -> None:
 
 def run_demo(input_dir: Path) -> tuple[dict[str, Any], int]:
     """The proof, and how many pushes were on their way at the kill."""
-    command = [sys.executable, "-m", "stream_node", "demo", "--json", "--input-dir", str(input_dir)]
+    command = [sys.executable, "-m", "stream_node", "demo", "--no-export", "--json", "--input-dir", str(input_dir)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     said = re.search(r"([\d,]+)\s+on\s+their\s+way", done.stderr)

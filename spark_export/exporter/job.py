@@ -19,8 +19,6 @@ from spark_export.exporter.table import make_table
 from spark_export.exporter.task import TaskSettings
 
 INLINE = "inline"
-AOT_CACHE = "export.aot"
-"""Of the classes that Spark loads at the start, where the Java can use it."""
 DEFAULT_MASTER = "local[*,4]"
 
 
@@ -31,7 +29,8 @@ class ExportSettings:
     data_dir: the node's, where executors share its machine; they then read its file. client_id: under which the
     position is saved on the node. format: parquet, delta or iceberg. master: of Spark (`local[*,4]`, `spark://…`,
     `yarn`, `k8s://…`), or `inline` for none. remote: of a Spark Connect server (`sc://…`), in place of a master.
-    conf: more settings of Spark. accept_lost: go on behind messages that retention took.
+    conf: more settings of Spark. aot_cache: as `spark_export.session.open_session` takes it. accept_lost: go on behind
+    messages that retention took.
     """
 
     folder: Path
@@ -44,6 +43,7 @@ class ExportSettings:
     master: str = DEFAULT_MASTER
     remote: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
+    aot_cache: Path | None = None
     accept_lost: bool = False
 
     def consumer(self) -> str:
@@ -127,6 +127,5 @@ def _make_engine(settings: ExportSettings) -> Engine:
     if settings.master == INLINE and settings.remote is None:
         return InlineEngine(os.cpu_count() or 1)
     from spark_export.exporter.spark_engine import SparkEngine
-    from spark_export.java import cache_dir
 
-    return SparkEngine(settings.master, settings.remote, settings.conf, aot_cache=cache_dir() / AOT_CACHE)
+    return SparkEngine(settings.master, settings.remote, settings.conf, aot_cache=settings.aot_cache)

