@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
-from block_node.blocks.proofs import RecordFileProof
+from block_node.blocks.proofs import RecordFileProof, RecordSignature
 from block_node.blocks.protobuf import BYTES, read_varint
 
 RECORD_VERSION = 6
@@ -95,7 +95,8 @@ def check_record_proof(
     """Raise VerificationFailed unless enough nodes of `book` signed `digest`, and none badly.
 
     Signatures of all zeros are no signatures, and passed over as the real block node does. A node that signs twice
-    counts once, and both must be good.
+    counts once, and both must be good; the same signature again is not checked again, so that repeating one does not
+    keep us busy.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"
@@ -104,9 +105,9 @@ def check_record_proof(
         raise _failed(number, FailureKind.MISSING_MANDATORY_ITEM, "it has a record-file proof and no record file")
     if book is None:
         raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, "there is no address book for it")
-    valid = set()
+    valid: set[RecordSignature] = set()
     for each in proof.signatures:
-        if not any(each.signature):
+        if each in valid or not any(each.signature):
             continue
         key = book.find_key(each.node_id)
         if key is None and skip_unknown:
@@ -119,9 +120,10 @@ def check_record_proof(
         except InvalidSignature as error:
             reason = f"the signature of node {each.node_id} is not one over its record file"
             raise _failed(number, FailureKind.BAD_BLOCK_PROOF, reason) from error
-        valid.add(each.node_id)
-    if len(valid) < signatures_min:
-        reason = f"{len(valid)} nodes signed its record file, {signatures_min} must"
+        valid.add(each)
+    signers = len({each.node_id for each in valid})
+    if signers < signatures_min:
+        reason = f"{signers} nodes signed its record file, {signatures_min} must"
         raise _failed(number, FailureKind.BAD_BLOCK_PROOF, reason)
 
 

@@ -96,6 +96,27 @@ def test_what_is_no_signature_does_not_count() -> None:
     assert verify(with_signatures(block, first, first, second), minimum=2)
 
 
+def test_a_repeated_signature_is_checked_once() -> None:
+    """Goal: a proof full of one good signature does not keep us busy. Method: how often the node's key is asked, by a
+    key that counts."""
+
+    class CountingKey:
+        def __init__(self, node_id: int) -> None:
+            self.key, self.asked = read_key(node_id), 0
+
+        def verify(self, *arguments: Any) -> None:
+            self.asked += 1
+            self.key.verify(*arguments)
+
+        key_size = 2048
+
+    keys: dict[int, Any] = {0: CountingKey(0), 1: CountingKey(1)}
+    block = good_block()
+    first, second = proof_of(block).signatures
+    assert verify(with_signatures(block, *[first, second] * 500), AddressBook(keys), minimum=2)
+    assert [key.asked for key in keys.values()] == [1, 1]
+
+
 def test_a_signer_that_the_address_book_lacks() -> None:
     """Goal: an address book with a missing key is told from a bad proof, and can be lived with if the operator says so.
     Method: a book of one of the two nodes, both ways; a book of neither."""
