@@ -39,7 +39,6 @@ class Custody:
         self._facility = facility
         self._limits = limits
         self._now_s = now_s
-        self._asked: tuple[int, float] | None = None
         self.sessions: dict[int, Publisher] = {}
         self.leases = Leases()
         self.watermark = watermark
@@ -71,7 +70,6 @@ class Custody:
             self.watermark.begin_at(block_number)
             self.forwarder.next_block = block_number
         self.leases.grant(block_number, session.session_id, self._now_s() + self._limits.block_s_max)
-        self._asked = None
 
     def lease_of(self, session: Publisher, block_number: int) -> Lease:
         """Of the block that this publisher is sending."""
@@ -106,11 +104,10 @@ class Custody:
         self.forwarder.forget(lease, "the block has come in another way")
 
     def give_up(self, lease: Lease, reason: str) -> None:
-        """It is not finished, and not because of what the plugins said: they forget it, and others are asked for it."""
+        """It is not finished, and not because of what the plugins said: they forget it."""
         self.leases.give_back(lease)
         logger.info("block_given_up", block=lease.block_number, reason=reason)
         self.forwarder.forget(lease, reason)
-        self.ask()
 
     def expire(self, lease: Lease, reason: str) -> None:
         """Its publisher took too long."""
@@ -138,7 +135,6 @@ class Custody:
             too_large = notification.failure == FailureKind.LIMIT_EXCEEDED.value
             status = PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF
             owner.end(status, lease.block_number, notification.reason)
-        self.ask()
 
     def end_stalled(self, finished_block: int) -> None:
         """Blocks far below one that is finished are taken from who does not send them; not where we do not read."""
@@ -155,7 +151,7 @@ class Custody:
             owner = self.owner(lease)
             if lease.stage is Stage.RECEIVING and owner is not None and self.leases.find(lease.block_number) is lease:
                 owner.taken_away()
-                owner.tell(ResendBlock(self.forwarder.next_block))
+                self._ask_one(owner, self.forwarder.next_block)
                 self.give_up(lease, "a block below it is missing, and too much is waiting")
 
     def drop_all(self) -> None:
@@ -163,35 +159,34 @@ class Custody:
         for lease in self.leases.all():
             self.leases.give_back(lease)
         self.forwarder.next_block = self.watermark.next_block
-        self._asked = None
 
     # What follows.
 
     def ask(self) -> None:
-        """Ask everybody who had the lowest block that is missing, or a later one, for it, unless they were just asked.
+        """Ask those who are beyond the lowest block that is missing to go back to it; and now and then those who had it
+        and are silent.
 
         For no other hole: who sends this one goes on with those behind it.
         """
-        block_number, now_s = self.view.wanted, self._now_s()
-        asked_block, asked_s = self._asked or (-1, 0.0)
-        if asked_block == block_number and asked_s + self._limits.resend_s > now_s:
-            return
-        asked = False
+        wanted, now_s = self.view.wanted, self._now_s()
         for session in list(self.sessions.values()):
-            receiving = session.receiving
-            if session.newest_offered >= block_number and (receiving is None or receiving > block_number):
-                asked = True
-                session.tell(ResendBlock(block_number))
-        if asked:
-            self.resends += 1
-            self._asked = (block_number, now_s)
+            silent_since_s = max(session.used_s, session.asked_s)
+            is_silent = session.receiving is None and silent_since_s + self._limits.resend_s <= now_s
+            if session.cursor > wanted or (is_silent and session.newest_offered >= wanted):
+                self._ask_one(session, wanted)
+
+    def _ask_one(self, session: Publisher, block_number: int) -> None:
+        session.cursor, session.asked_s = block_number, self._now_s()
+        session.tell(ResendBlock(block_number))
+        self.resends += 1
 
     def go_on(self) -> None:
-        """Something has changed: forward what can be."""
+        """Something has changed: ask for what is missing, forward what can be."""
         if not self.leases:
             self.watermark.forget_begin()
             if self.forwarder.next_block < self.watermark.next_block:
                 self.forwarder.next_block = self.watermark.next_block
+        self.ask()
         self.make_way()
         self.forwarder.run()
 

@@ -105,21 +105,24 @@ class PublishDesk:
             # It did not send what is missing: somebody else must (specs/block_publish.md, "Base Protocol").
             self._facility.publish(NewestBlockKnownToNetwork(session.behind))
         self._facility.publish(PublisherStatus(PublisherChange.DISCONNECTED, len(custody.sessions)))
-        self._go_on()
+        self.go_on()
 
     def offer(self, session: Publisher, block_number: int) -> Verdict:
         """A header has come. With ACCEPT the session has the lease; else it has been told why not."""
         session.newest_offered = max(session.newest_offered, block_number)
+        session.cursor = block_number + 1
         view = self.custody.view
         verdict = decide(block_number, view)
         session.behind = block_number if verdict is Verdict.BEHIND else None
         if verdict is Verdict.ACCEPT:
             self.custody.grant(block_number, session)
         elif verdict is Verdict.DUPLICATE and view.last_block is not None:
+            session.cursor = view.last_block + 1
             session.tell(DuplicateBlock(block_number, view.last_block))
         elif verdict is Verdict.SKIP:
             session.tell(SkipBlock(block_number))
         else:
+            session.cursor = view.wanted
             session.tell(Behind(block_number, view.last_block, view.wanted))
             self._note_behind(block_number)
         return verdict
@@ -146,12 +149,11 @@ class PublishDesk:
         lease = self.custody.lease_of(session, block_number)
         lease.stage = Stage.COMPLETE
         self.custody.end_stalled(lease.block_number)
-        self._go_on()
+        self.go_on()
 
     def give_back(self, session: Publisher, block_number: int, reason: str) -> None:
-        """The session does not go on with its block."""
+        """The session does not go on with its block; `go_on` is to follow."""
         self.custody.give_up(self.custody.lease_of(session, block_number), reason)
-        self._go_on()
 
     def publisher_ended(self, session: Publisher, end: EndStream) -> None:
         """What a publisher says at its end; `leave` follows."""
@@ -179,7 +181,7 @@ class PublishDesk:
                 custody.forwarder.next_block += 1
                 if lease is not None:
                     custody.take_away(lease)
-                self._go_on()
+                self.go_on()
         elif lease is not None and lease.attempt == notification.attempt:
             if notification.success:
                 lease.stage = Stage.VERIFIED
@@ -187,7 +189,7 @@ class PublishDesk:
                 custody.forwarder.next_block = lease.block_number + 1
             else:
                 custody.refuse(lease, notification)
-            self._go_on()
+            self.go_on()
 
     def persisted(self, notification: PersistedNotification) -> None:
         block_number = notification.block_number
@@ -199,7 +201,7 @@ class PublishDesk:
         if self.custody.settle(block_number):
             self._acknowledge()
         self.custody.end_stalled(block_number)
-        self._go_on()
+        self.go_on()
 
     def node_failed(self, failure: NodeFailed) -> None:
         """End every stream; whatever is not durable is to be sent again."""
@@ -218,9 +220,15 @@ class PublishDesk:
             elif session.receiving is None and not session.held and session.used_s + self._limits.idle_s_max <= now_s:
                 session.end(PublishStatus.TIMEOUT, None, f"nothing came for {self._limits.idle_s_max:g} s")
         self._check_deadlines(now_s)
-        self.custody.ask()
-        self._go_on()
+        self.go_on()
         self.custody.check()
+
+    def go_on(self) -> None:
+        """Something has changed: forward what can be, and read from those who had to wait."""
+        self.custody.go_on()
+        for session in list(self.custody.sessions.values()):
+            if session.held and self.may_read(session):
+                session.admit()
 
     def statistics(self) -> DeskStatistics:
         return DeskStatistics(
@@ -258,7 +266,7 @@ class PublishDesk:
             self._facility.publish(NodeFailed(reason, True, block_number))
         else:
             custody.forwarder.next_block = min(custody.forwarder.next_block, block_number)
-            self._go_on()
+            self.go_on()
 
     def _check_deadlines(self, now_s: float) -> None:
         custody = self.custody
@@ -297,10 +305,3 @@ class PublishDesk:
         what = "stored" if stored else "verified"
         reason = f"block {lease.block_number} was not {what} in {self._limits.processing_s_max:g} s"
         return NodeFailed(reason, stored, lease.block_number)
-
-    def _go_on(self) -> None:
-        """Something has changed: forward what can be, and read from those who had to wait."""
-        self.custody.go_on()
-        for session in list(self.custody.sessions.values()):
-            if session.held and self.may_read(session):
-                session.admit()

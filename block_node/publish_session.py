@@ -62,8 +62,9 @@ class PublishSession(Worker):
         self.peer = opening.origin.peer
         self.newest_offered = -1
         self.behind: int | None = None
+        self.cursor = -1
         self.held = False
-        self.used_s = now_s()
+        self.used_s = self.asked_s = now_s()
         self._node = node
         self._desk = desk
         self._now_s = now_s
@@ -106,9 +107,9 @@ class PublishSession(Worker):
                 return
             try:
                 self._take(PUBLISH.decode_request(message.payload))
-            except (ProtocolError, RequestRefused) as error:
+            except RequestRefused as error:
                 self.end(PublishStatus.INVALID_REQUEST, self.receiving, str(error))
-            except MessageMissing as error:
+            except (ProtocolError, MessageMissing) as error:
                 self.end(PublishStatus.ERROR, self.receiving, str(error))
 
     # What the desk does.
@@ -155,7 +156,7 @@ class PublishSession(Worker):
             self._take_stream_end(request)
 
     def _take_items(self, request: BlockItems) -> None:
-        """Raises RequestRefused."""
+        """Raises RequestRefused, ProtocolError."""
         items, piece = request.items, request.piece
         if not items:
             raise RequestRefused("a set of items is empty")
@@ -176,9 +177,11 @@ class PublishSession(Worker):
             self._desk.add(self, block_number, items, piece)
 
     def _offer(self, items: list[bytes], piece: Piece) -> None:
-        """A header has come, with the items behind it in its message. Raises RequestRefused."""
+        """A header has come, with the items behind it in its message. Raises RequestRefused, ProtocolError."""
         if piece is not Piece.WHOLE:
             raise RequestRefused("a header comes whole")
+        if len(items[0]) == len(HEADER_TAG) + 1 and not items[0][-1]:
+            raise ProtocolError("the header is empty")
         try:
             item_kind(items[0])
             number = read_header(items[0]).number
@@ -203,6 +206,8 @@ class PublishSession(Worker):
             self._desk.add(self, number, items, piece)
         elif not self._gone:
             self._machine.take(Input.REFUSED)
+        if action is Action.GIVE_BACK_AND_OFFER:
+            self._desk.go_on()
 
     def _take_block_end(self, block_number: int) -> None:
         """Raises RequestRefused."""

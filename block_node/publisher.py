@@ -13,15 +13,19 @@ from block_node.protocol import PublishResponse, PublishStatus
 class Publisher(Protocol):
     """A session, as the desk sees it.
 
-    receiving: the block on its way from it. newest_offered: the highest header that came from it. behind: the block
-    that it offered last, where that was too high. held: we do not read from it. used_s: when it last sent something.
+    receiving: the block on its way from it. cursor: the block that it goes on with, by what came from it and what it
+    was told. newest_offered: the highest header that came from it. behind: the block that it offered last, where that
+    was too high. held: we do not read from it. used_s, asked_s: when it last sent something, and was last told to go
+    back.
     """
 
     session_id: int
     newest_offered: int
     behind: int | None
+    cursor: int
     held: bool
     used_s: float
+    asked_s: float
 
     @property
     def receiving(self) -> int | None: ...

@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import TypeVar
 
 import trio
+import trio.testing
 
+from block_node.blocks.address_book import AddressBooks
+from block_node.blocks.errors import Level
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.items import Item, make_header
+from block_node.blocks.items import Item, ItemKind, item_kind, make_header
 from block_node.blocks.keys import SigningKeys
+from block_node.blocks.settings import VerifierSettings
 from block_node.events import Event, ItemEvent, Notification
 from block_node.facility import Plugin
 from block_node.node import BlockNode, BlockNodeSettings
+from block_node.persistence_operations import StoreBlock
+from block_node.persistence_store import BlockRetention
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
@@ -36,9 +42,11 @@ from ockam.address import Address, local
 from ockam.message import Message
 from ockam.node import Node
 from ockam.worker import Worker
+from storage.commit import fail_all
+from storage.contract import Operation
 from storage.database import Database
+from storage.errors import DiskFull
 from storage.inline_runner import InlineRunner
-from storage.runner import Runner
 from stream_node.services import deliver_done
 
 A = TypeVar("A")
@@ -62,8 +70,19 @@ def header_of(number: int) -> Item:
 
 
 def spoilt(block: GeneratedBlock) -> list[Item]:
-    """The items of a block that is not what it was: one item is missing, so that its proof is another block's."""
-    return [*block.items[:1], *block.items[2:-1], block.items[-1][:-1] + bytes((block.items[-1][-1] ^ 1,))]
+    """The items of a block whose record file is not what was signed: its last byte has changed."""
+    return [
+        item[:-1] + bytes((item[-1] ^ 1,)) if item_kind(item) == ItemKind.RECORD_FILE else item for item in block.items
+    ]
+
+
+def address_books() -> AddressBooks:
+    """Those that the blocks of `chain_of` are verified against."""
+    return AddressBooks.always(_keys().address_book)
+
+
+VERIFIER = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF)
+"""What is checked: all levels but those that need a real network's signatures."""
 
 
 class Publisher(Worker):
@@ -168,7 +187,7 @@ class Witness(Plugin):
 class Bench:
     """A block node in one process; `seen` has every event of its facility."""
 
-    def __init__(self, node: Node, runner: Runner, block_node: BlockNode) -> None:
+    def __init__(self, node: Node, runner: Disk, block_node: BlockNode) -> None:
         self.node = node
         self.runner = runner
         self.block_node = block_node
@@ -198,18 +217,41 @@ class Bench:
         return [number for each in self.block_node.store.available for number in range(each.first, each.last + 1)]
 
 
+class Disk(InlineRunner):
+    """Storage that stores no block while it is `full`."""
+
+    full = False
+
+    def commit(self, batch: list[Operation]) -> None:
+        refused = [operation for operation in batch if self.full and isinstance(operation, StoreBlock)]
+        fail_all(refused, DiskFull("no room to write"))
+        super().commit([operation for operation in batch if operation.error is None])
+
+
 @asynccontextmanager
-async def bench(directory: Path, limits: PublishLimits | None = None, first_block: int = 0) -> AsyncIterator[Bench]:
-    """A node that lives inside; its leases are all returned when it ends."""
+async def bench(
+    directory: Path,
+    limits: PublishLimits | None = None,
+    first_block: int = 0,
+    *,
+    verifier: VerifierSettings = VERIFIER,
+    books: AddressBooks | None = None,
+    retention: BlockRetention | None = None,
+) -> AsyncIterator[Bench]:
+    """A node that lives inside. At its end no lease may be lost."""
     database = Database.open(directory)
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
-            runner = InlineRunner(database, nursery, deliver=lambda done: deliver_done(node, done))
+            runner = Disk(database, nursery, deliver=lambda done: deliver_done(node, done))
             ids = count()
-            settings = BlockNodeSettings(first_block=first_block, publish=limits)
             block_node = BlockNode(
-                node, runner, settings, now_us=lambda: int(trio.current_time() * 1e6), new_id=lambda: f"{next(ids):04}"
+                node,
+                runner,
+                BlockNodeSettings(first_block=first_block, publish=limits, verifier=verifier, retention=retention),
+                now_us=lambda: int(trio.current_time() * 1e6),
+                new_id=lambda: f"{next(ids):04}",
+                address_books=books or address_books(),
             )
             made = Bench(node, runner, block_node)
             ready = trio.Event()
