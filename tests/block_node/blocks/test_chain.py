@@ -11,7 +11,7 @@ from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.generator import FIXED_ITEMS, BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.items import Item, ItemKind, make_item
-from block_node.blocks.merkle import EMPTY_TREE
+from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proofs import ProofKind
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
@@ -163,6 +163,11 @@ def test_the_chain_survives_a_restart() -> None:
         assert ChainState.decode(verifier.chain.encode()) == verifier.chain
         assert ChainState.from_roots(each.root for each in blocks[: number + 1]) == verifier.chain
     assert ChainState.from_roots([]) == ChainState()
+    many = [number.to_bytes(48, "big") for number in range(2500)]
+    tree = StreamingTree()
+    for root in many:
+        tree.extend([root])
+    assert ChainState.from_roots(many).peaks == tree.peaks()
     for wrong in (b"", b"x", verifier.chain.encode()[:-1]):
         with pytest.raises(BlockFormatError, match="no state of a chain"):
             ChainState.decode(wrong)
