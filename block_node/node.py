@@ -28,6 +28,7 @@ from block_node.publisher import DeskStatistics
 from block_node.verification import Verification
 from ockam.address import local
 from ockam.node import Node
+from storage.contract import StreamRecord
 from storage.runner import Runner
 
 PERSISTENCE_ADDRESS = local("block_persistence")
@@ -71,7 +72,7 @@ class BlockNode:
         now_s: Callable[[], float] = trio.current_time,
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
-        on_stream_changed: Callable[[int, int], None] = lambda first_index, next_index: None,
+        on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
         """Raises SettingsError where the verifier's settings cannot work together."""
         self._node = node

@@ -113,14 +113,17 @@ class ChainLog:
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
-    def open(self, session: Session, now_us: int) -> tuple[StreamRecord, StoredChain]:
-        """Make what is missing, rebuild the index where it does not fit the stream, drop what was staged.
+    def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
+        """Rebuild the index where it does not fit the stream, drop what was staged. None: there is no stream yet.
 
-        In a writing transaction. A rebuild reads the whole stream.
+        In a writing transaction. Nothing is made, so that a node that gets no blocks has no trace of them. A rebuild
+        reads the whole stream.
         """
         with _mapped():
             sql.ensure_tables(session)
-            stream = session.log.ensure_stream(stream_name(self.chain), 0, now_us)
+            stream = session.log.find_stream(stream_name(self.chain), 0)
+            if stream is None:
+                return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
             session.connection.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
             known = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()
             if known is None or known[:2] != (stream.stream_id, stream.next_index):
@@ -161,7 +164,7 @@ class ChainLog:
                 return known, False
             if behind is not None and self.find(session, behind) is None:
                 raise PredecessorMissing(block.number, behind)
-            stream = session.log.get_stream(self._stream_id(session))
+            stream = self._ensure_stream(session, time_us)
             first_index, parts = stream.next_index, block.staged + len(block.parts)
             place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
             index = first_index
@@ -287,6 +290,14 @@ class ChainLog:
                     yield begun
                     begun = None
             index += 1
+
+    def _ensure_stream(self, session: Session, time_us: int) -> StreamRecord:
+        known = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+        if known is not None:
+            return session.log.get_stream(known[0])
+        stream = session.log.ensure_stream(stream_name(self.chain), 0, time_us)
+        session.connection.execute(sql.SET_CHAIN, (self.chain, stream.stream_id, stream.next_index, 0, 0, b""))
+        return stream
 
     def _stream_id(self, session: Session) -> int:
         stream_id: int = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]

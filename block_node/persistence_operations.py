@@ -36,23 +36,22 @@ class Part(msgspec.Struct, frozen=True):
 class OpenChain(Operation):
     """See `ChainLog.open`; `stream` and `state` are what is there."""
 
-    __slots__ = ("log", "now_us", "state", "stream")
+    __slots__ = ("log", "state", "stream")
 
-    def __init__(self, log: ChainLog, now_us: int, on_done: Callable[[OpenChain], None]) -> None:
+    def __init__(self, log: ChainLog, on_done: Callable[[OpenChain], None]) -> None:
         super().__init__(on_done)
         self.log = log
-        self.now_us = now_us
         self.stream: StreamRecord | None = None
         self.state: StoredChain | None = None
 
     def apply(self, session: Session) -> None:
-        self.stream, self.state = self.log.open(session, self.now_us)
+        self.stream, self.state = self.log.open(session)
 
 
 class StoreBlock(Operation):
-    """See `ChainLog.store`. place: where it is; is_new: False where the very same block was there."""
+    """See `ChainLog.store`. place: where it is; is_new: False where the very same block was there; stream: after it."""
 
-    __slots__ = ("behind", "block", "is_new", "log", "place", "time_us")
+    __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
 
     def __init__(
         self, log: ChainLog, block: NewBlock, time_us: int, behind: int | None, on_done: Callable[[StoreBlock], None]
@@ -64,9 +63,11 @@ class StoreBlock(Operation):
         self.behind = behind
         self.place: BlockPlace | None = None
         self.is_new = False
+        self.stream: StreamRecord | None = None
 
     def apply(self, session: Session) -> None:
         self.place, self.is_new = self.log.store(session, self.block, self.time_us, self.behind)
+        self.stream = self.log.stream(session)
 
     def row_count(self) -> int:
         return self.block.staged + len(self.block.parts)

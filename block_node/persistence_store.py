@@ -24,8 +24,8 @@ from block_node.persistence_operations import (
 )
 from block_node.persistence_schema import BlockPlace
 from block_node.ranges import BlockRanges
-from storage.contract import ignore_done
-from storage.errors import StorageClosed, StorageError
+from storage.contract import StreamRecord, ignore_done
+from storage.errors import DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
@@ -63,7 +63,8 @@ class BlockStore:
     """One chain. available: blocks that can be read; ever_stored: those and what retention has evicted.
 
     verifier_state: kept with the last block that had one; empty where none is known.
-    on_stream_changed: called with first and next index of the chain's stream after each change.
+    on_stream_changed: called with the chain's stream after each change, and when the chain is opened.
+    refusal: why no block is stored just now; None where blocks are.
     `_refused_from`: a block at the end that could not be stored; none above it is, until it is stored itself.
     Invariant: `available` is what the last operation that was handed back has left; nothing is known until `is_open`.
     """
@@ -75,7 +76,7 @@ class BlockStore:
         now_us: Callable[[], int],
         chain: str = "blocks",
         retention: BlockRetention | None = None,
-        on_stream_changed: Callable[[int, int], None] = lambda first_index, next_index: None,
+        on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
         self._storage = storage
         self._now_us = now_us
@@ -88,7 +89,7 @@ class BlockStore:
         self._stored = self._evicted = self._failed = 0
         self._under_way: set[int] = set()
         self._refused_from: int | None = None
-        self._stream_ends = (0, 0)
+        self.refusal: str | None = None
         self.is_open = False
         self.available = BlockRanges()
         self.ever_stored = BlockRanges()
@@ -106,16 +107,16 @@ class BlockStore:
         """Learn what is stored, and forget what was staged. Safe to repeat."""
 
         def opened(operation: OpenChain) -> None:
-            if operation.error is None and operation.state is not None and operation.stream is not None:
+            if operation.error is None and operation.state is not None:
                 self._learn(operation.state)
-                self._note_ends(operation.stream.first_index, operation.stream.next_index)
+                self._note_stream(operation.stream)
             on_done(operation.error)
             if self.is_open:
                 waiting, self._when_open = self._when_open, []
                 for function in waiting:
                     function()
 
-        self._storage.submit_write(OpenChain(self._log, self._now_us(), opened))
+        self._storage.submit_write(OpenChain(self._log, opened))
 
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
         """Store a verified block; called back when it is on disk, synced, or could not be stored."""
@@ -124,6 +125,11 @@ class BlockStore:
         if self._refused_from is not None and number > self._refused_from:
             self._discard(block)
             on_done(PredecessorMissing(number, self._refused_from))
+            return
+        if self.refusal is not None:
+            error = DiskFull(self.refusal)
+            self._note_failed(block, error)
+            on_done(error)
             return
         if number == self._refused_from:
             self._refused_from = None
@@ -135,6 +141,7 @@ class BlockStore:
                 self._note_failed(block, operation.error)
             elif operation.place is not None and operation.is_new:
                 self._note_stored(operation.place)
+                self._note_stream(operation.stream)
                 self.verifier_state = block.verifier_state or self.verifier_state
             on_done(operation.error)
             self._apply_retention()
@@ -208,7 +215,6 @@ class BlockStore:
         self.ever_stored.add(place.number)
         if self.newest is None or place.number > self.newest.number:
             self.newest = place
-        self._note_ends(self._stream_ends[0], place.first_index + place.parts)
 
     def _note_failed(self, block: NewBlock, error: StorageError) -> None:
         self._failed += 1
@@ -238,8 +244,7 @@ class BlockStore:
                 self._blocks -= 1
                 self._size_bytes -= place.size_bytes
                 self.available.discard(place.number)
-            if operation.stream is not None:
-                self._note_ends(operation.stream.first_index, operation.stream.next_index)
+            self._note_stream(operation.stream)
             self._apply_retention()
 
         self._evicting = True
@@ -254,6 +259,6 @@ class BlockStore:
         beyond = 1 if self._retention.blocks is None else max(1, self._blocks - self._retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 
-    def _note_ends(self, first_index: int, next_index: int) -> None:
-        self._stream_ends = (first_index, next_index)
-        self._on_stream_changed(first_index, next_index)
+    def _note_stream(self, stream: StreamRecord | None) -> None:
+        if stream is not None:
+            self._on_stream_changed(stream)

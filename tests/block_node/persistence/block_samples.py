@@ -62,7 +62,7 @@ def reading(database: Database) -> Iterator[Session]:
 
 def open_chain(database: Database, log: ChainLog) -> StoredChain:
     with writing(database) as session:
-        return log.open(session, 1)[1]
+        return log.open(session)[1]
 
 
 def read_block(session: Session, log: ChainLog, place: BlockPlace) -> bytes:

@@ -136,7 +136,7 @@ def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Database) 
         with pytest.raises(StagedPartMissing, match="part 1 of block 1"):
             LOG.store(session, block, 5)
         session.rollback_to()
-        assert len(LOG.state(session).available) == 0
+        assert LOG.find(session, 1) is None
         LOG.unstage(session, 9)
         assert session.connection.execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
 
@@ -181,10 +181,11 @@ def test_nothing_is_rebuilt_where_nothing_is_missing(database: Database) -> None
 
 
 def test_a_stream_with_something_else_in_it_is_not_taken(database: Database) -> None:
+    store(database, block_of(0))
     with writing(database) as session:
         stream = LOG.stream(session)
         session.log.append([Append(stream.stream_id, stream.next_index, 5, [b"no block"])])
-    with pytest.raises(DatabaseCorrupt, match=r"message 0 of the stream 'block_node.test' is no part of a block"):
+    with pytest.raises(DatabaseCorrupt, match=r"message 1 of the stream 'block_node.test' is no part of a block"):
         open_chain(database, LOG)
 
 
@@ -215,6 +216,15 @@ def test_the_lowest_blocks_are_evicted_and_remembered(database: Database) -> Non
         assert state.size_bytes == len(serialized(items_of(6)))
     state = open_chain(database, LOG)
     assert (list(state.available), list(state.stored)) == ([(6, 6)], [(1, 6)])
+
+
+def test_a_chain_without_blocks_leaves_no_trace(database: Database) -> None:
+    assert len(open_chain(database, LOG).available) == 0
+    with reading(database) as session:
+        assert session.log.list_streams() == []
+    store(database, block_of(0))
+    with reading(database) as session:
+        assert [stream.name for stream in session.log.list_streams()] == [stream_name("test")]
 
 
 def test_each_chain_has_a_stream_of_its_own(database: Database) -> None:
