@@ -32,7 +32,7 @@ class StatusService(Worker):
     """See the module.
 
     next_expected: the block that a publisher should send next; None where it is not known yet. version: of this
-    program; plugins: of its parts, by name. address_book: a serialized `NodeAddressBook`, where one is configured.
+    program; plugins: those of its parts, by name. address_book: a serialized `NodeAddressBook`, where there is one.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class StatusService(Worker):
         *,
         next_expected: Callable[[], int | None],
         version: str,
-        plugins: Mapping[str, str],
+        plugins: Callable[[], Mapping[str, str]],
         address_book: bytes | None = None,
     ) -> None:
         self._store = store
         self._next_expected = next_expected
         self._version = version
-        self._plugins = [PluginVersion(name, plugins[name]) for name in sorted(plugins)]
+        self._plugins = plugins
         self._address_book = address_book
 
     def started(self) -> None:
@@ -82,7 +82,7 @@ class StatusService(Worker):
         ranges_max = max(1, min(RANGES_MAX, room_bytes // RANGE_BYTES // 2))
         return StatusDetail(
             self._version,
-            self._plugins,
+            [PluginVersion(name, version) for name, version in sorted(self._plugins().items())],
             _newest(self._store.available, ranges_max),
             _newest(self._store.ever_stored, ranges_max),
             book,

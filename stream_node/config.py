@@ -41,6 +41,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention of its own; None keeps everything. retention_interval_s: between two rounds over all streams.
     free_disk_bytes_min: with less free on the disk, pushes are refused, so that deleting still works.
     lease_ttl_s: how long a consumer that shares a stream keeps its partitions after it was last heard.
+    block_node: whether blocks are taken and given out (`block_publish`, `block_subscribe`, …). block_chain: names the
+    stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:
+    what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
+    state_proof. block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
+    most; the lowest numbers go first.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
     """
 
@@ -63,6 +68,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_interval_s: Seconds = 5.0
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     lease_ttl_s: LeaseTime = LEASE_LIMITS.ttl_s
+    block_node: bool = True
+    block_chain: str = "blocks"
+    block_first: Amount = 0
+    block_levels: tuple[str, ...] = ("structure", "merkle", "chain")
+    block_address_book: str | None = None
+    block_bytes_max: Count = 1024 * 1024 * 1024
+    block_retention_blocks: Count | None = None
+    block_retention_bytes: Count | None = None
     error_delay_s: Delay = 1.0
     drain_timeout_s: Delay = 10.0
     log_level: str = "info"
@@ -89,7 +102,15 @@ def load_config(
                 raise ConfigError(f"{name}: {error}") from error
     if config.log_level not in LOG_LEVELS:
         raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    _check_blocks(config)
     return config
+
+
+def _check_blocks(config: Config) -> None:
+    # Loaded here, since what blocks need takes its time, and what they need needs this module.
+    from stream_node.block_services import check_settings
+
+    check_settings(config)
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

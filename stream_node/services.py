@@ -19,6 +19,7 @@ from storage.contract import Operation
 from storage.database import Database
 from storage.errors import storage_error
 from storage.runner import Runner
+from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.config import Config
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
@@ -56,7 +57,10 @@ def deliver_done(node: Node, done: list[Operation]) -> None:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """streams: stream-partitions served; for the next five see `stream_service.counters.StreamCounters`."""
+    """streams: stream-partitions served; for the next five see `stream_service.counters.StreamCounters`.
+
+    blocks: None where the block node is off.
+    """
 
     streams: int
     refused: int
@@ -65,10 +69,11 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     pulls_failed: int
     write_failure: str | None
     index: IndexStatistics
+    blocks: BlockServicesStatistics | None
 
 
 class Services:
-    """The stream service and the index service of one node.
+    """The stream service, the index service and the block node of one node.
 
     now_us, new_id: time and randomness, parameters so that a simulation can own them.
     """
@@ -97,8 +102,12 @@ class Services:
             now_us=now_us,
             new_id=new_id,
             default_retention=_default_retention(config),
+            keepers=KEEPERS,
         )
         self._index = IndexService(storage, now_us, lease_limits=LeaseLimits(ttl_s=config.lease_ttl_s))
+        self._blocks: BlockServices | None = None
+        if config.block_node:
+            self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:
         """Serve the streams that are stored, and whatever is created from now on."""
@@ -107,6 +116,8 @@ class Services:
         register_retention(self._directory, self._config.retention_interval_s)
         register_service(self._directory, self._config.service_addresses)
         self._index.register(self._node, self._config.index_addresses)
+        if self._blocks is not None:
+            self._blocks.start()
 
     def statistics(self) -> ServicesStatistics:
         counters = self._directory.counters
@@ -118,11 +129,14 @@ class Services:
             pulls_failed=counters.pulls_failed,
             write_failure=counters.write_failure,
             index=self._index.statistics(),
+            blocks=None if self._blocks is None else self._blocks.statistics(),
         )
 
     def refuse_pushes(self, reason: str | None) -> None:
-        """From now on answer every push with ERROR, for that reason; None takes pushes again."""
+        """From now on answer every push with ERROR and store no block, for that reason; None takes both again."""
         self._directory.counters.push_refusal = reason
+        if self._blocks is not None:
+            self._blocks.refuse_blocks(reason)
 
 
 def _default_retention(config: Config) -> Retention | None:

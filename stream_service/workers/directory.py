@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ockam.address import Address
 from ockam.errors import AddressInUse
 from ockam.node import Node
+from storage.contract import StreamRecord
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
@@ -20,6 +21,7 @@ class StreamDirectory:
     """Starts the workers of streams that are stored or made; it outlives crashes of the service worker.
 
     default_retention: of streams without one of their own. making: stream-partitions that are being stored just now.
+    keepers: by the beginning of a name, who alone writes such streams; everybody may read them.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class StreamDirectory:
         now_us: Callable[[], int],
         new_id: Callable[[], str],
         default_retention: Retention | None = None,
+        keepers: Mapping[str, str] | None = None,
     ) -> None:
         self.counters = StreamCounters()
         self.node = node
@@ -39,6 +42,7 @@ class StreamDirectory:
         self.now_us = now_us
         self.default_retention = default_retention
         self.making = 0
+        self._keepers = dict(keepers or {})
         self._new_id = new_id
         self._addresses: dict[Address, None] = {}
 
@@ -58,6 +62,19 @@ class StreamDirectory:
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 
+    def find_keeper(self, name: str) -> str | None:
+        """Who alone writes the stream of that name; None where anybody may."""
+        return next((keeper for prefix, keeper in self._keepers.items() if name.startswith(prefix)), None)
+
+    def note_changed(self, record: StreamRecord) -> None:
+        """The keeper of a stream has written to it, or has cut its front."""
+        address = stream_address(record.name, record.partition)
+        worker = self.node.find_worker(address)
+        if isinstance(worker, StreamWorker):
+            worker.note_changed(record)
+        else:
+            self.open_stream(StoredStream(record, 0, None))
+
     def open_stream(self, stream: StoredStream) -> None:
         """Start the worker of a stored stream, unless it runs. Raises AddressInUse where two names share an address."""
         name, partition = stream.record.name, stream.record.partition
@@ -71,7 +88,9 @@ class StreamDirectory:
 
         def make() -> StreamWorker:
             known, first[0] = first[0], None
-            return StreamWorker(name, partition, known, self, lambda: self._close_stream(address))
+            return StreamWorker(
+                name, partition, known, self, lambda: self._close_stream(address), self.find_keeper(name)
+            )
 
         self.node.register([address], make)
         self._addresses[address] = None
@@ -79,7 +98,7 @@ class StreamDirectory:
     def apply_retention(self, address: Address) -> None:
         """Have one stream delete what it no longer keeps."""
         worker = self.node.find_worker(address)
-        if isinstance(worker, StreamWorker):
+        if isinstance(worker, StreamWorker) and worker.keeper is None:
             worker.care.apply_retention(self.default_retention)
 
     def _close_stream(self, address: Address) -> None:

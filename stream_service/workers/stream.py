@@ -17,10 +17,10 @@ from ockam.address import Address
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
-from storage.contract import Append, Operation
+from storage.contract import Append, Operation, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
-from stream_service.extensions import RICH_PULL, RICH_PUSH, RichPush
+from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, RichPush
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
@@ -31,6 +31,8 @@ from stream_service.workers.push_run import PushRun, failure_payload
 from stream_service.workers.sequence_machine import RECENT_MAX, SequenceMachine
 
 PUBLISHER_ID_BYTES_MAX = 64
+CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
+"""What changes a stream, and is refused where somebody else keeps it."""
 
 logger = structlog.get_logger(__name__)
 
@@ -42,6 +44,7 @@ class StreamWorker(Worker):
     stream: the stream as stored, where the caller has just read it; None after a crash, and then it is read again
     behind whatever the worker's earlier life left in the writing thread.
     removed: called when the stream has been deleted, to free its address.
+    keeper: who alone writes this stream, and tells by `note_changed`; None where anybody may, through this worker.
     Invariant: `_busy` counts what is under way and must end before the mailbox goes on: at most one append and one
     loading of sequences; the mailbox is paused while it is not 0, or while too many
     pulls wait.
@@ -54,7 +57,9 @@ class StreamWorker(Worker):
         stream: StoredStream | None,
         services: StreamServices,
         removed: Callable[[], None],
+        keeper: str | None = None,
     ) -> None:
+        self.keeper = keeper
         self._name = name
         self._partition = partition
         self._storage = services.storage
@@ -93,6 +98,9 @@ class StreamWorker(Worker):
         self._answer_held("the stream's worker has stopped; nothing was stored")
 
     def receive(self, run: Sequence[Message]) -> None:
+        if self.keeper is not None:
+            self._receive_kept(run)
+            return
         pushes = PushRun(self._sequences)
         add, push_tag, decode_push = pushes.add, PUSH.tag, PUSH.decode_request
         bytes_max = self._limits.message_bytes_max
@@ -120,6 +128,12 @@ class StreamWorker(Worker):
             if self._pulls.full:
                 self.context.pause()
 
+    def note_changed(self, record: StreamRecord) -> None:
+        """The stream's keeper has written to it, or has cut its front; those who wait for messages have them."""
+        self._end.first_index, self._end.next_index = record.first_index, record.next_index
+        self._pulls.wake()
+        self._pulls.answer()
+
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return failure_payload(message, reason)
 
@@ -132,6 +146,25 @@ class StreamWorker(Worker):
             self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
         elif not self.care.receive(message):
             self.reply(message, self._describe(payload))
+
+    def _receive_kept(self, run: Sequence[Message]) -> None:
+        """Serve those who read; nobody but the keeper changes this stream. Refused late, as a failed push is."""
+        answers: list[Message] = []
+        reason = f"this stream is written by {self.keeper} alone"
+        for message in run:
+            try:
+                if any(change.is_in(message.payload) for change in CHANGES):
+                    answers.append(reply_to(message, self.context.address, failure_payload(message, reason)))
+                else:
+                    self._receive_other(message)
+            except ProtocolError as error:
+                self._counters.refuse(self, message, str(error))
+        if answers:
+            self._counters.refused += len(answers)
+            self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run(answers))
+        self._pulls.answer()
+        if self._pulls.full:
+            self.context.pause()
 
     def _describe(self, payload: bytes) -> bytes:
         """The answer to a create: this stream's Init, under the name of the protocol asked. Raises ProtocolError."""

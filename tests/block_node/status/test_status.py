@@ -41,7 +41,7 @@ class Status:
                 made.store,
                 next_expected=lambda: next_expected,
                 version="1.2.3",
-                plugins={"verify": "5", "persist": "4"},
+                plugins=lambda: {"verify": "5", "persist": "4"},
                 address_book=address_book,
             ),
         )

@@ -1,0 +1,130 @@
+"""The block node inside a node: its settings from the configuration, its parts on the node's storage and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import trio
+
+from block_node.blocks.address_book import AddressBook, AddressBooks
+from block_node.blocks.errors import AddressBookError, Level, SettingsError
+from block_node.blocks.settings import VerifierSettings
+from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
+from block_node.persistence_log import STREAM_PREFIX
+from block_node.persistence_store import BlockRetention
+from block_node.readers import BlockReaders, ReadersStatistics
+from ockam.node import Node
+from storage.runner import Runner
+from stream_node.config import Config, ConfigError
+from stream_service.names import refusal_of_name
+from stream_service.workers.directory import StreamDirectory
+
+KEEPERS = {STREAM_PREFIX: "the block node"}
+"""Who alone writes streams whose names begin so."""
+LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
+
+
+def check_settings(config: Config) -> None:
+    """Raises ConfigError where the settings of blocks cannot be used."""
+    if not config.block_node:
+        return
+    _address_book(config)
+    settings = _settings(config)
+    refusal = refusal_of_name(STREAM_PREFIX + settings.chain)
+    if refusal is not None or not settings.chain:
+        raise ConfigError(f"block_chain: {settings.chain!r} cannot name a stream")
+    try:
+        (settings.verifier or VerifierSettings()).check()
+    except SettingsError as error:
+        raise ConfigError(f"block_levels: {error}") from error
+
+
+class BlockServicesStatistics(msgspec.Struct, frozen=True):
+    node: BlockNodeStatistics
+    readers: ReadersStatistics
+
+
+class BlockServices:
+    """Publishing, subscriptions, access and status of one node's chain."""
+
+    def __init__(
+        self,
+        node: Node,
+        storage: Runner,
+        config: Config,
+        directory: StreamDirectory,
+        *,
+        now_us: Callable[[], int],
+        new_id: Callable[[], str],
+        now_s: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """Raises ConfigError where the settings of blocks cannot be used."""
+        check_settings(config)
+        book = _address_book(config)
+        self._blocks = BlockNode(
+            node,
+            storage,
+            _settings(config),
+            now_us=now_us,
+            new_id=new_id,
+            now_s=now_s,
+            address_books=None if book is None else AddressBooks.always(book),
+            on_stream_changed=directory.note_changed,
+        )
+        self._readers = BlockReaders(node, self._blocks, version=program_version(), new_id=new_id, now_s=now_s)
+
+    def start(self) -> None:
+        self._blocks.start()
+        self._readers.start()
+
+    def statistics(self) -> BlockServicesStatistics:
+        return BlockServicesStatistics(self._blocks.statistics(), self._readers.statistics())
+
+    def refuse_blocks(self, reason: str | None) -> None:
+        """From now on store no block, for that reason; None stores again."""
+        self._blocks.store.refusal = reason
+
+
+def program_version() -> str:
+    """Of this program, as it is installed."""
+    try:
+        return metadata.version("stream-node")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _settings(config: Config) -> BlockNodeSettings:
+    verifier = VerifierSettings(
+        levels=_levels(config.block_levels),
+        block_bytes_max=config.block_bytes_max,
+        item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
+    )
+    retention = BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
+    return BlockNodeSettings(
+        first_block=config.block_first, chain=config.block_chain, retention=retention, verifier=verifier
+    )
+
+
+def _levels(names: tuple[str, ...]) -> Level:
+    levels = Level(0)
+    for name in names:
+        level = LEVELS.get(name)
+        if level is None or level is Level.TSS:
+            known = ", ".join(each for each in LEVELS if LEVELS[each] is not Level.TSS)
+            raise ConfigError(f"block_levels: {name!r} is not one of {known}")
+        levels |= level
+    return levels
+
+
+def _address_book(config: Config) -> AddressBook | None:
+    if config.block_address_book is None:
+        if "record_proof" in config.block_levels:
+            raise ConfigError("block_levels: record_proof needs block_address_book, the keys to check signatures with")
+        return None
+    try:
+        return AddressBook.load(Path(config.block_address_book))
+    except AddressBookError as error:
+        raise ConfigError(f"block_address_book: {error}") from error
