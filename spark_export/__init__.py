@@ -16,9 +16,9 @@
 - Offsets of a streaming query are `{"orders": {"0": 17, "1": 4}}`: the next index to read of each partition.
 
 For a program that reads without Spark's source (an exporter whose tasks write files):
-`spark_export.options.read_options`, `spark_export.catalog.find_catalog` and `selected` (what there is), `spark_export.plan.split` (ranges), and
-`spark_export.range_reader.RangeReader(range, options).batches()` (record batches of `schema.arrow_schema`, each
-range proven complete at its end).
+`spark_export.options.read_options`; `spark_export.catalog.find_catalog` and `selected` for what there is;
+`spark_export.plan.split` for ranges; and `spark_export.range_reader.RangeReader(range, options).batches()` for record
+batches of `spark_export.schema.arrow_schema(options)`, each range proven complete at its end.
 
 This package is not imported by the node. Nothing is imported with it, so that asking for its name costs nothing.
 """

@@ -86,13 +86,8 @@ class NodeConnection:
         self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._incoming = io.BufferedReader(_Incoming(self._socket), RECEIVE_BUFFER_BYTES)
-        try:
-            self._send_bytes(HELLO)
-            if self._read(1) != HELLO:
-                raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
-        except BaseException:
-            self.close()
-            raise
+        self._unsent = HELLO
+        self._greeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -111,11 +106,17 @@ class NodeConnection:
         """Send a request, and give the return address that its answer will come to. Raises ConnectionBroken."""
         self._number += 1
         return_address = b"spark-%d" % self._number
-        self._send_bytes(frame(address, return_address, payload(protocol, body)))
+        # The hello goes with the first frame: alone it would make the node wait for more before it answers.
+        sent, self._unsent = self._unsent + frame(address, return_address, payload(protocol, body)), b""
+        self._send_bytes(sent)
         return return_address
 
     def receive(self) -> Answer:
         """The next answer, an `error` too. Raises ConnectionBroken, BadAnswer."""
+        if not self._greeted:
+            if self._read(1) != HELLO:
+                raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
+            self._greeted = True
         while True:
             (size,) = struct.unpack(">I", self._read(4))
             if size > FRAME_BYTES_MAX:

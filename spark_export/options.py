@@ -168,6 +168,8 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError("endingTimestamp and endingOffsets both say where to end; give one of them")
     if options.ending == EARLIEST or _has(options.ending, EARLIEST):
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
+    if not options.include_data and options.verify_checksums:
+        raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
     if not options.include_data and options.decode is not None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
 

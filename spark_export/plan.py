@@ -117,6 +117,8 @@ def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = No
         piece_max = max(1, min(records_max, total // pieces_min))
     pieces = []
     for each in ranges:
+        if not each.count:
+            continue
         count = -(-each.count // piece_max)
         cuts = [each.start + each.count * number // count for number in range(count + 1)]
         pieces += [replace(each, start=low, end=high) for low, high in pairwise(cuts)]

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable
+from spark_export.bulk_pages import BulkPage, BulkPages
+from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable, RequestRefused
 from spark_export.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.options import ReadOptions
 from spark_export.plan import Loss, Range
-from spark_export.schema import batch_of_messages
+from spark_export.schema import batch_of_columns, batch_of_messages, check_batch
 
 RETRY_DELAY_S = 0.2
 
@@ -34,6 +35,7 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
 class RangeReader:
     """One pass over a range. `batches` gives rows in order, each once.
 
+    rows, lost: given so far, and skipped. bulk_refusal: why the node was read by pulls in the end, or None.
     Invariant: every row below `next_index` that the stream still had when it was asked has been given, and no other.
     """
 
@@ -42,6 +44,7 @@ class RangeReader:
         self.next_index = wanted.start
         self.rows = 0
         self.lost = 0
+        self.bulk_refusal: str | None = None
         self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -63,7 +66,35 @@ class RangeReader:
         self._check()
 
     def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        """In bulk; and page by page of plain pulls from where that is refused, since every node has those."""
+        try:
+            yield from self._bulk(node)
+        except RequestRefused as error:
+            self.bulk_refusal = str(error)
+            logger.debug("%s refuses a bulk read: %s", node.endpoint, error)
+            yield from self._pulls(node)
+
+    def _bulk(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+        left = replace(self.wanted, start=self.next_index)
+        for page in BulkPages(node, left, self._options).pages():
+            self._check_same(page.created_us)
+            if self.next_index == self.wanted.end:
+                return
+            if page.start > self.next_index:
+                self._skip_to(min(page.start, self.wanted.end), page.first_index)
+            if page.rows:
+                yield self._given(self._columns(page))
+
+    def _columns(self, page: BulkPage) -> pa.RecordBatch:
+        assert page.batch is not None, "a page with rows has a batch"
+        if self._options.verify_checksums:
+            check_batch(page.stream_id, page.batch)
+        return batch_of_columns(page.batch, self.wanted.stream, self.wanted.partition, self._options)
+
+    def _pulls(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
         stream, partition = self.wanted.stream, self.wanted.partition
+        same = [each for each in node.list_partitions(stream) if each.partition == partition]
+        self._check_same(same[0].created_us if same else None)
         while self.next_index < self.wanted.end:
             limit = min(PULL_PAGE_MESSAGES, self.wanted.end - self.next_index)
             page = node.pull(stream, partition, self.next_index, limit)
@@ -88,6 +119,13 @@ class RangeReader:
         """The rows up to that index are not there. Raises DataLoss."""
         if index > self.next_index:
             self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
+
+    def _check_same(self, created_us: int | None) -> None:
+        """Raise DataLoss where the stream is not there, or not the one that was planned for, and stop reading it."""
+        if created_us is None:
+            self._lose(self.wanted.end, "the stream no longer exists")
+        elif self.wanted.created_us not in (0, created_us):
+            self._lose(self.wanted.end, "the stream was deleted and made again")
 
     def _lose(self, end: int, reason: str) -> None:
         gone = replace(self.wanted, start=self.next_index, end=end)

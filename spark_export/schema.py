@@ -20,8 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_export.node_wire import StoredMessage
+from spark_export.errors import BadAnswer
+from spark_export.node_wire import BareReader, StoredMessage, read_headers
 from spark_export.options import ReadOptions
+from storage.checksum import checksum_full, seed_base
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)])
@@ -80,6 +82,34 @@ def batch_of_messages(
     if options.include_headers:
         columns["headers"] = headers_column([each.headers for each in messages])
     return with_place(columns, len(messages), stream, partition, arrow_schema(options))
+
+
+def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
+    """The columns of a bulk page (docs/wire.md) as a batch of `arrow_schema`; those that need no change as they are."""
+    rows, names = page.num_rows, page.schema.names
+    columns = {
+        "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
+        "index": page.column("index"),
+        "timestamp": page.column("time_us").cast(TIMESTAMP),
+    }
+    if options.include_data:
+        columns["data"] = page.column("data")
+    if options.include_headers:
+        beside = page.column("beside").to_pylist() if "beside" in names else []
+        stored = [[] if each is None else read_headers(BareReader(memoryview(each))) for each in beside]
+        columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
+    return with_place(columns, rows, stream, partition, arrow_schema(options))
+
+
+def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
+    """That every message of a bulk page is what was written. Raises BadAnswer, which names the first that is not."""
+    nothing = [None] * page.num_rows
+    keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
+    beside = page.column("beside").to_pylist() if "beside" in page.schema.names else nothing
+    plain = (page.column(name).to_pylist() for name in ("index", "time_us", "checksum", "data"))
+    for index, time_us, checksum, data, key, headers in zip(*plain, keys, beside, strict=True):
+        if checksum != checksum_full(seed_base(stream_id, time_us), index, data, key, headers):
+            raise BadAnswer(f"message {index} is not what was written (its checksum differs); run `stream-node verify`")
 
 
 def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:

@@ -11,15 +11,13 @@ value for the same bytes, so a wrong stream, index or time cannot pass. The modu
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from itertools import count
 from zlib import crc32
 
 _MULTIPLIER = 2654435761
 _MODULUS = 4294967291
-_NONE_LENGTH = 0xFFFFFFFF
-_length = struct.Struct("<I")
+_NONE_LENGTH = b"\xff\xff\xff\xff"
 
 
 def seed_base(stream_id: int, time_us: int) -> int:
@@ -56,5 +54,5 @@ def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers
 
 def _prefixed(part: bytes | None) -> bytes:
     if part is None:
-        return _length.pack(_NONE_LENGTH)
-    return _length.pack(len(part)) + part
+        return _NONE_LENGTH
+    return len(part).to_bytes(4, "little") + part

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from storage.arrow_thread import ArrowRead, ArrowUnavailable
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation, SessionSource
 from storage.delivery import Deliver, Delivery
@@ -58,6 +59,12 @@ class InlineRunner:
         self._reading += 1
         self._nursery.start_soon(self._read, operation)
 
+    def submit_bulk(self, operation: ArrowRead) -> None:
+        """Refused: it is done by another process, and here is one alone."""
+        self._delivery.count_in()
+        operation.error = ArrowUnavailable("this node has no process for bulk reads")
+        self._nursery.start_soon(self._refuse, operation)
+
     async def wait_idle(self) -> None:
         await self._delivery.wait_idle()
 
@@ -79,6 +86,8 @@ class InlineRunner:
             operations=self._operations,
             rows=self._rows,
             reads=self._reads,
+            bulk_pages=0,
+            bulk_rows=0,
             failed=self._delivery.failed,
             callback_failures=self._delivery.callback_failures,
             writes_waiting=len(self._writes),
@@ -137,6 +146,11 @@ class InlineRunner:
         except trio.Cancelled:
             self.crash()
             raise
+
+    async def _refuse(self, operation: Operation) -> None:
+        await self._delay()
+        if not self._ended:
+            self._delivery.hand_back([operation])
 
     def _end(self) -> None:
         if not self._ended:

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 import trio
 
+from storage.arrow_thread import ArrowRead, ArrowThread
 from storage.contract import Operation
 from storage.database import Database
 from storage.delivery import Deliver, Delivery
@@ -30,7 +31,7 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner did since it started. Times in seconds.
 
     commits: transactions, each with at least one sync; operations: those committed; rows: messages in them.
-    reads: operations that read, done or failed.
+    reads: operations that read, done or failed. bulk_pages, bulk_rows: read in bulk, and the messages in them.
     failed: operations handed back with an error, of either kind; callback_failures: `on_done` that raised.
     writes_waiting, reads_waiting: in the queues now; outstanding: submitted and not yet handed back.
     wal_pages: in the write-ahead log at the last checkpoint.
@@ -41,6 +42,8 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     rows: int
     reads: int
+    bulk_pages: int
+    bulk_rows: int
     failed: int
     callback_failures: int
     writes_waiting: int
@@ -70,6 +73,13 @@ class Runner(Protocol):
 
     def submit_read(self, operation: Operation) -> None:
         """Raises StorageClosed."""
+        ...
+
+    def submit_bulk(self, operation: ArrowRead) -> None:
+        """A read like any other, done beside them; where that is not possible its error is ArrowUnavailable.
+
+        Raises StorageClosed.
+        """
         ...
 
     async def wait_idle(self) -> None:
@@ -112,6 +122,7 @@ class ThreadRunner:
             ReadingThread(number, session, self._reads, self._hand_over)
             for number, session in enumerate(sessions[1:], 1)
         ]
+        self._arrow: ArrowThread | None = None
         for thread in (self._writer, *self._readers):
             thread.start()
         trio.lowlevel.spawn_system_task(self._end_with_trio)
@@ -132,6 +143,13 @@ class ThreadRunner:
         self._delivery.count_in()
         self._reads.put(operation)
 
+    def submit_bulk(self, operation: ArrowRead) -> None:
+        self._delivery.count_in()
+        if self._arrow is None:
+            self._arrow = ArrowThread(self._database.path, self._hand_over)
+            self._arrow.start()
+        self._arrow.submit(operation)
+
     async def wait_idle(self) -> None:
         await self._delivery.wait_idle()
 
@@ -143,7 +161,7 @@ class ThreadRunner:
             self._delivery.closed = True
             await self.wait_idle()
             self._stop_reading()
-            for reader in self._readers:
+            for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
                 await trio.to_thread.run_sync(reader.join)
             self._writer.stop()
             await trio.to_thread.run_sync(self._writer.join)
@@ -158,6 +176,8 @@ class ThreadRunner:
             operations=writer.operations,
             rows=writer.rows,
             reads=sum(reader.operations for reader in self._readers),
+            bulk_pages=self._arrow.pages if self._arrow else 0,
+            bulk_rows=self._arrow.rows if self._arrow else 0,
             failed=delivery.failed,
             callback_failures=delivery.callback_failures,
             writes_waiting=writer.waiting,
@@ -193,3 +213,5 @@ class ThreadRunner:
     def _stop_reading(self) -> None:
         for _ in self._readers:
             self._reads.put(None)
+        if self._arrow is not None:
+            self._arrow.stop()

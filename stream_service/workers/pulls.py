@@ -180,7 +180,7 @@ class PullQueue:
     def _bound(self, pull: Pull) -> None:
         """What the page may hold, as things are with the way back right now."""
         page, message = pull.page, pull.message
-        page.first_bytes_max = max(0, _payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
+        page.first_bytes_max = max(0, payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
         room_bytes = max(0, self._limits.pull_bytes_max - message.origin.backlog_bytes())
         page.bytes_max = min(room_bytes, page.first_bytes_max)
 
@@ -224,7 +224,7 @@ class PullQueue:
             self._counters.pulls_failed += 1
             logger.error("pull_failed", address=address, index=pull.page.index, reason=str(found))
             return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
-        _fit(found, _payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES, pull.page.rich)
+        _fit(found, payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES, pull.page.rich)
         if isinstance(request, PullRequest):
             messages = [StreamMessage(record[0], record[1]) for record in found]
             return PULL.encode_response(PullResponse(request.request_id, messages))
@@ -239,7 +239,7 @@ class PullQueue:
         return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
 
 
-def _payload_bytes_max(message: Message) -> int:
+def payload_bytes_max(message: Message) -> int:
     """The largest payload that an answer along this message's return route can have."""
     hops = message.return_route
     return message.origin.frame_bytes_max - sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in hops)

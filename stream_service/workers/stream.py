@@ -20,10 +20,12 @@ from ockam.worker import Worker
 from storage.contract import Append, Operation, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
+from stream_service.bulk import BULK
 from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, RichPush
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
+from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
@@ -74,6 +76,7 @@ class StreamWorker(Worker):
         self._sequences: SequenceMachine | None = None
         self._end = StreamEnd(0, 0, 0)
         self._pulls = PullQueue(self, self._end, services, self._maybe_resume)
+        self._bulk = BulkReads(self, self._end, services)
         self.care = Care(self, self._end, services, removed)
         if stream is not None:
             self._load(stream)
@@ -144,6 +147,8 @@ class StreamWorker(Worker):
             self._pulls.add(message, PULL.decode_request(payload))
         elif RICH_PULL.is_in(payload):
             self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
+        elif BULK.is_in(payload):
+            self._bulk.receive(message)
         elif not self.care.receive(message):
             self.reply(message, self._describe(payload))
 

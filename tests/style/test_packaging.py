@@ -22,6 +22,9 @@ INSTALLED_AS: dict[str, str] = {}
 # Packages that run with an extra installed.
 EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
+# Modules that do without an extra, and say so where it is missing.
+OPTIONAL = {"storage/arrow_pages.py": "spark"}
+
 # What is not in the locks, and why.
 NOT_LOCKED = {
     "pybare": "installs a package named bare, which is ours",
@@ -109,7 +112,8 @@ def import_problems(root: Path) -> list[str]:
     for path in package_files(root):
         place = path.relative_to(root)
         declared = list(project["dependencies"])
-        declared += project["optional-dependencies"].get(EXTRA_OF.get(place.parts[0], ""), [])
+        extra = OPTIONAL.get(str(place), EXTRA_OF.get(place.parts[0], ""))
+        declared += project["optional-dependencies"].get(extra, [])
         names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
         known = sys.stdlib_module_names | set(packages(root))
         for each in imports(parse(path)):

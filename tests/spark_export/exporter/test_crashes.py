@@ -45,7 +45,7 @@ def test_killed_at_a_site_and_run_again(world: World, site: str) -> None:
     world.run()
     before = world.rows()
     # Enough for tasks to be seen writing before they are done.
-    world.push(40_000 if site == "writing" else 500)
+    world.push(60_000 if site == "writing" else 500, size=1_000)
     killed = export_child(world, "run", site)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     if site in BEFORE_PUBLICATION:

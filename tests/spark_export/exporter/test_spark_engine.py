@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from spark_export.exporter.errors import DataLost, TaskFailed
 from spark_export.exporter.run import Progress
 from spark_export.exporter.spark_engine import SparkEngine, task_error
 from spark_export.java import find_java_home
+from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 
 pytestmark = pytest.mark.spark
@@ -84,18 +86,23 @@ def test_workers_that_are_killed_double_nothing(world: World, engine: SparkEngin
 
 
 def test_what_fails_in_a_worker_is_told_in_one_line(world: World, engine: SparkEngine) -> None:
-    """Method: the stream is cut behind the plan's back, when the first rows are in files."""
-    world.push(100_000, partitions=1)
-    cut: list[int] = []
+    """Method: the stream is cut behind the plan's back, while the node's answers are held in their middle."""
+    world.push(60_000, partitions=1, size=1_000)
+    opened = threading.Event()
 
     def truncate(progress: Progress) -> None:
-        if progress.rows and not cut:
-            cut.append(1)
+        if not opened.is_set():
             with world.client() as client:
-                client.create(world.stream).truncate(99_999)
+                client.create(world.stream).truncate(59_999)
+            opened.set()
 
-    with pytest.raises(DataLost, match=r"^data is lost: .* deleted by retention or truncation"):
-        world.run(engine=engine, on_progress=truncate)
+    # The first connections are the driver's; any of a task stops after a few of its pages.
+    limits = [10_000_000] * 20
+    with (
+        door(world.node.address, limits, opened) as address,
+        pytest.raises(DataLost, match=r"^data is lost: .* deleted by retention or truncation"),
+    ):
+        world.run(engine=engine, on_progress=truncate, node=address)
     assert not list((world.folder / "messages").resolve().iterdir())
     assert world.run(engine=engine).rows == 1
     assert world.verify().problems == ()

@@ -1,0 +1,50 @@
+"""The process that reads pages for a node's bulk reads, with an SQLite and an interpreter lock of its own.
+
+Started by `storage.arrow_thread` as `python -m storage.arrow_child FILE`. It answers requests on standard input, one
+after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is a
+process: `storage.arrow_pages`.
+
+    request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
+    answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size | bytes
+
+columns: 1 data, 2 key and beside, 4 checksum. The bytes are an Arrow IPC stream where the status is OK, else a text.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import BinaryIO
+
+REQUEST = struct.Struct("<qqqqB")
+ANSWER = struct.Struct("<BqqqqqI")
+OK, FAILED, GONE, DAMAGED = range(4)
+DATA, BESIDE, CHECKSUM = 1, 2, 4
+
+
+def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the input ends. What the file or a request can cause is answered, and ends nothing."""
+    from storage.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone, to_ipc
+
+    pages: ArrowPages | None = None
+    while len(request := requests.read(REQUEST.size)) == REQUEST.size:
+        stream_id, start, end, bytes_max, flags = REQUEST.unpack(request)
+        columns = Columns(bool(flags & DATA), bool(flags & BESIDE), bool(flags & CHECKSUM))
+        try:
+            if pages is None:
+                pages = ArrowPages(path)
+            page = pages.read(stream_id, start, end, bytes_max, columns)
+        except PagesError as error:
+            status = GONE if isinstance(error, StreamGone) else DAMAGED if isinstance(error, PagesDamaged) else FAILED
+            reason = str(error).encode()
+            answers.write(ANSWER.pack(status, 0, 0, 0, 0, 0, len(reason)) + reason)
+        else:
+            body = to_ipc(page.batch)
+            bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
+            answers.write(ANSWER.pack(OK, *bounds, body.size))
+            answers.write(body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)

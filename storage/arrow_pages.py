@@ -1,0 +1,227 @@
+"""Reads a range of one stream out of the database file as Arrow record batches. For processes other than the node.
+
+It brings an SQLite of its own (ADBC's driver). Two copies of SQLite in one process do not see each other's locks, and
+one of them closing the file drops the locks of both; so the node reads through a child process
+(`storage.arrow_child`), and Spark's workers, which may read the file too, are processes of their own. Nothing of this
+project is imported here, since those workers may not have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+
+BUSY_TIMEOUT_MS = 5_000
+"""ADBC sets none; without it a read fails while another connection opens or closes the write-ahead log."""
+ROWS_MAX = 16_384
+"""Keys and headers, of 20 KiB a row at most, are not looked at before they are read."""
+ASSUMED_ROW_BYTES = 1_024
+"""The size of a row before any was read."""
+ROW_OVERHEAD_BYTES = 40
+"""What index, time, checksum and the offsets of the others take, at most."""
+MEMORY_BYTES_MAX = 128 * 1024 * 1024
+"""What one statement may bring into memory of data; rows too large for their share come back empty, and are asked for
+again, fewer at once."""
+
+
+class PagesError(Exception):
+    """The file could not be read; the text says why."""
+
+
+class StreamGone(PagesError):
+    """The stream is not in the database any more."""
+
+
+class PagesDamaged(PagesError):
+    """A message is missing between two others."""
+
+
+@dataclass(frozen=True)
+class ArrowPage:
+    """Rows that follow each other without a gap, and the stream as it was a moment after they were read.
+
+    start: index of the first row; where there are none, where reading goes on. first_index, next_index: the stream's.
+    created_us: of the stream. batch: columns `index`, `time_us`, then `checksum` where asked for, `key` and `beside`
+    where asked for and any row has one, `data` where asked for.
+    """
+
+    created_us: int
+    first_index: int
+    next_index: int
+    start: int
+    batch: pa.RecordBatch
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.num_rows)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What to read beside index and time."""
+
+    data: bool = True
+    beside: bool = True
+    checksum: bool = False
+
+
+class ArrowPages:
+    """One connection to the file, which cannot write. A context manager, for one thread.
+
+    path: of the database file. Raises PagesError where it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        import adbc_driver_sqlite.dbapi as driver
+
+        self._error: type[Exception] = driver.Error
+        self._row_bytes: dict[int, int] = {}
+        try:
+            # Without autocommit the first read would begin a transaction, and see no later commit for ever.
+            self._connection = driver.connect(f"file:{quote(path)}?mode=ro", autocommit=True)
+            self._fetch(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            self._fetch("SELECT count(*) FROM streams")
+        except driver.Error as error:
+            raise PagesError(f"{path} cannot be read: {error}") from error
+
+    def __enter__(self) -> ArrowPages:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        with contextlib.suppress(self._error):
+            self._connection.close()
+
+    def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
+        """Rows from `start` up to, not including, `end`: as many as fit into `bytes_max`, at least one if there is one.
+
+        Raises StreamGone, PagesDamaged, PagesError.
+        """
+        try:
+            return self._read(stream_id, start, end, bytes_max, columns)
+        except self._error as error:
+            raise PagesError(f"the database cannot be read: {error}") from error
+
+    def _read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
+        row_bytes = self._row_bytes.get(stream_id, ASSUMED_ROW_BYTES)
+        rows = max(1, min(ROWS_MAX, end - start, bytes_max // row_bytes))
+        batch = self._rows(stream_id, start, min(end, start + rows), columns)
+        while batch is None:
+            rows = max(1, rows // 16)
+            batch = self._rows(stream_id, start, min(end, start + rows), columns)
+        batch = _fitting(batch, bytes_max)
+        if batch.num_rows:
+            # Half of what it was at least, so that one small page does not make the next one far too large.
+            seen_bytes = _size(batch) // batch.num_rows
+            self._row_bytes[stream_id] = max(seen_bytes, ROW_OVERHEAD_BYTES, min(row_bytes, bytes_max // rows) // 2)
+        bounds = self._bounds(stream_id)
+        return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
+
+    def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
+        """The rows of that range; None where one of them is larger than its share of the memory."""
+        names = ['idx AS "index"', "time_us"]
+        if columns.checksum:
+            names.append("checksum")
+        if columns.beside:
+            names += ["key", "headers AS beside"]
+        if columns.data:
+            share_bytes = MEMORY_BYTES_MAX // (end - start)
+            is_small = end - start > 1
+            names.append(f"CASE WHEN length(data) <= {share_bytes} THEN data END AS data" if is_small else "data")
+        condition = f"stream_id = {int(stream_id)} AND idx >= {int(start)} AND idx < {int(end)}"
+        statement = f"SELECT {', '.join(names)} FROM messages WHERE {condition} ORDER BY idx"
+        batch = self._fetch(statement, end - start)
+        if columns.data and end - start > 1 and batch.column("data").null_count:
+            return None
+        return _typed(batch)
+
+    def _bounds(self, stream_id: int) -> tuple[int, int, int]:
+        """Creation time, first and next index, as they are now. Raises StreamGone."""
+        found = self._fetch(f"SELECT created_us, first_index, next_index FROM streams WHERE id = {int(stream_id)}")
+        if not found.num_rows:
+            raise StreamGone(f"there is no stream {stream_id}; it has been deleted")
+        created_us, first_index, next_index = (column[0].as_py() for column in found.columns)
+        return created_us, first_index, next_index
+
+    def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
+        """All rows of a statement in one batch: the driver guesses a column's type from its first batch alone."""
+        with self._connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
+            cursor.execute(statement)
+            with cursor.fetch_record_batch() as reader:
+                batches = [batch for batch in reader if batch.num_rows]
+                if len(batches) > 1:
+                    raise PagesError("the driver gave more than one batch; report this mistake")
+                return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+INTEGERS = ("index", "time_us", "checksum")
+
+
+def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Every column in its own type, whatever the driver guessed, and without those that have nothing.
+
+    Raises PagesDamaged.
+    """
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        wanted = pa.int64() if name in INTEGERS else pa.binary()
+        if column.type == wanted:
+            columns[name] = column
+        elif column.null_count == len(column):
+            columns[name] = pa.nulls(len(column), wanted)
+        else:
+            raise PagesDamaged(f"a message has {column.type} in its column {name}; run `stream-node verify`")
+        if columns[name].null_count and name not in ("key", "beside"):
+            raise PagesDamaged(f"a message has nothing in its column {name}; run `stream-node verify`")
+    for name in ("key", "beside"):
+        if name in columns and columns[name].null_count == len(batch):
+            del columns[name]
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
+    """The first rows of a batch that fit, and one at least."""
+    if _size(batch) <= bytes_max or batch.num_rows <= 1:
+        return batch
+    fitting = bisect_right(range(1, batch.num_rows + 1), bytes_max, key=lambda rows: _size(batch.slice(0, rows)))
+    return batch.slice(0, max(1, fitting))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """What the rows take, in bytes."""
+    return int(batch.nbytes) + ROW_OVERHEAD_BYTES * int(batch.num_rows)
+
+
+def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
+    """The index of the first row, or where reading goes on. Raises PagesDamaged where a message is missing.
+
+    The bounds were read after the rows, so a message that is missing at the front and not before `first_index` by then
+    has not been deleted in good order.
+    """
+    _, first_index, next_index = bounds
+    if not batch.num_rows:
+        missing_to = min(end, start + rows, next_index)
+        if max(start, first_index) < missing_to:
+            raise PagesDamaged(f"messages {max(start, first_index)} to {missing_to - 1} are missing")
+        return max(start, min(first_index, start + rows))
+    first, last = batch.column("index")[0].as_py(), batch.column("index")[-1].as_py()
+    if last - first + 1 != batch.num_rows or first > max(start, first_index):
+        raise PagesDamaged(f"messages are missing between {max(start, min(first, first_index))} and {last}")
+    return int(first)
+
+
+def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
+    """A batch as an Arrow IPC stream: schema, the batch, the end mark."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()

@@ -1,0 +1,110 @@
+"""Bulk reads of one stream, on behalf of its worker: one page at a time, and none to a peer that takes none.
+
+The pages are read by another process (`storage.arrow_thread`), so that they hold up neither pushes nor pulls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import structlog
+
+from ockam.message import Message
+from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Worker
+from storage.arrow_thread import ArrowRead, ArrowUnavailable
+from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
+from stream_service.workers.needs import StreamServices
+from stream_service.workers.pulls import (
+    BACKLOG_BYTES_MAX,
+    BACKLOG_RETRY_S,
+    StreamEnd,
+    payload_bytes_max,
+)
+
+READS_WAITING_MAX = 1_000
+"""Bulk reads of one stream that may wait; a reader has a few at a time."""
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Of one page, whatever was asked for: it is in memory several times on its way."""
+PAGE_OVERHEAD_BYTES = 8 * 1024
+"""Envelope, bounds, and the schema of the Arrow stream; about 2 KiB."""
+
+logger = structlog.get_logger(__name__)
+
+
+class BulkReads:
+    """Answers `node/stream_bulk/1`, each peer's in order. Invariant: at most one read is under way."""
+
+    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices) -> None:
+        self._worker = worker
+        self._end = end
+        self._storage = services.storage
+        self._counters = services.counters
+        self._waiting: deque[tuple[Message, BulkRead]] = deque()
+        self._reading = False
+        self._resting = False
+
+    def receive(self, message: Message) -> None:
+        """Serve a request. Raises ProtocolError."""
+        request = BULK.decode_request(message.payload)
+        if request.end <= request.start or request.end > self._end.next_index:
+            raise ProtocolError(
+                f"a range from {request.start} to {request.end}; this stream ends at {self._end.next_index}"
+            )
+        if len(self._waiting) >= READS_WAITING_MAX:
+            raise ProtocolError(f"{READS_WAITING_MAX} bulk reads of this stream wait already")
+        self._waiting.append((message, request))
+        self._next()
+
+    def _next(self) -> None:
+        """Begin the oldest read of a peer that has taken what it was sent, unless one is under way."""
+        if self._reading or self._resting or not self._waiting:
+            return
+        behind = (message.origin.backlog_bytes() > BACKLOG_BYTES_MAX for message, _ in self._waiting)
+        position = next((position for position, is_behind in enumerate(behind) if not is_behind), None)
+        if position is None:
+            self._resting = True
+            self._worker.context.call_later(BACKLOG_RETRY_S, self._rested)
+            return
+        message, request = self._waiting[position]
+        del self._waiting[position]
+        self._reading = True
+        room_bytes = payload_bytes_max(message) - PAGE_OVERHEAD_BYTES
+        bytes_max = max(1, min(request.size_bytes, PAGE_BYTES_MAX, room_bytes))
+        read = self._worker.context.guard(lambda done: self._read(done, message, request))
+        self._storage.submit_bulk(
+            ArrowRead(
+                self._end.stream_id,
+                request.start,
+                request.end,
+                bytes_max,
+                read,
+                data=request.data,
+                beside=request.beside,
+                checksum=request.checksum,
+            )
+        )
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._next()
+
+    def _read(self, done: ArrowRead, message: Message, request: BulkRead) -> None:
+        self._reading = False
+        self._worker.reply(message, self._payload(done, message, request))
+        self._next()
+
+    def _payload(self, done: ArrowRead, message: Message, request: BulkRead) -> bytes:
+        if done.answer is None:
+            reason = str(done.error)
+            if not isinstance(done.error, ArrowUnavailable):
+                self._counters.pulls_failed += 1
+                logger.error("bulk_read_failed", address=str(self._worker.context.address), reason=reason)
+            return error_payload(f"the stream cannot be read in bulk at index {request.start}: {reason}")
+        page = done.answer
+        bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
+        payload = page_payload(BulkPage(request.request_id, self._end.stream_id, *bounds, b""), page.body)
+        if len(payload) > payload_bytes_max(message):
+            reason = f"the message at index {page.start} needs {len(payload)} bytes, more than this framing carries"
+            return error_payload(f"{reason}; pull it")
+        return payload

@@ -1,0 +1,93 @@
+"""Goal: a wrong option fails where it is given, and says what was meant. Method: options alone; no Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_export.errors import OptionError
+from spark_export.options import EARLIEST, LATEST, read_options, write_options
+
+READ = {"subscribe": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("endpont", "endpoint"),
+        ("kafka.bootstrap.servers", "endpoint"),
+        ("topic", "stream"),
+        ("max.offsets.per.trigger", "maxOffsetsPerTrigger"),
+        ("includeheader", "includeHeaders"),
+        ("fetchOffset.numRetries", "fetchRetries"),
+        ("startingOffsetsByTimestamp", "startingTimestamp"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(name: str, meant: str) -> None:
+    """Goal: a slip, or Kafka's own name, is answered with ours."""
+    with pytest.raises(OptionError, match=f"no option '{name}'; did you mean {meant}"):
+        read_options(READ | {name: "1"})
+
+
+def test_an_option_like_nothing_lists_all() -> None:
+    """Goal: who guesses sees what there is."""
+    with pytest.raises(OptionError, match=r"there are: assign, .*verifyChecksums"):
+        read_options(READ | {"zzz": "1"})
+
+
+def test_case_does_not_matter() -> None:
+    """Goal: as everywhere in Spark. Method: Spark hands names on in lower case."""
+    assert read_options({"SUBSCRIBE": "a, b,a", "INCLUDEheaders": "TRUE"}).subscribe == ("a", "b")
+
+
+def test_defaults_are_those_of_kafkas_source() -> None:
+    """Goal: nobody is surprised. Method: what an empty set of options means."""
+    options = read_options(READ)
+    assert (options.starting, options.ending, options.fail_on_data_loss) == (None, LATEST, True)
+    assert (options.include_headers, options.max_offsets_per_trigger, options.min_partitions) == (False, None, None)
+
+
+def test_offsets_are_words_or_json() -> None:
+    """Goal: each way to say an offset."""
+    asked = READ | {"startingOffsets": '{"orders":{"0":23,"1":-2}}', "endingOffsets": "latest"}
+    assert read_options(asked).starting == {"orders": {0: 23, 1: EARLIEST}}
+    assert read_options(READ | {"startingOffsets": "Earliest"}).starting == EARLIEST
+
+
+def test_timestamps_are_milliseconds() -> None:
+    """Goal: Kafka's unit outside, the node's inside."""
+    assert read_options(READ | {"startingTimestamp": "1700000000123"}).starting_time_us == 1_700_000_000_123_000
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "exactly one of subscribe"),
+        (READ | {"assign": '{"orders":[0]}'}, "exactly one of subscribe"),
+        ({"assign": '{"orders":[-1]}'}, "-1 is below 0"),
+        ({"assign": "orders"}, "assign='orders'"),
+        ({"subscribePattern": "("}, "subscribePattern='\\('"),
+        (READ | {"startingOffsets": "soon"}, "startingOffsets='soon'"),
+        (READ | {"startingOffsets": '{"orders":{"0":-3}}'}, "-3 is below -2"),
+        (READ | {"startingOffsets": '{"orders":{"0":true}}'}, "True is not a whole number"),
+        (READ | {"startingOffsets": "earliest", "startingTimestamp": "1"}, "both say where to start"),
+        (READ | {"endingOffsets": '{"orders":{"0":1}}', "endingTimestamp": "1"}, "both say where to end"),
+        (READ | {"endingOffsets": "earliest"}, "cannot be earliest"),
+        (READ | {"endingOffsets": '{"orders":{"0":-2}}'}, "cannot be earliest"),
+        (READ | {"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        (READ | {"minPartitions": "many"}, "at least 1"),
+        (READ | {"failOnDataLoss": "maybe"}, "true or false"),
+        (READ | {"window": "1"}, "'window' has no meaning when reading"),
+        (READ | {"includeData": "false", "verifyChecksums": "true"}, "verifyChecksums needs the data"),
+    ],
+)
+def test_a_wrong_value_is_an_error(given: dict[str, str], problem: str) -> None:
+    """Goal: no bad option is taken for something else."""
+    with pytest.raises(OptionError, match=problem):
+        read_options(given)
+
+
+def test_an_option_for_reading_is_refused_when_writing() -> None:
+    """Goal: an option that would do nothing is an error too."""
+    with pytest.raises(OptionError, match="'subscribe' has no meaning when writing"):
+        write_options({"subscribe": "orders"})
