@@ -19,8 +19,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is checked, and how strictly.
 
     A proof of a kind whose level is off is not looked at. When proof levels are on, a block must have at least one
-    proof that one of them checked, unless `accept_unchecked_proofs`; otherwise a publisher would get past the check of
-    signatures with a proof of another kind.
+    proof that one of them checked, or with `accept_unchecked_proofs` one of a kind that is known; otherwise a publisher
+    would get past the check of signatures with a proof of another kind.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN

@@ -160,7 +160,8 @@ class ProofChecks:
                 claims += claim
             elif isinstance(proof.content, TssProof):
                 checked |= self._check_tss(SignedRoot(number, number, block.root, proof.content.signature))
-        if levels & PROOF_LEVELS and not checked & PROOF_LEVELS and not self._settings.accept_unchecked_proofs:
+        unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
+        if unchecked and not (self._settings.accept_unchecked_proofs and any(kinds)):
             names = ", ".join(kind.name for kind in kinds)
             reason = f"no level that is on checks its proofs ({names})"
             raise VerificationFailed(FailureKind.UNRECOGNIZED_PROOF_TYPE, Level.STRUCTURE, number, reason)

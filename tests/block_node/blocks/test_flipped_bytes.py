@@ -136,6 +136,17 @@ def uncovered_of_the_last_record_block(block: bytes) -> Iterator[int]:
     yield from range(footer_end - 50, footer_end)
 
 
+@EVERY_BLOCK
+def test_every_bit_of_what_a_proof_begins_with(shared_dir: Path, name: str, number: int) -> None:
+    """Goal: a proof cannot be turned into one of another kind. Method: every bit of the first bytes of each proof,
+    where its kind, its block and its lengths are."""
+    flips = Flips(shared_dir, name, number, known_roots=True)
+    _, start, _ = list(spans(flips.block))[-1]
+    signature = signature_span(flips.block)
+    bits = [(at, 1 << bit) for at in range(start, start + 14) if at not in signature for bit in range(8)]
+    assert [place for place in bits if flips.passes(*place)] == []
+
+
 @pytest.mark.slow
 def test_every_byte_of_a_whole_block(shared_dir: Path) -> None:
     """Goal: no place was missed by sampling. Method: every byte of the smallest block, one seeded bit each; every bit

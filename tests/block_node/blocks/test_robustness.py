@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import BlockResult, ChainState
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
 from block_node.blocks.generator import ChainGenerator
@@ -15,7 +16,7 @@ from block_node.blocks.hook import SignedRoot
 from block_node.blocks.items import Item, ItemKind, make_item, split_block
 from block_node.blocks.proofs import ProofKind
 from block_node.blocks.protobuf import bytes_field, number_field
-from block_node.blocks.settings import VerifierSettings
+from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import own_verifier, signing_keys
 
@@ -102,7 +103,7 @@ def kind_of_failure(items: list[Item]) -> FailureKind | None:
 
 def test_a_proof_of_a_later_kind_stands_for_nothing() -> None:
     """Goal: a kind of proof that is not known does no harm beside one that is checked, and does not replace it. Method:
-    beside the good one, alone, and alone where no proof level is on."""
+    beside the good one, alone, also where unchecked proofs are accepted, and alone where no proof level is on."""
     block = good_block()
     later = make_item(ItemKind.PROOF, bytes_field(5, b"later"))
     result = own_verifier().verify([*block, later])
@@ -110,6 +111,10 @@ def test_a_proof_of_a_later_kind_stands_for_nothing() -> None:
     with pytest.raises(VerificationFailed) as failure:
         own_verifier().verify([*block[:-1], later])
     assert failure.value.kind is FailureKind.UNRECOGNIZED_PROOF_TYPE
+    books = AddressBooks.always(signing_keys().address_book)
+    lenient = VerifierSettings(levels=ALL_BUT_TSS, accept_unchecked_proofs=True)
+    with pytest.raises(VerificationFailed, match="UNRECOGNIZED"):
+        Verifier(lenient, address_books=books).verify([*block[:-1], later])
     assert Verifier().verify([*block[:-1], later]).proofs == (ProofKind.UNRECOGNIZED,)
 
 
