@@ -9,6 +9,7 @@ async with connect("127.0.0.1:4000") as client:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -124,11 +125,8 @@ class AsyncShell:
             return
         done = anyio.Event()
         waiting.when_done(done.set)
-        if timeout_s is None:
-            await done.wait()
-            return
         try:
-            with anyio.move_on_after(timeout_s):
+            with anyio.move_on_after(math.inf if timeout_s is None else timeout_s):
                 await done.wait()
         finally:
             waiting.forget(done.set)
@@ -169,6 +167,9 @@ class AsyncShell:
         except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
             await anyio.aclose_forcefully(stream)
             raise NodeUnreachable(f"{self._address} ends connections at once") from error
+        except BaseException:
+            await anyio.aclose_forcefully(stream)
+            raise
         return Dialled(stream, LEGACY)
 
     async def _keep_connected(self, dialled: Dialled, reconnect: Reconnect | None) -> None:

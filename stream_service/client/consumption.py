@@ -263,26 +263,29 @@ class Consumption:
     async def _turn_page(self, part: Part, stop_at_end: bool) -> bool:
         """Take the page that has come, and ask for the one behind it; whether it has messages."""
         page = part.reader.take()
-        part.ended = page.at_end
         self._check(part, page)
-        if not (stop_at_end and part.ended):
-            part.reader.ask()
-            await self._session.shell.give_way()
+        part.ended = page.at_end
+        # Kept before anything can be cancelled or raise: the reader has moved on, so nobody asks for it again.
         part.messages, part.at = page.messages, 0
         if page.messages:
             self.current = part
+            self._tell_holes(part)
+        if not (stop_at_end and part.ended):
+            part.reader.ask()
+            await self._session.shell.give_way()
         return bool(page.messages)
 
     def _check(self, part: Part, page: Page) -> None:
-        """Holes in front of and inside the page; and whether the stream is the one that the position is of."""
+        """Whether the stream is the one that the position is of."""
         if page.next_index is not None and page.next_index < part.next_index:
             raise PositionBeyondEnd(
                 f"the position of {self._stream_name!r}, partition {part.partition} is {part.next_index}, and the "
                 f"stream ends at {page.next_index}: it was made again; set the position to go on"
             )
-        if not page.messages:
-            return
-        for first_missing, next_there in find_holes(page.messages, part.handed_index or None):
+
+    def _tell_holes(self, part: Part) -> None:
+        """Holes in front of and inside the page at hand, of which nothing has been handed out."""
+        for first_missing, next_there in find_holes(part.messages, part.handed_index or None):
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:
                 self._options.on_hole(part.partition, first_missing, next_there)

@@ -92,12 +92,15 @@ class Follower:
             await self._wait_page()
             page = self._reader.take()
             self._ended = self._stop_at_end and page.at_end
+            if page.messages:
+                # Kept before anything can be cancelled or raise: the reader has moved on, so nobody asks for it again.
+                self._rest, self._at = page.messages, 0
+                expected, self._next_index = self._next_index, page.messages[-1].index + 1
+                self._tell_holes(page.messages, expected)
             if not self._ended:
                 self._reader.ask()
                 await self._session.shell.give_way()
             if page.messages:
-                self._count_holes(page.messages)
-                self._rest, self._at = page.messages, 0
                 return True
         return False
 
@@ -109,12 +112,11 @@ class Follower:
         elif await self._merge.next_ready(timeout_s + LONG_POLL_S) is None:
             raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
 
-    def _count_holes(self, messages: Sequence[RichMessage]) -> None:
-        for first_missing, next_there in find_holes(messages, self._next_index):
+    def _tell_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
+        for first_missing, next_there in find_holes(messages, expected):
             self._holes += next_there - first_missing
             if self._on_hole is not None:
                 self._on_hole(self._reader.port.partition, first_missing, next_there)
-        self._next_index = messages[-1].index + 1
 
 
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:

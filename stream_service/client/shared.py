@@ -63,6 +63,7 @@ class SharedConsumer(BaseConsumer):
         self._by_partition = {stream.partition: stream.port for stream in partitions}
         self._membership = membership
         self._fences: dict[int, int] = {}
+        self._lost: set[int] = set()
         self._joined = False
 
     async def __aenter__(self) -> Self:
@@ -106,16 +107,17 @@ class SharedConsumer(BaseConsumer):
         """Give back what is asked back, begin what has been got. Raises LeaseLost for what is gone."""
         self._consumption.woken = False
         held, asked_back = self._membership.check()
-        lost = self._drop_lost()
+        self._drop_lost()
         returned = asked_back & self._fences.keys()
         if returned:
             await self._consumption.save(returned)
-            lost |= self._drop_lost()
+            self._drop_lost()
             for partition in returned & self._fences.keys():
                 self._drop(partition)
         for partition in asked_back:
             self._membership.give_back(partition)
         await self._begin(sorted(held - asked_back - self._fences.keys()))
+        lost, self._lost = self._lost, set()
         if lost:
             raise LeaseLost(self._stream_name, lost)
 
@@ -129,13 +131,13 @@ class SharedConsumer(BaseConsumer):
             self._joined = True
             self._membership.join(self._stream_name, len(self._by_partition), self._consumption.wake)
 
-    def _drop_lost(self) -> set[int]:
-        """Read no more of what is no longer held under the fence that it was begun with."""
+    def _drop_lost(self) -> None:
+        """Read no more of what is no longer held under the fence that it was begun with, and note that it is lost."""
         find_fence = self._membership.find_fence
         lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
         for partition in lost:
             self._drop(partition)
-        return lost
+        self._lost |= lost
 
     async def _begin(self, partitions: Sequence[int]) -> None:
         """Read these too, each from where the one who had it before saved."""
