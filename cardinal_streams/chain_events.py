@@ -33,13 +33,14 @@ class Revert(msgspec.Struct, frozen=True):
     """The chain ends at this block now, on the word of a Reorg message.
 
     `weight` is 0 if it is not known. `removed` are the blocks above it, ascending, as far as they are still held: the
-    application has to be able to return to `hash` by itself.
+    application has to be able to return to `hash` by itself. `removed_weight` is that of the heaviest of them.
     """
 
     hash: bytes
     number: int
     weight: int
     removed: tuple[CompleteBatch, ...]
+    removed_weight: int = 0
 
 
 class NeedsReorg(msgspec.Struct, frozen=True):

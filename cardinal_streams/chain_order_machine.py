@@ -35,7 +35,7 @@ The tree is this package's own: see `fork_tree`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from cardinal_streams.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Revert, Start
@@ -87,6 +87,7 @@ class ChainOrder:
         self._has_start = start is not None
         # While a reorg goes on: the blocks that were told in its name.
         self._told: RecentMap[bytes, None] | None = None
+        self._abandoned: RecentMap[bytes, None] = RecentMap(limits.remembered_max)
         if start is not None:
             self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
 
@@ -132,7 +133,7 @@ class ChainOrder:
         self._reverts += 1
         state.removed += len(removed)
         weight = 0 if state.chain.head is None else state.chain.head.weight
-        events.append(Revert(hash_, number, weight, removed))
+        events.append(Revert(hash_, number, weight, removed, state.reverted_weight))
         state.keep_limits(events)
         return events
 
@@ -145,6 +146,29 @@ class ChainOrder:
             tree = self._state.tree
             self._state.weigh([[head, *tree.best_path(child)] for child in tree.children(head.hash)], events)
         return events
+
+    def resume_reorg(self, removed_weight: int) -> None:
+        """Takes the blocks of a reorg for which the application went back before this machine began."""
+        self._told = RecentMap(self._state.limits.remembered_max)
+        self._state.reverted_weight = removed_weight
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether what the last revert removed is not connected to the ancestor, which lay below all that was held."""
+        return self._state.is_cut_off
+
+    def abandon_reorg(self) -> list[ChainEvent]:
+        """The reorg is given up: blocks are weighed again, and what it removed returns if that is the heaviest; if it
+        `is_cut_off`, once the blocks between have come again."""
+        if self._told is not None:
+            self._abandoned, self._told = self._told, None
+        events: list[ChainEvent] = []
+        self._state.weigh(self._branches_off(self._state.chain), events)
+        return events
+
+    def was_abandoned(self, hash_: bytes) -> bool:
+        """Whether this block was told in the name of the last reorg that was given up."""
+        return hash_ in self._abandoned
 
     def held(self) -> Iterator[CompleteBatch]:
         """The blocks that another machine would need to be where this one is."""
@@ -242,13 +266,17 @@ class ChainOrder:
         lowest.is_applied = self._has_start
         bases = [lowest, *self._join_below(lowest)]
         state.sink(events)
-        branches: list[list[Node]] = []
         for base in bases:
             if base.number is not None:
                 state.drop_unordered(state.tree.children(base.hash), base.number, events)
-            off_chain = [node for node in state.tree.children(base.hash) if node.hash in state.waiting]
-            branches.extend([base, *state.tree.best_path(node)] for node in off_chain)
-        state.weigh(branches, events)
+        if self._told is None:
+            state.weigh(self._branches_off(bases), events)
+
+    def _branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
+        """The waiting branches that fork off these blocks of the chain, each from its base on."""
+        tree, waiting = self._state.tree, self._state.waiting
+        off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
+        return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def _join_below(self, lowest: Node) -> Iterator[Node]:
         """Lengthens the chain downwards by blocks that wait there, and by the last one's parent, known by hash."""

@@ -40,6 +40,8 @@ class ChainState:
         self.updates = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
+        # Whether the last revert went below everything that was held, so that what it removed is not connected to it.
+        self.is_cut_off = False
 
     def begin_at(self, node: Node) -> None:
         """The first node of all."""
@@ -165,6 +167,7 @@ class ChainState:
         Returns what was cut off, which waits from now on. Fates other than BANNED are forgotten.
         """
         node = self.tree.find(hash_)
+        self.is_cut_off = node is None or hash_ not in self.chain
         if node is not None and hash_ in self.chain:
             cut = self.chain.cut_above(node)
         else:

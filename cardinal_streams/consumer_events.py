@@ -32,6 +32,11 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
     hash: bytes
 
 
+class ReadAgain(msgspec.Struct, frozen=True):
+    """A reorg was abandoned, and the blocks that it removed are not held any more: read the normal feed again, from
+    the earliest that is kept."""
+
+
 class ReorgRefused(msgspec.Struct, frozen=True):
     """A message of the Reorg protocol, or a whole reorg, was dropped."""
 
@@ -40,7 +45,7 @@ class ReorgRefused(msgspec.Struct, frozen=True):
 
 
 ConsumerEvent: TypeAlias = (
-    ChainEvent | Refused | Evicted | BadMessage | OpenReorgChannel | CloseReorgChannel | ReorgRefused
+    ChainEvent | Refused | Evicted | BadMessage | OpenReorgChannel | CloseReorgChannel | ReadAgain | ReorgRefused
 )
 
 
@@ -62,10 +67,15 @@ class FinishedReorg(msgspec.Struct, frozen=True):
 
 
 class OpenReorg(msgspec.Struct, frozen=True):
-    """A reorg that was announced, and perhaps begun, and is not finished."""
+    """A reorg that was announced, and perhaps begun, and is not finished. `offset` is where its channel is to be read
+    from: beyond what was abandoned, if anything was. `is_begun`: the application has gone back to the ancestor, and
+    had blocks of weights up to `removed_weight` above it."""
 
     hash: bytes
     number: int
+    offset: int = 0
+    is_begun: bool = False
+    removed_weight: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +102,16 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     reorgs_finished: int
     reorgs_repeated: int
     reorgs_refused: int
+    reorgs_abandoned: int
     held: int
+    unfinished: int
+    open_reorgs: int
+
+
+class UnorderedStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """As `ConsumerStatistics`, of a consumer without a chain."""
+
+    reassembly: ReassemblyStatistics
+    bad_messages: int
     unfinished: int
     open_reorgs: int

@@ -22,7 +22,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cardinal_streams.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, Revert, Start
 from cardinal_streams.chain_order_machine import ChainOrder
-from cardinal_streams.consumer_events import BadMessage, Checkpoint, ConsumerEvent, ConsumerStatistics, Feeds
+from cardinal_streams.consumer_events import (
+    BadMessage,
+    Checkpoint,
+    ConsumerEvent,
+    ConsumerStatistics,
+    Feeds,
+    OpenReorg,
+    ReadAgain,
+)
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.message_types import Reorg, ReorgComplete
@@ -33,7 +41,15 @@ from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.reassembly_events import Completed
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.recent import RecentMap
-from cardinal_streams.reorg_machine import ReorgBlock, ReorgOver, ReorgProtocol, ReorgStep, RevertTo
+from cardinal_streams.reorg_machine import (
+    ReorgBlock,
+    ReorgGivenUp,
+    ReorgOver,
+    ReorgProtocol,
+    ReorgStep,
+    Resume,
+    RevertTo,
+)
 
 NEW = Checkpoint(start=None)
 
@@ -58,6 +74,7 @@ class Consumer:
         self._message_limits = limits.message
         self._before = checkpoint
         self._start = checkpoint.start
+        self._tracked = tracked
         self._normal = Reassembler(tracked, limits.reassembly)
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
@@ -69,6 +86,9 @@ class Consumer:
         for source in checkpoint.history:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
+        # The reverts that the application has not finished, and the last one that it has, unless that is settled.
+        self._reverts: dict[int, OpenReorg] = {}
+        self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
 
     @property
     def feeds(self) -> Feeds:
@@ -124,6 +144,13 @@ class Consumer:
         self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
         return out
 
+    def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
+        """Gives up the reorg to this ancestor, whose producer will not go on: back to the normal feed and to the
+        heaviest chain. Its channel stays open for another attempt. Nothing follows if it is not going on."""
+        out: list[ConsumerEvent] = []
+        self._follow(self._reorgs.abandon(ancestor), out)
+        return out
+
     def done(self, event: ChainUpdate | Revert) -> None:
         """The application has finished this update and all before it."""
         if not any(other is event for other in self._unfinished):
@@ -131,11 +158,14 @@ class Consumer:
         finished = None
         while finished is not event:
             finished = self._unfinished.popleft()
+            if isinstance(finished, Revert):
+                self._reverted = self._reverts.pop(id(finished))
         if isinstance(event, Revert):
             self._start = Start(event.hash, event.number, event.weight)
         else:
             last = event.added[-1]
             self._start = Start(last.hash, last.number, last.weight)
+            self._settle(last.hash)
 
     def checkpoint(self) -> Checkpoint:
         """What to save now. It goes over all that is held, so it costs more than a delivery."""
@@ -147,7 +177,11 @@ class Consumer:
         seen = self._normal.high_water()
         unseen = {source: offset for source, offset in before.items() if source not in seen}
         position = {source: offset + 1 for source, offset in seen.items()} | unseen | needed
-        open_reorgs = self._reorgs.known()
+        reverted = self._reverted
+        open_reorgs = tuple(
+            reverted if reverted is not None and reverted.hash == reorg.hash else reorg
+            for reorg in self._reorgs.known()
+        )
         # The channel of an open reorg is read from its beginning again, so none of it is history yet.
         to_come = {reorg.hash for reorg in open_reorgs}
         channels = dict(self._channel_sources.items())
@@ -175,6 +209,7 @@ class Consumer:
             reorgs_finished=self._reorgs.finished_count,
             reorgs_repeated=self._reorgs.repeated_count,
             reorgs_refused=self._reorgs.refused_count,
+            reorgs_abandoned=self._reorgs.abandoned_count,
             held=len(self._held),
             unfinished=len(self._unfinished),
             open_reorgs=len(self._reorgs.known()),
@@ -207,17 +242,50 @@ class Consumer:
         """Does to the chain what the Reorg protocol says, and passes on what the shell has to know."""
         for step in steps:
             if isinstance(step, RevertTo):
-                self._publish(self._chain.revert(step.hash, step.number), out)
+                events = self._chain.revert(step.hash, step.number)
+                self._note_revert(step, events)
+                self._publish(events, out)
+            elif isinstance(step, Resume):
+                self._chain.resume_reorg(step.removed_weight)
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
-            elif isinstance(step, ReorgOver):
-                self._publish(self._chain.end_reorg(), out)
+            elif isinstance(step, ReorgOver | ReorgGivenUp):
+                if isinstance(step, ReorgOver):
+                    if self._reverted is not None and self._reverted.hash == step.hash:
+                        self._reverted = None
+                    self._publish(self._chain.end_reorg(), out)
+                else:
+                    self._give_up(out)
                 held = tuple(self._held)
                 self._held.clear()
                 for batch in held:
                     self._publish(self._chain.receive(batch), out)
             else:
                 out.append(step)
+
+    def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
+        """Remembers what is to be saved once the application has gone back."""
+        for event in events:
+            if isinstance(event, Revert):
+                reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
+                self._reverts[id(event)] = reorg
+
+    def _give_up(self, out: list[ConsumerEvent]) -> None:
+        """Back to the heaviest chain, of which blocks may have to be read again."""
+        if self._chain.is_cut_off:
+            self._normal = Reassembler(self._tracked, self.limits.reassembly)
+            self._before = NEW
+            self._set_floor()
+            out.append(ReadAgain())
+        self._publish(self._chain.abandon_reorg(), out)
+
+    def _settle(self, hash_: bytes) -> None:
+        """A reorg that was given up is to be read again after a restart as long as the application's last block is one
+        of it: what lies below that block is nowhere else."""
+        reverted, active = self._reverted, self._reorgs.active
+        is_active = reverted is not None and active is not None and active.hash == reverted.hash
+        if not is_active and not self._chain.was_abandoned(hash_):
+            self._reverted = None
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
         """Passes on what the chain says; a longer chain raises the floor, and may reach an announced ancestor."""

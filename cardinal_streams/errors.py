@@ -76,8 +76,20 @@ class PrefixError(CardinalError):
     """A prefix pattern is no regular expression, matches nothing at all, or overlaps with another one."""
 
 
+class ApplicationError(CardinalError):
+    """The description of an application cannot be right."""
+
+
 class ResumptionError(CardinalError):
     """A text is not a resumption token."""
+
+
+class SimulationError(CardinalError):
+    """What is to be simulated cannot be."""
+
+
+class CheckpointError(CardinalError):
+    """A text is not a saved checkpoint of a consumer."""
 
 
 class PayloadTextError(CardinalError):

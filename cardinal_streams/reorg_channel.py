@@ -5,7 +5,8 @@ heavier than the heaviest removed block, a ReorgComplete message. The Reorg mess
 announcement that a channel exists, to the default topic. Blocks go to the channel whole, whatever their prefixes,
 and whether or not they were sent before.
 
-The specification leaves open what the hash and number of ReorgComplete are; here they are the last block's.
+The specification leaves open what the hash and number of ReorgComplete are; here they are the last block's. Those of
+the ancestor say that the producer gives the reorg up: consumers go back to the heaviest chain that they know.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class ChannelState(enum.Enum):
     NEW = "new"
     OPEN = "open"
     COMPLETE = "complete"
+    ABANDONED = "abandoned"
 
 
 class ReorgChannel:
@@ -105,6 +107,18 @@ class ReorgChannel:
             raise ReorgOrder(f"the new chain weighs {self._weight}, the removed one {self.removed_weight}")
         self.state = ChannelState.COMPLETE
         return [encode(ReorgComplete(self._tip, self._tip_number))]
+
+    def abandon(self) -> list[Record]:
+        """Gives the reorg up: the ReorgComplete message that names the ancestor, or none if nothing was begun.
+
+        Another attempt is a new `ReorgChannel` to the same ancestor.
+        """
+        if self.state is ChannelState.NEW:
+            self.state = ChannelState.ABANDONED
+            return []
+        self._expect(ChannelState.OPEN, "abandoned")
+        self.state = ChannelState.ABANDONED
+        return [encode(ReorgComplete(self.ancestor, self.number))]
 
     def _expect(self, state: ChannelState, step: str) -> None:
         if self.state is not state:

@@ -10,6 +10,9 @@ and what the chain has to do. It does not hold the chain.
     SKIPPING     ignored                   dropped                          LISTENING
     ACTIVE       ignored                   to the chain                     over, and closed
 
+A reorg is abandoned (`ABANDON`) by a ReorgComplete that names the ancestor, or by the application: then ACTIVE,
+EXAMINING and SKIPPING become LISTENING, the chain is weighed anew, and the reorg may be tried again on its channel.
+
 A channel is ANNOUNCED, and not read, until the chain has come as far as the common ancestor. Redundant producers write
 to one channel, so a Reorg within a section repeats its first message, and what follows the first ReorgComplete repeats
 the section. A second reorg to the same ancestor is told from a repetition by its first block: that of another reorg
@@ -55,13 +58,21 @@ class ChannelInput(enum.Enum):
     BEGIN = "Reorg"
     BLOCK = "a block"
     END = "ReorgComplete"
+    ABANDON = "given up"
 
 
 class RevertTo(msgspec.Struct, frozen=True):
-    """The chain has to go back to this block; then blocks come."""
+    """The chain has to go back to this block; then blocks come. `offset` is where they begin on the channel."""
 
     hash: bytes
     number: int
+    offset: int
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Blocks come for which the application has gone back before."""
+
+    removed_weight: int
 
 
 class ReorgBlock(msgspec.Struct, frozen=True):
@@ -76,19 +87,27 @@ class ReorgOver(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-ReorgStep: TypeAlias = (
-    RevertTo | ReorgBlock | ReorgOver | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
-)
+class ReorgGivenUp(msgspec.Struct, frozen=True):
+    """Back to the normal feed, and to the heaviest chain."""
+
+    hash: bytes
+
+
+ChainStep: TypeAlias = RevertTo | Resume | ReorgBlock | ReorgOver | ReorgGivenUp
+ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
 
 
 class Channel:
-    """One channel. Each section of it is put together by a reassembler of its own."""
+    """One channel. Each section of it is put together by a reassembler of its own; `offset` is where the section
+    begins, or the next one may; everything below `next_offset` was read."""
 
-    __slots__ = ("examined", "first_block", "hash", "number", "reassembler", "state")
+    __slots__ = ("begun", "examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
 
-    def __init__(self, hash_: bytes, number: int) -> None:
-        self.hash = hash_
-        self.number = number
+    def __init__(self, reorg: OpenReorg) -> None:
+        self.hash = reorg.hash
+        self.number = reorg.number
+        self.offset = self.next_offset = reorg.offset
+        self.begun = Resume(reorg.removed_weight) if reorg.is_begun else None
         self.state = ChannelState.ANNOUNCED
         self.reassembler: Reassembler | None = None
         self.first_block: bytes | None = None
@@ -110,10 +129,10 @@ class ReorgProtocol:
         finished_reorgs: Iterable[FinishedReorg] = (),
     ) -> None:
         self.active: Channel | None = None
-        self.finished_count = self.repeated_count = self.refused_count = 0
+        self.finished_count = self.repeated_count = self.refused_count = self.abandoned_count = 0
         self._tracked = tracked
         self._limits = limits
-        self._channels = {reorg.hash: Channel(reorg.hash, reorg.number) for reorg in open_reorgs}
+        self._channels = {reorg.hash: Channel(reorg) for reorg in open_reorgs}
         self._finished: RecentMap[FinishedReorg, None] = RecentMap(limits.reorgs_max)
         for finished in finished_reorgs:
             self._finished.put(finished, None)
@@ -126,14 +145,14 @@ class ReorgProtocol:
         if len(self._channels) >= self._limits.announced_max and not self._give_one_up(steps):
             self.refuse(message.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
             return steps
-        self._channels[message.hash] = Channel(message.hash, message.number)
+        self._channels[message.hash] = Channel(OpenReorg(message.hash, message.number))
         return steps
 
     def open_channels(self, can_revert: Callable[[bytes, int], bool]) -> list[ReorgStep]:
         """Opens the announced channels whose ancestor the chain has reached."""
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
-            if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
+            if channel.state is ChannelState.ANNOUNCED and (channel.begun or can_revert(channel.hash, channel.number)):
                 channel.state = ChannelState.LISTENING
                 steps.append(OpenReorgChannel(channel.hash, channel.number))
         return steps
@@ -149,8 +168,10 @@ class ReorgProtocol:
             return steps
         if self.active not in (None, channel):
             raise RuntimeError(f"the channel of {ancestor.hex()} was read while another reorg is going on")
+        channel.next_offset = max(channel.next_offset, offset + 1)
         if isinstance(message, ReorgComplete):
-            self._step(channel, ChannelInput.END, None, steps)
+            given = ChannelInput.ABANDON if message.hash == ancestor else ChannelInput.END
+            self._step(channel, given, None, steps)
         elif isinstance(message, Reorg):
             if message.hash == ancestor:
                 self._step(channel, ChannelInput.BEGIN, None, steps)
@@ -164,6 +185,14 @@ class ReorgProtocol:
                     steps.append(event)
         return steps
 
+    def abandon(self, ancestor: bytes) -> list[ReorgStep]:
+        """The application gives up the reorg to this ancestor; nothing follows if it is not going on."""
+        steps: list[ReorgStep] = []
+        channel = self._channels.get(ancestor)
+        if channel is not None and channel.state is not ChannelState.ANNOUNCED:
+            self._step(channel, ChannelInput.ABANDON, None, steps)
+        return steps
+
     def refuse(self, hash_: bytes, why: str, steps: list[ReorgStep]) -> None:
         self.refused_count += 1
         steps.append(ReorgRefused(hash_, why))
@@ -175,7 +204,7 @@ class ReorgProtocol:
         return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:
-        return tuple(OpenReorg(channel.hash, channel.number) for channel in self._channels.values())
+        return tuple(OpenReorg(channel.hash, channel.number, channel.offset) for channel in self._channels.values())
 
     def finished(self) -> tuple[FinishedReorg, ...]:
         return tuple(finished for finished, _ in self._finished.items())
@@ -197,7 +226,7 @@ class ReorgProtocol:
         channel.reassembler = Reassembler(self._tracked, self._limits.reassembly)
         channel.first_block = None
         channel.examined = []
-        if self._had_reorg(channel.hash):
+        if self._had_reorg(channel.hash) and channel.begun is None:
             channel.state = ChannelState.EXAMINING
         else:
             self._activate(channel, steps)
@@ -205,7 +234,8 @@ class ReorgProtocol:
     def _activate(self, channel: Channel, steps: list[ReorgStep]) -> None:
         channel.state = ChannelState.ACTIVE
         self.active = channel
-        steps.append(RevertTo(channel.hash, channel.number))
+        steps.append(channel.begun or RevertTo(channel.hash, channel.number, channel.offset))
+        channel.begun = None
 
     def _examine(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         assert batch is not None
@@ -243,8 +273,18 @@ class ReorgProtocol:
         steps.append(CloseReorgChannel(channel.hash))
         steps.append(ReorgOver(channel.hash))
 
+    def _give_up(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        """Unlike a finished one it is not remembered, and its channel stays open for another attempt."""
+        assert channel.reassembler is not None
+        steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
+        self.abandoned_count += 1
+        self.active = None
+        self._listen(channel, None, steps)
+        steps.append(ReorgGivenUp(channel.hash))
+
     def _listen(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         channel.state = ChannelState.LISTENING
+        channel.offset = channel.next_offset
         channel.reassembler = None
         channel.examined = []
 
@@ -271,13 +311,17 @@ TRANSITIONS: Mapping[tuple[ChannelState, ChannelInput], Action] = {
     (ChannelState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._begin,
     (ChannelState.LISTENING, ChannelInput.BLOCK): ReorgProtocol._ignore,
     (ChannelState.LISTENING, ChannelInput.END): ReorgProtocol._ignore,
+    (ChannelState.LISTENING, ChannelInput.ABANDON): ReorgProtocol._ignore,
     (ChannelState.EXAMINING, ChannelInput.BEGIN): ReorgProtocol._ignore,
     (ChannelState.EXAMINING, ChannelInput.BLOCK): ReorgProtocol._examine,
     (ChannelState.EXAMINING, ChannelInput.END): ReorgProtocol._listen,
+    (ChannelState.EXAMINING, ChannelInput.ABANDON): ReorgProtocol._listen,
     (ChannelState.SKIPPING, ChannelInput.BEGIN): ReorgProtocol._ignore,
     (ChannelState.SKIPPING, ChannelInput.BLOCK): ReorgProtocol._ignore,
     (ChannelState.SKIPPING, ChannelInput.END): ReorgProtocol._listen,
+    (ChannelState.SKIPPING, ChannelInput.ABANDON): ReorgProtocol._listen,
     (ChannelState.ACTIVE, ChannelInput.BEGIN): ReorgProtocol._ignore,
     (ChannelState.ACTIVE, ChannelInput.BLOCK): ReorgProtocol._apply,
     (ChannelState.ACTIVE, ChannelInput.END): ReorgProtocol._finish,
+    (ChannelState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._give_up,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cardinal_streams.chain_events import ChainUpdate, Revert
-from cardinal_streams.consumer_events import Checkpoint, ConsumerEvent
+from cardinal_streams.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
 from cardinal_streams.consumer_machine import NEW, Consumer
 from cardinal_streams.message_types import Record
 from cardinal_streams.payload import CompleteBatch
@@ -83,7 +83,7 @@ class Shell:
         """As after a crash: a new machine, and the channels of open reorgs are read from their beginning."""
         self.consumer = Consumer(reorg_threshold=self.reorg_threshold, checkpoint=checkpoint)
         self.position = dict(checkpoint.position)
-        self.channel_position: dict[bytes, int] = {}
+        self.channel_position = {reorg.hash: reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             ancestor = next(each for each in self.logs.channels if source.startswith(reorg_topic("default", each)))
             for at, (key, value) in enumerate(self.logs.channels[ancestor][offset:], offset):
@@ -129,5 +129,7 @@ class Shell:
 
     def _handle(self, events: list[ConsumerEvent]) -> None:
         self.events += events
+        if any(isinstance(event, ReadAgain) for event in events):
+            self.position.clear()
         for event in self.application.take(events):
             self.consumer.done(event)

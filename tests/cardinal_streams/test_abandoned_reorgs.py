@@ -1,0 +1,164 @@
+"""Reorgs that are given up, by their producer or by the application, and what a restart makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal_streams.chain_events import Revert
+from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.consumer_events import CloseReorgChannel, ReadAgain
+from cardinal_streams.errors import ReorgOrder
+from cardinal_streams.messages import ReorgComplete, encode
+from cardinal_streams.payload import Payload
+from cardinal_streams.reorg_channel import ReorgChannel
+from tests.cardinal_streams.helpers import hash_of
+from tests.cardinal_streams.shell import Application, Logs, Shell
+from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of, send, send_reorg
+
+OLD = chain("o", "g", 1, 10)
+NEW = chain("n", "o2", 3, 9, bonus=5)
+MORE = chain("o", "o10", 11, 2)
+ANCESTOR = OLD[1].hash
+
+
+def hashes(*chains: list[Payload]) -> list[bytes]:
+    return [GENESIS_HASH, *(block.hash for blocks in chains for block in blocks)]
+
+
+def send_part(logs: Logs, blocks: list[Payload]) -> ReorgChannel:
+    """A reorg to `ANCESTOR` that stops after these blocks; its channel is still open."""
+    channel = producer_of().reorg(ANCESTOR, 2, 100)
+    begin = channel.begin()
+    logs.send_on(ANCESTOR, begin[channel.topic])
+    logs.send({"default": begin["default"]})
+    for block in blocks:
+        logs.send_on(ANCESTOR, channel.add_block(block))
+        for id_ in block.sub_batches.values():
+            logs.send_on(ANCESTOR, channel.send_sub_batch(block.hash, id_, (), {"b/s/1": block.hash}))
+    return channel
+
+
+def abandoned(threshold: int, attempts: int = 1, blocks: int = 3) -> Shell:
+    """Ten blocks, then reorgs that their producer gives up after some blocks, then two more of the old chain."""
+    logs = Logs()
+    send(logs, producer_of(), OLD)
+    for _ in range(attempts):
+        logs.send_on(ANCESTOR, send_part(logs, NEW[:blocks]).abandon())
+    send(logs, producer_of(), MORE)
+    return Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+
+
+class TestProducer:
+    def test_it_says_so_by_naming_the_ancestor(self) -> None:
+        channel = producer_of().reorg(ANCESTOR, 2, 100)
+        channel.begin()
+        channel.add_block(NEW[0])
+        assert channel.abandon() == [encode(ReorgComplete(ANCESTOR, 2))]
+        with pytest.raises(ReorgOrder, match="that is abandoned cannot be given a block"):
+            channel.add_block(NEW[1])
+        with pytest.raises(ReorgOrder, match="that is abandoned cannot be abandoned"):
+            channel.abandon()
+
+    def test_what_was_not_begun_needs_no_word(self) -> None:
+        channel = producer_of().reorg(ANCESTOR, 2, 100)
+        assert channel.abandon() == []
+        with pytest.raises(ReorgOrder, match="that is abandoned cannot be begun"):
+            channel.begin()
+
+    def test_a_complete_reorg_is_not_given_up(self) -> None:
+        logs = Logs()
+        channel = send_part(logs, NEW)
+        channel.complete()
+        with pytest.raises(ReorgOrder, match="that is complete cannot be abandoned"):
+            channel.abandon()
+
+
+class TestConsumer:
+    @pytest.mark.parametrize("threshold", [4, 32])
+    @pytest.mark.parametrize("blocks", [0, 3])
+    @pytest.mark.parametrize("attempts", [1, 3])
+    def test_the_old_chain_returns(self, threshold: int, blocks: int, attempts: int) -> None:
+        """Whether the ancestor is still held (32) or lies below everything that is (4). Method: the normal feed is read
+        first, so that the chain is at its end when the channel begins."""
+        shell = abandoned(threshold, attempts, blocks)
+        shell.run(choose=lambda found: found[0])
+        assert shell.application.hashes == hashes(OLD, MORE)
+        assert shell.consumer.statistics().reorgs_abandoned == attempts
+        assert not any(isinstance(event, CloseReorgChannel) for event in shell.events)
+        assert any(isinstance(event, ReadAgain) for event in shell.events) == (threshold == 4)
+        assert shell.consumer.checkpoint().open_reorgs[0].offset == len(shell.logs.channels[ANCESTOR])
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    def test_another_attempt_is_taken(self, threshold: int) -> None:
+        shell = abandoned(threshold)
+        shell.run()
+        send_reorg(shell.logs, producer_of(), OLD[1], NEW + chain("n", "n11", 12, 2, bonus=5), 120)
+        shell.run()
+        assert shell.application.hashes == hashes(OLD[:2], NEW, chain("n", "n11", 12, 2, bonus=5))
+        assert shell.consumer.statistics().reorgs_finished == 1
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    def test_another_producer_completes_what_one_gave_up(self, threshold: int) -> None:
+        logs = Logs()
+        send(logs, producer_of(), OLD)
+        logs.send_on(ANCESTOR, send_part(logs, NEW[:2]).abandon())
+        send_reorg(logs, producer_of(), OLD[1], NEW, 100)
+        shell = Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+        shell.run()
+        assert shell.application.hashes == hashes(OLD[:2], NEW)
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    def test_a_heavier_chain_stays(self, threshold: int) -> None:
+        """Goal: a producer that names the ancestor at the end of a whole reorg is understood."""
+        logs = Logs()
+        send(logs, producer_of(), OLD)
+        send_part(logs, NEW)
+        logs.send_on(ANCESTOR, [encode(ReorgComplete(ANCESTOR, 2))])
+        shell = Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+        shell.run()
+        assert shell.application.hashes == hashes(OLD[:2], NEW)
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    def test_the_application_gives_up(self, threshold: int) -> None:
+        logs = Logs()
+        send(logs, producer_of(), OLD)
+        send_part(logs, NEW[:3])
+        send(logs, producer_of(), MORE)
+        shell = Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+        assert shell.consumer.abandon_reorg(ANCESTOR) == []
+        shell.run()
+        assert shell.application.hashes == hashes(OLD[:2], NEW[:3])
+        shell._handle(shell.consumer.abandon_reorg(ANCESTOR))
+        shell.run()
+        assert shell.application.hashes == hashes(OLD, MORE)
+        assert shell.consumer.abandon_reorg(hash_of("nobody")) == []
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    @pytest.mark.parametrize("completed", [False, True])
+    def test_a_restart_after_any_delivery(self, threshold: int, completed: bool) -> None:
+        """Goal: wherever a consumer restarts, it ends on the right chain, and never goes back twice for one attempt.
+        Method: a run for each place."""
+        whole = abandoned(threshold)
+        if completed:
+            send_reorg(whole.logs, producer_of(), OLD[1], NEW + chain("n", "n11", 12, 2, bonus=5), 120)
+        whole.run()
+        expected = whole.application.hashes
+        for reads in range(1, whole.reads):
+            shell = Shell(whole.logs, Application(GENESIS_HASH), threshold, GENESIS)
+            shell.run(reads_max=reads)
+            shell.restart(shell.consumer.checkpoint())
+            shell.run()
+            assert shell.application.hashes == expected, f"restarted after {reads} deliveries"
+            reverts = sum(isinstance(event, Revert) for event in shell.events)
+            assert reverts == 1 + completed, f"restarted after {reads} deliveries"
+
+    @pytest.mark.parametrize("threshold", [4, 32])
+    def test_a_restart_after_every_few_deliveries(self, threshold: int) -> None:
+        """The checkpoint goes through its text each time. Between restarts there is room for a whole attempt."""
+        shell = abandoned(threshold)
+        send_reorg(shell.logs, producer_of(), OLD[1], NEW + chain("n", "n11", 12, 2, bonus=5), 120)
+        longest = max(map(len, shell.logs.channels.values()))
+        for _ in range(50):
+            shell.run(reads_max=2 * longest)
+            shell.restart(parse_checkpoint(format_checkpoint(shell.consumer.checkpoint())))
+        assert shell.application.hashes == hashes(OLD[:2], NEW, chain("n", "n11", 12, 2, bonus=5))

@@ -1,0 +1,60 @@
+"""Checkpoints as text: they come back as they were, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cardinal_streams.chain_events import Start
+from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.consumer_events import Checkpoint, FinishedReorg, OpenReorg
+from cardinal_streams.errors import CheckpointError
+from cardinal_streams.limits import U64_MAX, WEIGHT_MAX
+
+HASHES = st.binary(min_size=32, max_size=32)
+NUMBERS = st.integers(0, U64_MAX)
+WEIGHTS = st.integers(0, WEIGHT_MAX)
+SOURCES = st.builds("{}:{}".format, st.text("abc:-_", min_size=1, max_size=5), st.integers(0, 99))
+POSITIONS = st.dictionaries(SOURCES, NUMBERS, max_size=4)
+CHECKPOINTS = st.builds(
+    Checkpoint,
+    start=st.none() | st.builds(Start, HASHES, NUMBERS, WEIGHTS),
+    position=POSITIONS,
+    history=POSITIONS,
+    open_reorgs=st.lists(st.builds(OpenReorg, HASHES, NUMBERS, NUMBERS, st.booleans(), WEIGHTS), max_size=3).map(tuple),
+    finished_reorgs=st.lists(st.builds(FinishedReorg, HASHES, HASHES), max_size=3).map(tuple),
+)
+GOOD = msgspec.json.decode(format_checkpoint(Checkpoint(start=Start(bytes(32), 1, 2), position={"a:0": 1})))
+
+
+@given(CHECKPOINTS)
+def test_it_comes_back(checkpoint: Checkpoint) -> None:
+    assert parse_checkpoint(format_checkpoint(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"position": "a=1"},
+        {"history": "a:0"},
+        {"start": {"hash": "0x00", "number": 1, "weight": "0x1"}},
+        {"start": {"hash": "0x" + "0" * 64, "number": -1, "weight": "0x1"}},
+        {"start": {"hash": "0x" + "0" * 64, "number": 1, "weight": "0x" + "1" * 65}},
+        {"start": {"hash": "0x" + "0" * 64, "number": 1 << 64, "weight": "0x1"}},
+        {"open_reorgs": [{"hash": "0x" + "0" * 64}]},
+        {"more": 1},
+    ],
+)
+def test_anything_else_is_refused(change: dict[str, object]) -> None:
+    parse_checkpoint(msgspec.json.encode(GOOD))
+    with pytest.raises(CheckpointError):
+        parse_checkpoint(msgspec.json.encode(GOOD | change))
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"\xff"])
+def test_no_text_at_all(text: bytes) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        parse_checkpoint(text)
