@@ -21,6 +21,7 @@ from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.message_types import Record
 from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
 from cardinal_streams.reorg_channel import is_reorg_topic
+from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transport import Delivery, partition_of
 
 READ_BYTES = 256 * 1024
@@ -145,12 +146,24 @@ class FileTransport:
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
         """Records everything; returns when it is on disk. Raises `RecordingError` for a damaged file."""
+        await self.send_in_order([(topic, record) for topic, records in outgoing.items() for record in records])
+
+    async def send_in_order(self, records: Sequence[tuple[str, Record]]) -> None:
+        """The same, of records of several topics in the order in which they are to be replayed."""
         async with self._lock:
-            await to_thread.run_sync(self._send, outgoing)
+            await to_thread.run_sync(self._send, records)
+
+    async def ends(self, topics: Collection[str]) -> dict[str, int]:
+        """Partitions without records are left out; the file is made if there is none."""
+        async with self._lock:
+            recorder = await to_thread.run_sync(self._open)
+        return {source: end for source, end in recorder.next_offsets.items() if split_source(source)[0] in topics}
 
     @asynccontextmanager
-    async def subscribe(self, topics: Collection[str], position: Mapping[str, int]) -> AsyncIterator[FileReceiver]:
-        """Replays these topics up to what is recorded now."""
+    async def subscribe(
+        self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = True
+    ) -> AsyncIterator[FileReceiver]:
+        """Replays these topics up to what is recorded now, whatever `stop_at_end` says."""
         receiver = FileReceiver(replay(self.path, topics, position, torn_ok=True))
         try:
             yield receiver
@@ -161,19 +174,22 @@ class FileTransport:
         if self._recorder is not None:
             self._recorder.close()
 
-    def _send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
+    def _open(self) -> Recorder:
         if self._recorder is None:
             self._recorder = Recorder(self.path)
-        taken = dict(self._recorder.next_offsets)
+        return self._recorder
+
+    def _send(self, records: Sequence[tuple[str, Record]]) -> None:
+        recorder = self._open()
+        taken = dict(recorder.next_offsets)
         deliveries: list[Delivery] = []
-        for topic, records in outgoing.items():
-            for key, value in records:
-                partition = 0 if is_reorg_topic(topic) else partition_of(key, self.partitions)
-                delivery = Delivery(topic, partition, 0, key, value)
-                offset = taken.get(delivery.source, 0)
-                taken[delivery.source] = offset + 1
-                deliveries.append(Delivery(topic, partition, offset, key, value))
-        self._recorder.record(deliveries)
+        for topic, (key, value) in records:
+            partition = 0 if is_reorg_topic(topic) else partition_of(key, self.partitions)
+            source = source_of(topic, partition)
+            offset = taken.get(source, 0)
+            taken[source] = offset + 1
+            deliveries.append(Delivery(topic, partition, offset, key, value))
+        recorder.record(deliveries)
 
 
 class FileReceiver:

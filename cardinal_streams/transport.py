@@ -60,9 +60,14 @@ class Receiver(Protocol):
 class Transport(Sender, Protocol):
     """Both ends."""
 
-    def subscribe(self, topics: Collection[str], position: Mapping[str, int]) -> AbstractAsyncContextManager[Receiver]:
+    async def ends(self, topics: Collection[str]) -> dict[str, int]:
+        """The offset of the next record of each partition of these topics, by source; topics are made if missing."""
+
+    def subscribe(
+        self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
+    ) -> AbstractAsyncContextManager[Receiver]:
         """Reads all partitions of these topics, each from its offset in `position` (by source), else from the
-        earliest that is kept."""
+        earliest that is kept: for ever, or up to what is there now (`stop_at_end`)."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:

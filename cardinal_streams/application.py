@@ -1,0 +1,136 @@
+"""What an application says about its data (specification, "Application Layer Requirements"): which prefixes there are,
+on which topics they travel, what their values look like. It moves no messages.
+
+    default_topic = "blocks"
+    reorg_threshold = 128
+
+    [[prefix]]
+    pattern = "a/[0-9a-f]+/d"
+    topic = "accounts"
+    schema = "rlp(account)"
+    tracked = true
+
+is the same in TOML, for the command line (`parse_application`).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+
+import msgspec
+
+from cardinal_streams.errors import ApplicationError, PrefixError
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
+from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.prefixes import TopicMap, Tracked
+from cardinal_streams.producer import Producer
+from cardinal_streams.resumption import source_of
+
+REORG_THRESHOLD = 128
+
+
+class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys that begin with a match of `pattern` travel on `topic`; without one on the default topic, inside the Batch.
+
+    `schema` says for people what a value is. `check`, if there is one, raises ValueError for a value that is not.
+    `tracked`: consumers of this application want it, unless they say otherwise.
+    """
+
+    pattern: str
+    topic: str | None = None
+    schema: str = "bytes"
+    tracked: bool = True
+    check: Callable[[bytes], object] | None = None
+
+
+class Application:
+    """Prefixes, topics and schemas under one name. Raises `PrefixError` and `ApplicationError`.
+
+    Among several patterns that match a key the first counts, as in the producer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default_topic: str,
+        prefixes: tuple[Prefix, ...] = (),
+        *,
+        reorg_threshold: int = REORG_THRESHOLD,
+        limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
+    ) -> None:
+        if reorg_threshold < 0:
+            raise ApplicationError(f"the reorg threshold is {reorg_threshold}")
+        self.name = name
+        self.default_topic = default_topic
+        self.prefixes = prefixes
+        self.reorg_threshold = reorg_threshold
+        self.limits = limits
+        topic_of = {prefix.pattern: prefix.topic for prefix in prefixes if prefix.topic is not None}
+        TopicMap(topic_of)
+        self.topic_of = topic_of
+        self.topics = tuple(dict.fromkeys((default_topic, *topic_of.values())))
+        for topic in self.topics:
+            source_of(topic, 0)
+        self._rules = [(_compiled(prefix.pattern), prefix) for prefix in prefixes]
+
+    def producer(self) -> Producer:
+        """A new one with this application's topics."""
+        return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
+
+    def tracked(self) -> Tracked:
+        """What this application's consumers want: everything, where no prefix is left out."""
+        if all(prefix.tracked for prefix in self.prefixes):
+            return Tracked((".*",))
+        return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
+
+    def find_prefix(self, key: str) -> Prefix | None:
+        """The prefix that a key belongs to."""
+        return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
+
+    def problems(self, batch: CompleteBatch) -> list[str]:
+        """What about a block's values is not as their schemas say; keys without a prefix are left alone."""
+        found = []
+        for key, value in batch.values.items():
+            prefix = self.find_prefix(key)
+            if prefix is None or prefix.check is None:
+                continue
+            try:
+                prefix.check(value)
+            except ValueError as error:
+                found.append(f"{key}: no {prefix.schema}: {error}")
+        return found
+
+
+class PrefixText(msgspec.Struct, forbid_unknown_fields=True):
+    pattern: str
+    topic: str | None = None
+    schema: str = "bytes"
+    tracked: bool = True
+
+
+class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
+    default_topic: str
+    reorg_threshold: int = REORG_THRESHOLD
+    prefix: list[PrefixText] = []
+
+
+def parse_application(name: str, text: str) -> Application:
+    """An application from TOML. Raises `ApplicationError`, and `PrefixError` for its patterns."""
+    try:
+        found = msgspec.convert(tomllib.loads(text), ApplicationText)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ApplicationError(f"{name} describes no application: {error}") from error
+    prefixes = tuple(
+        Prefix(pattern=each.pattern, topic=each.topic, schema=each.schema, tracked=each.tracked)
+        for each in found.prefix
+    )
+    return Application(name, found.default_topic, prefixes, reorg_threshold=found.reorg_threshold)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise PrefixError(f"the prefix {pattern!r} is no regular expression: {error}") from error

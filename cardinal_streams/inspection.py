@@ -1,0 +1,127 @@
+"""What is in a recording or in a list of batches: counts, and what is wrong with it. It reads no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cardinal_streams.application import Application
+from cardinal_streams.errors import MessageError, PayloadError
+from cardinal_streams.messages import decode
+from cardinal_streams.payload import CompleteBatch, Payload
+from cardinal_streams.prefixes import TRACK_ALL
+from cardinal_streams.reassembly_events import Completed, Evicted, Refused
+from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.transport import Delivery
+
+# Problems are counted to the end, and told so many.
+PROBLEMS_TOLD_MAX = 20
+
+
+class TopicSummary(msgspec.Struct):
+    """One topic, or channel, of a recording; keys and values in bytes."""
+
+    topic: str
+    partitions: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+
+
+class Summary(msgspec.Struct):
+    """Complete blocks with their values, what it takes to make them, and what is wrong."""
+
+    blocks: int = 0
+    values: int = 0
+    deletes: int = 0
+    messages: int = 0
+    duplicates: int = 0
+    incomplete: int = 0
+    first_number: int | None = None
+    last_number: int | None = None
+    problems: int = 0
+    told: list[str] = []
+    topics: list[TopicSummary] = []
+
+    def problem(self, text: str) -> None:
+        self.problems += 1
+        if len(self.told) < PROBLEMS_TOLD_MAX:
+            self.told.append(text)
+
+
+def summarise_deliveries(application: Application, deliveries: Iterable[Delivery]) -> Summary:
+    """Puts all blocks of a recording together, also those of reorg channels."""
+    summary = Summary()
+    topics: dict[str, TopicSummary] = {}
+    sources: set[str] = set()
+    machine = Reassembler(TRACK_ALL, application.limits.reassembly)
+    for delivery in deliveries:
+        topic = topics.setdefault(delivery.topic, TopicSummary(delivery.topic))
+        topic.messages += 1
+        topic.size_bytes += len(delivery.key) + len(delivery.value)
+        topic.partitions += delivery.source not in sources
+        sources.add(delivery.source)
+        where = f"{delivery.source} at {delivery.offset}"
+        try:
+            message = decode(delivery.key, delivery.value, application.limits.message)
+        except MessageError as error:
+            summary.problem(f"{where}: {error}")
+            continue
+        for event in machine.receive(message, delivery.source, delivery.offset):
+            if isinstance(event, Completed):
+                _count(summary, application, event.batch)
+            elif isinstance(event, Refused):
+                summary.problem(f"{where}: {event.what} does not fit block {event.hash.hex()} ({event.outcome.name})")
+            elif isinstance(event, Evicted):
+                summary.problem(f"{where}: block {event.hash.hex()} was given up: {event.missing}")
+    for hash_ in machine.incomplete():
+        summary.problem(f"block {hash_.hex()} is incomplete: {machine.why_incomplete(hash_)}")
+    statistics = machine.statistics()
+    summary.messages = sum(topic.messages for topic in topics.values())
+    summary.duplicates = statistics.duplicates + statistics.late
+    summary.incomplete = statistics.incomplete
+    summary.topics = sorted(topics.values(), key=lambda topic: topic.topic)
+    return summary
+
+
+def summarise_payloads(application: Application, payloads: Iterable[Payload]) -> Summary:
+    """Makes the messages of each payload, as the application's producer would."""
+    summary = Summary()
+    topics: dict[str, TopicSummary] = {}
+    producer = application.producer()
+    for payload in payloads:
+        try:
+            outgoing = producer.add_block(payload)
+        except PayloadError as error:
+            summary.problem(f"block {payload.number}: {error}")
+            continue
+        if not outgoing:
+            summary.duplicates += 1
+            continue
+        for name, records in outgoing.items():
+            topic = topics.setdefault(name, TopicSummary(name))
+            topic.messages += len(records)
+            topic.size_bytes += sum(len(key) + len(value) for key, value in records)
+        batch = CompleteBatch(
+            hash=payload.hash,
+            number=payload.number,
+            parent=payload.parent,
+            weight=payload.weight,
+            values=dict(payload.updates),
+            deletes=frozenset(payload.deletes),
+        )
+        _count(summary, application, batch)
+    summary.messages = sum(topic.messages for topic in topics.values())
+    summary.topics = sorted(topics.values(), key=lambda topic: topic.topic)
+    return summary
+
+
+def _count(summary: Summary, application: Application, batch: CompleteBatch) -> None:
+    summary.blocks += 1
+    summary.values += len(batch.values)
+    summary.deletes += len(batch.deletes)
+    numbers = [number for number in (summary.first_number, summary.last_number) if number is not None]
+    summary.first_number = min(*numbers, batch.number) if numbers else batch.number
+    summary.last_number = max(*numbers, batch.number) if numbers else batch.number
+    for problem in application.problems(batch):
+        summary.problem(f"block {batch.number}: {problem}")
