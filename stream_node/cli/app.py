@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def build() -> typer.Typer:
     """The whole command, with every verb."""
-    from stream_node.cli import operate, serve, streams
+    from stream_node.cli import cardinal, operate, serve, streams
 
     app = typer.Typer(
         name="stream-node",
@@ -28,7 +28,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         no_args_is_help=True,
     )
-    for commands in (serve.register, streams.register, operate.register):
+    for commands in (serve.register, streams.register, operate.register, cardinal.register):
         commands(app)
     return app
 
@@ -69,6 +69,7 @@ def _discard_output() -> None:
 
 def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
+    from cardinal_streams.errors import ApplicationError, CardinalError, PrefixError, SimulationError
     from ockam.errors import InvalidAddress
     from ockam.protocol import ProtocolError
     from storage.errors import StorageError
@@ -83,10 +84,11 @@ def exit_code(error: BaseException) -> int | None:
     cause = first_cause(error)
     if isinstance(cause, NodeUnreachable):
         return UNREACHABLE
-    if isinstance(cause, ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError):
+    usage = ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError
+    if isinstance(cause, usage | ApplicationError | PrefixError | SimulationError):
         return WRONG_USAGE
-    ours = BackupError | ClientError | CommandFailed | ProtocolError | StorageError | OSError | DemoFailed | PeerFailed
-    return FAILED if isinstance(cause, ours) else None
+    failed = BackupError | CardinalError | ClientError | CommandFailed | DemoFailed | PeerFailed
+    return FAILED if isinstance(cause, failed | OSError | ProtocolError | StorageError) else None
 
 
 def first_cause(error: BaseException) -> BaseException:

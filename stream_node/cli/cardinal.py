@@ -1,0 +1,220 @@
+"""`stream-node cardinal produce` and `consume`: blocks into messages and back; and the register of the group."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli import cardinal_files
+from stream_node.cli.cardinal_options import (
+    PARTITIONS,
+    ApplicationOption,
+    PartitionsOption,
+    RecordingOption,
+    find_application,
+    parse_start,
+    with_transport,
+)
+from stream_node.cli.messages import flush
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import counted, say, say_json
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from cardinal_streams.application import Application
+    from cardinal_streams.chain_events import Start
+    from cardinal_streams.consumer_events import Checkpoint
+    from cardinal_streams.payload import CompleteBatch, Payload
+    from cardinal_streams.transport import Transport
+    from stream_service.client import StreamClient
+
+GROUP_BLOCKS = 64
+"""How many blocks are sent together; a group waits twice for the disk."""
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Blocks as Cardinal Streams: produce, consume, inspect, simulate.", no_args_is_help=True)
+    for name, command in (
+        ("produce", produce),
+        ("consume", consume),
+        ("inspect", cardinal_files.inspect),
+        ("simulate", cardinal_files.simulate),
+    ):
+        group.command(name)(command)
+    app.add_typer(group, name="cardinal")
+
+
+def produce(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="JSON lists of whole batches; standard input if none.")
+    ] = None,
+    application: ApplicationOption = "plain",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    recording: RecordingOption = None,
+    partitions: PartitionsOption = PARTITIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Send blocks as messages, those not there yet. Done means: on disk. Sub batches cannot be given.
+
+    Example: stream-node cardinal produce blocks.json --application evm
+
+    Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
+    """
+    from cardinal_streams.publishing import Block, publish
+
+    known = find_application(application)
+    payloads = list(_read_payloads(files or []))
+
+    async def run(transport: Transport, client: StreamClient | None) -> None:
+        started_s = time.monotonic()
+        new = 0
+        async with publish(known, transport) as publisher:
+            for at in range(0, len(payloads), GROUP_BLOCKS):
+                new += await publisher.send([Block(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
+            messages = publisher.statistics().messages_made
+        seconds = time.monotonic() - started_s
+        report: dict[str, Any] = {"application": known.name, "blocks": len(payloads), "sent": new}
+        report |= {"skipped": len(payloads) - new, "messages": messages, "seconds": round(seconds, 6)}
+        text = f"{counted(new, 'block')} in {counted(messages, 'message')}, {len(payloads) - new:,} were there"
+        say(as_json, report, f"{text} ({seconds:.2f} s)")
+
+    with_transport(run, recording, partitions, node, context, via)
+
+
+def consume(
+    client_id: Annotated[
+        str | None, typer.Option("--client", help="Whose position to resume and to save; else all from the first.")
+    ] = None,
+    application: ApplicationOption = "plain",
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    recording: RecordingOption = None,
+    partitions: PartitionsOption = PARTITIONS,
+    start: Annotated[
+        str | None, typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to go on from where nothing is saved.")
+    ] = None,
+    unordered: Annotated[bool, typer.Option("--unordered", help="Complete blocks as they come, forks too.")] = False,
+    follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many updates.")] = None,
+    values: Annotated[bool, typer.Option("--values", help="Print what each block changes, too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how the heaviest chain changes: removed and added blocks, in order, reorgs included.
+
+    Example: stream-node cardinal consume --application evm --client indexer --follow --json
+
+    From a file: stream-node cardinal consume --recording blocks.cardinal --values
+    """
+    from cardinal_streams.checkpoints import NodeCheckpoints
+    from cardinal_streams.consumer_events import Checkpoint
+    from cardinal_streams.consuming import consume as consume_chain
+    from cardinal_streams.consuming import consume_unordered
+
+    known = find_application(application)
+    first = _first_block(known, start)
+    if client_id is not None and recording is not None:
+        raise UsageError("a recording keeps no positions; leave --client or --recording out")
+    shown = _Shown(as_json, values)
+
+    async def run(transport: Transport, client: StreamClient | None) -> None:
+        store = None if client is None or client_id is None else NodeCheckpoints(client, client_id)
+        saved = None if store is None else await store.load()
+        begin: Checkpoint = saved or Checkpoint(start=first)
+        left = limit
+        if unordered:
+            async with consume_unordered(known, transport, store, checkpoint=begin, stop_at_end=not follow) as arrivals:
+                async for arrival in arrivals:
+                    shown.update(None, (), (arrival.batch,))
+                    arrival.done()
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        break
+            return
+        async with consume_chain(known, transport, store, checkpoint=begin, stop_at_end=not follow) as updates:
+            async for update in updates:
+                to = update.reverted_to
+                shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
+                update.done()
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+
+    with_transport(run, recording, partitions, node, context, via)
+
+
+class _Shown:
+    """How updates are printed: at once, since what is done and not printed would be lost with this process."""
+
+    def __init__(self, as_json: bool, values: bool) -> None:
+        self._as_json = as_json
+        self._values = values
+
+    def update(
+        self,
+        reverted_to: tuple[int, bytes] | None,
+        removed: tuple[CompleteBatch, ...],
+        added: tuple[CompleteBatch, ...],
+    ) -> None:
+        if self._as_json:
+            to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
+            rows = {"removed": [_hex(batch.hash) for batch in removed], "added": [self._row(batch) for batch in added]}
+            say_json({"reverted_to": to, **rows})
+        else:
+            for line in self._lines(reverted_to, removed, added):
+                typer.echo(line)
+        flush()
+
+    def _row(self, batch: CompleteBatch) -> dict[str, Any]:
+        row: dict[str, Any] = {"number": batch.number, "hash": _hex(batch.hash), "parent": _hex(batch.parent)}
+        row |= {"weight": hex(batch.weight), "values": len(batch.values), "deletes": len(batch.deletes)}
+        if self._values:
+            row["contents"] = {key: _hex(value) for key, value in sorted(batch.values.items())}
+            row["deleted"] = sorted(batch.deletes)
+        return row
+
+    def _lines(
+        self,
+        reverted_to: tuple[int, bytes] | None,
+        removed: tuple[CompleteBatch, ...],
+        added: tuple[CompleteBatch, ...],
+    ) -> Iterator[str]:
+        for batch in reversed(removed):
+            yield f"- {batch.number} {_hex(batch.hash)}"
+        if reverted_to is not None:
+            yield f"= {reverted_to[0]} {_hex(reverted_to[1])}"
+        for batch in added:
+            held = f"{counted(len(batch.values), 'value')}, {counted(len(batch.deletes), 'delete')}"
+            yield f"+ {batch.number} {_hex(batch.hash)} {held}"
+            if self._values:
+                yield from (f"    {key} = {_hex(value)}" for key, value in sorted(batch.values.items()))
+                yield from (f"    {key} deleted" for key in sorted(batch.deletes))
+
+
+def _first_block(application: Application, start: str | None) -> Start | None:
+    """Where a consumer without a saved position begins; a simulation has a block to begin from."""
+    from cardinal_streams.simulation_machine import GENESIS, SIMULATED
+
+    if start is not None:
+        return parse_start(start)
+    return GENESIS if application is SIMULATED else None
+
+
+def _read_payloads(files: list[Path]) -> Iterator[Payload]:
+    from cardinal_streams.payload_text import parse_payloads
+
+    for path in files:
+        yield from parse_payloads(path.read_bytes())
+    if not files:
+        yield from parse_payloads(sys.stdin.buffer.read())
+
+
+def _hex(raw: bytes) -> str:
+    return f"0x{raw.hex()}"

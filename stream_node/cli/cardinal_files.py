@@ -1,0 +1,148 @@
+"""`stream-node cardinal inspect` and `simulate`: what is in files of blocks, and making disorder on purpose."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.cardinal_options import (
+    PARTITIONS,
+    ApplicationOption,
+    PartitionsOption,
+    RecordingOption,
+    find_application,
+    with_transport,
+)
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say
+
+if TYPE_CHECKING:
+    from cardinal_streams.simulation_machine import Simulation, Step
+    from cardinal_streams.transport import Transport
+    from stream_service.client import StreamClient
+
+STEPS_AT_ONCE = 1_000
+"""How many messages of a simulation are sent together."""
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A recording, or a JSON list of whole batches.")],
+    application: ApplicationOption = "plain",
+    as_json: JsonOption = False,
+) -> None:
+    """Count what is in a file of blocks, and look for what is wrong with it; exit 1 when something is.
+
+    Example: stream-node cardinal inspect blocks.json --application evm
+    """
+    import msgspec
+
+    from cardinal_streams.file_transport import replay
+    from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
+    from cardinal_streams.payload_text import parse_payloads
+    from cardinal_streams.recording import MAGIC
+
+    known = find_application(application)
+    with file.open("rb") as opened:
+        is_recording = opened.read(len(MAGIC)) == MAGIC
+    if is_recording:
+        summary = summarise_deliveries(known, replay(file))
+    else:
+        summary = summarise_payloads(known, parse_payloads(file.read_bytes()))
+    report: dict[str, Any] = {"file": str(file), "kind": "recording" if is_recording else "batches"}
+    report |= {"application": known.name, **msgspec.to_builtins(summary)}
+    numbers = "" if summary.first_number is None else f" numbered {summary.first_number} to {summary.last_number}"
+    lines = [f"{counted(summary.blocks, 'block')}{numbers}, {counted(summary.values, 'value')}"]
+    rows = [(each.topic, f"{each.messages:,}", f"{each.size_bytes:,}") for each in summary.topics]
+    lines += columns([("topic", "messages", "bytes"), *rows], frozenset({1, 2}))
+    lines += summary.told
+    lines.append(f"{counted(summary.duplicates, 'repetition')}, {counted(summary.problems, 'problem')}")
+    say(as_json, report, lines)
+    if summary.problems:
+        raise typer.Exit(1)
+
+
+def simulate(
+    seed: Annotated[int | None, typer.Option(help="The same seed makes the same messages.")] = None,
+    blocks: Annotated[int, typer.Option(help="Length of the chain that wins.")] = 100,
+    keys: Annotated[int, typer.Option(help="Updates of a block under each prefix.")] = 2,
+    fork_rate: Annotated[float, typer.Option(help="The chance that a fork begins at a block.")] = 0.2,
+    deep_reorgs: Annotated[int, typer.Option(help="Reorgs beyond the threshold.")] = 1,
+    producers: Annotated[int, typer.Option(help="How many producers send everything.")] = 1,
+    duplicate_rate: Annotated[float, typer.Option(help="The chance that a message comes twice.")] = 0.1,
+    loss_rate: Annotated[float, typer.Option(help="The chance that it is lost at first, and sent again.")] = 0.05,
+    delay_max: Annotated[int, typer.Option(help="By how many places a message may come late.")] = 100,
+    expect: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the chain that consumers must have at the end.")
+    ] = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    recording: RecordingOption = None,
+    partitions: PartitionsOption = PARTITIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a made-up chain as consumers must bear it: late, twice, in disorder, with forks and reorgs.
+
+    Example: stream-node cardinal simulate --seed 7 --recording hard.cardinal --expect chain.json
+
+    Read it: stream-node cardinal consume --application simulated --recording hard.cardinal
+    """
+    from cardinal_streams.payload_text import format_payloads
+    from cardinal_streams.simulation_machine import SimulationOptions
+    from cardinal_streams.simulation_machine import simulate as make
+
+    options = SimulationOptions(
+        blocks=blocks,
+        keys=keys,
+        fork_rate=fork_rate,
+        deep_reorgs=deep_reorgs,
+        producers=producers,
+        duplicate_rate=duplicate_rate,
+        loss_rate=loss_rate,
+        delay_max=delay_max,
+    )
+    chosen = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    simulation = make(random.Random(chosen), options)
+    if expect is not None:
+        expect.write_bytes(format_payloads(simulation.chain))
+
+    async def run(transport: Transport, client: StreamClient | None) -> None:
+        started_s = time.monotonic()
+        for at in range(0, len(simulation.steps), STEPS_AT_ONCE):
+            await _send(transport, simulation.steps[at : at + STEPS_AT_ONCE])
+        report = _report(simulation, chosen) | {"seconds": round(time.monotonic() - started_s, 6)}
+        text = f"{counted(len(simulation.chain), 'block')} and {simulation.blocks_off_chain:,} off the chain in "
+        text += f"{counted(len(simulation.steps), 'message')}; seed {chosen}, head {report['head']}"
+        say(as_json, report, text)
+
+    with_transport(run, recording, partitions, node, context, via)
+
+
+async def _send(transport: Transport, steps: list[Step]) -> None:
+    """In order; what lies in different partitions has no order anyway, but in a recording."""
+    from cardinal_streams.file_transport import FileTransport
+    from cardinal_streams.producer import Outgoing
+
+    if isinstance(transport, FileTransport):
+        await transport.send_in_order([(step.topic, step.record) for step in steps])
+        return
+    outgoing: Outgoing = {}
+    for step in steps:
+        outgoing.setdefault(step.topic, []).append(step.record)
+    await transport.send(outgoing)
+
+
+def _report(simulation: Simulation, seed: int) -> dict[str, Any]:
+    head = simulation.chain[-1]
+    return {
+        "seed": seed,
+        "blocks": len(simulation.chain),
+        "blocks_off_chain": simulation.blocks_off_chain,
+        "messages": len(simulation.steps),
+        "head": f"0x{head.hash.hex()}",
+        "head_number": head.number,
+    }

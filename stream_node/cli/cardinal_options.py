@@ -1,0 +1,98 @@
+"""What the commands of `stream-node cardinal` have in common: the application meant, and where messages go."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.client import with_client
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from cardinal_streams.application import Application
+    from cardinal_streams.chain_events import Start
+    from cardinal_streams.transport import Transport
+    from stream_service.client import StreamClient
+
+ApplicationOption = Annotated[
+    str,
+    typer.Option(
+        "--application",
+        metavar="NAME",
+        help="Prefixes and topics: plain, evm, evm-ID (a chain's id), simulated, or a TOML file.",
+    ),
+]
+RecordingOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A recording in place of a node; it is made if it does not exist.")
+]
+PartitionsOption = Annotated[int, typer.Option(min=1, help="Of each topic that does not exist yet.")]
+EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
+START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
+PARTITIONS = 4
+NODE_VARIABLE = "STREAM_NODE_ADDRESS"
+"""Who has set it has not asked for a node by that."""
+
+
+def find_application(name: str) -> Application:
+    """Raises UsageError, and the errors of a description that cannot be right."""
+    from cardinal_streams.application import Application, parse_application
+    from cardinal_streams.evm import evm
+    from cardinal_streams.simulation_machine import SIMULATED
+
+    if name == "plain":
+        return Application("plain", "blocks")
+    if name == SIMULATED.name:
+        return SIMULATED
+    match = EVM.fullmatch(name)
+    if match is not None:
+        return evm(int(match[1] or 1))
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise UsageError(f"{name!r} is no application: plain, evm, evm-ID, simulated, or a file that ends with .toml")
+    return parse_application(path.stem, path.read_text(encoding="utf-8"))
+
+
+def parse_start(text: str) -> Start:
+    """NUMBER:HASH:WEIGHT, the hash in hexadecimal after 0x."""
+    from cardinal_streams.chain_events import Start
+
+    match = START.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not NUMBER:HASH:WEIGHT, such as 7:0x{'0' * 64}:7")
+    return Start(bytes.fromhex(match[2]), int(match[1]), int(match[3]))
+
+
+def with_transport(
+    run: Callable[[Transport, StreamClient | None], Awaitable[None]],
+    recording: Path | None,
+    partitions: int,
+    node: str | None,
+    context: str | None,
+    via: list[str] | None,
+) -> None:
+    """Run an async function with a recording, or else with the node meant and its client."""
+    from cardinal_streams.stream_transport import StreamTransport
+
+    if recording is None:
+
+        async def over_node(client: StreamClient) -> None:
+            await run(StreamTransport(client, partitions=partitions), client)
+
+        with_client(over_node, node, context, via)
+        return
+    import trio
+
+    from cardinal_streams.file_transport import FileTransport
+
+    if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via:
+        raise UsageError("--recording is in place of a node; leave --node, --context and --via out")
+    transport = FileTransport(recording, partitions)
+    try:
+        trio.run(run, transport, None)
+    finally:
+        transport.close()
