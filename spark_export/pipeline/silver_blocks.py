@@ -1,0 +1,118 @@
+"""Blocks of the block node from the streams that hold them. It verifies nothing: the block node did, before storing.
+
+A block is one message or several, by its parts (`block_node.persistence_mark`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+STREAM_PREFIX = "block_node."
+PART_SCHEMA = "struct<number: bigint, part: int, parts: int, items: int, size_bytes: bigint, root: binary>"
+BLOCK_SCHEMA = (
+    "struct<hapi_version: string, event_time_us: bigint, previous_root: binary, kinds: map<string, int>, "
+    "sizes: array<struct<position: int, kind: string, size_bytes: int>>>"
+)
+
+
+def silver_blocks(bronze: Any) -> Any:
+    """One row a whole block: chain, number, root, items, size_bytes, timestamp (stored), event_time (produced),
+    hapi_version, previous_root, kinds (items of each kind), sizes (of each item, in order)."""
+    from pyspark.sql import functions as f
+
+    part = f.udf(decode_part, PART_SCHEMA, useArrow=False)
+    decode = f.udf(decode_block, BLOCK_SCHEMA, useArrow=False)
+    parts = (
+        bronze.where(f.col("stream").startswith(STREAM_PREFIX))
+        .select("stream", "index", "timestamp", "data", part("headers").alias("mark"))
+        .where("mark IS NOT NULL")
+    )
+    whole = (
+        parts.groupBy("stream", "mark.number", "mark.root", "mark.parts", "mark.items", "mark.size_bytes")
+        .agg(
+            f.max("timestamp").alias("timestamp"),
+            # The same part twice is the same bytes; the set has it once.
+            f.array_sort(f.collect_set(f.struct(f.col("mark.part").alias("part"), "data"))).alias("cut"),
+        )
+        .where(f.size("cut") == f.col("parts"))
+    )
+    return whole.select(
+        f.substring("stream", len(STREAM_PREFIX) + 1, 2**30).alias("chain"),
+        "number",
+        "root",
+        "items",
+        "size_bytes",
+        "timestamp",
+        decode("cut").alias("block"),
+    ).select(
+        "chain",
+        "number",
+        "root",
+        "items",
+        "size_bytes",
+        "timestamp",
+        f.timestamp_micros("block.event_time_us").alias("event_time"),
+        "block.hapi_version",
+        "block.previous_root",
+        "block.kinds",
+        "block.sizes",
+    )
+
+
+def silver_items(blocks: Any) -> Any:
+    """One row an item of a block: chain, number, position, kind, size_bytes."""
+    from pyspark.sql import functions as f
+
+    return blocks.select("chain", "number", f.explode("sizes").alias("item")).select("chain", "number", "item.*")
+
+
+def decode_part(headers: Any) -> tuple[Any, ...] | None:
+    """The mark of a message; None where it has none."""
+    import bare
+    from block_node.persistence_mark import MARK_HEADER, BlockMark
+
+    for header in headers or ():
+        if header["key"] == MARK_HEADER:
+            try:
+                mark = bare.decode(bytes(header["value"]), BlockMark)
+            except bare.DecodeError:
+                return None
+            return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root)
+    return None
+
+
+def decode_block(cut: Any) -> tuple[Any, ...] | None:
+    """Header, footer and item sizes of a block in parts, in order; None where the bytes are no block."""
+    from block_node.blocks.errors import BlockFormatError
+    from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
+
+    names = {int(kind): kind.name.lower() for kind in ItemKind}
+    version = time_us = previous = None
+    kinds: Counter[str] = Counter()
+    sizes = []
+    try:
+        for position, item in enumerate(split_block(b"".join(bytes(part["data"]) for part in cut))):
+            kind = item_kind(item)
+            name = names.get(kind) or f"item_{kind}"
+            if kind == ItemKind.HEADER:
+                header = read_header(item)
+                version = ".".join(map(str, header.hapi_version))
+                time_us = timestamp_us(header.timestamp)
+            elif kind == ItemKind.FOOTER:
+                previous = read_footer(item).previous_root
+            kinds[name] += 1
+            sizes.append((position, name, len(item)))
+    except BlockFormatError:
+        return None
+    return (version, time_us, previous, dict(kinds), sizes)
+
+
+def timestamp_us(serialized: bytes | None) -> int | None:
+    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None where there is none."""
+    from block_node.blocks.protobuf import read_fields
+
+    if serialized is None:
+        return None
+    fields = {number: value for number, _, value in read_fields(serialized) if isinstance(value, int)}
+    return fields.get(1, 0) * 1_000_000 + fields.get(2, 0) // 1_000

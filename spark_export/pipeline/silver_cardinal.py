@@ -1,0 +1,140 @@
+"""Cardinal Streams from the streams that are its topics: batches, updates, and which blocks a reorg left behind.
+
+It reads what is stored, each message by itself: reassembly and order are the business of `cardinal_streams`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_export.pipeline.chain import BlockLink, mark_chain
+
+BATCH_SCHEMA = (
+    "struct<number: bigint, parent: binary, weight: string, updates: array<struct<key: string, value: binary>>, "
+    "deletes: array<string>, counts: map<string, bigint>, sub_batches: map<string, binary>>"
+)
+ITEM_SCHEMA = "struct<updates: array<struct<key: string, value: binary>>, deletes: array<string>>"
+HASH_BYTES = 32
+BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
+"""Prefix bytes of keys, in hex (`cardinal_streams.messages`)."""
+
+
+def cardinal_messages(bronze: Any) -> Any:
+    """The messages with the two parts that all of them have: kind (prefix byte in hex) and hash."""
+    from pyspark.sql import functions as f
+
+    return bronze.where(f.octet_length("key") > HASH_BYTES).select(
+        "stream",
+        "partition",
+        "index",
+        "timestamp",
+        f.lower(f.hex(f.substring("key", 1, 1))).alias("kind"),
+        f.substring("key", 2, HASH_BYTES).alias("hash"),
+        "key",
+        "data",
+    )
+
+
+def silver_batches(messages: Any) -> Any:
+    """One row a block: stream, hash, number, parent, weight (decimal text), timestamp (first stored), and what its
+    Batch says: updates, deletes, counts, sub_batches. Redundant producers send the same Batch; it is here once."""
+    from pyspark.sql import functions as f
+
+    decode = f.udf(decode_batch, BATCH_SCHEMA, useArrow=False)
+    first = (
+        messages.where(f.col("kind") == BATCH)
+        .groupBy("stream", "hash")
+        .agg(f.min("timestamp").alias("timestamp"), f.min_by(f.struct("key", "data"), "index").alias("record"))
+    )
+    return (
+        first.select("stream", "hash", "timestamp", decode("record.key", "record.data").alias("batch"))
+        .where("batch IS NOT NULL")
+        .select("stream", "hash", "timestamp", "batch.*")
+    )
+
+
+def mark_reorged(spark: Any, batches: Any) -> Any:
+    """The batches with `reorged`, whether a heavier chain left the block behind, and `fork_number`, that of the last
+    block that such a block has in common with the chain that won; null where it is not known.
+
+    The links of all blocks (not their contents) are walked on the driver: about 0.2 KiB of memory each.
+    """
+    links = batches.select("stream", "hash", "parent", "number", "weight").collect()
+    by_stream: dict[str, list[BlockLink]] = {}
+    for row in links:
+        link = BlockLink(bytes(row["hash"]), bytes(row["parent"]), row["number"], int(row["weight"]))
+        by_stream.setdefault(row["stream"], []).append(link)
+    rows = [
+        (stream, mark.hash, mark.fork_number)
+        for stream, blocks in by_stream.items()
+        for mark in mark_chain(blocks)
+        if mark.reorged
+    ]
+    marks = spark.createDataFrame(rows, "stream string, hash binary, fork_number bigint")
+    joined = batches.join(marks.selectExpr("*", "true AS marked"), ["stream", "hash"], "left")
+    return joined.selectExpr("*", "coalesce(marked, false) AS reorged").drop("marked")
+
+
+def silver_updates(messages: Any, batches: Any) -> Any:
+    """One row a key that a block sets or deletes: stream, hash, number, reorged, key, value (null: deleted), source.
+
+    source: `batch`, `message` or `sub_batch`. What is sent twice is here once. batches: those of `mark_reorged`.
+    """
+    from pyspark.sql import functions as f
+
+    decode = f.udf(decode_item, ITEM_SCHEMA, useArrow=False)
+    name = f.substring("key", HASH_BYTES + 2, 2**30).cast("string").alias("key")
+    nothing = f.lit(None).cast("binary").alias("value")
+    columns = ["stream", "hash", "key", "value", "source"]
+    parts = [
+        messages.where(f.col("kind") == UPDATE).select("stream", "hash", name, f.col("data").alias("value")),
+        messages.where(f.col("kind") == DELETE).select("stream", "hash", name, nothing),
+    ]
+    items = messages.where(f.col("kind") == SUB_BATCH_ITEM).select(
+        "stream", "hash", decode("key", "data").alias("item")
+    )
+    inlined = [
+        (batches.select("stream", "hash", "updates", "deletes"), "batch"),
+        (items.select("stream", "hash", "item.*"), "sub_batch"),
+    ]
+    found = [part.withColumn("source", f.lit("message")) for part in parts]
+    for rows, source in inlined:
+        updates = rows.select("stream", "hash", f.explode("updates").alias("u")).select("stream", "hash", "u.*")
+        deletes = rows.select("stream", "hash", f.explode("deletes").alias("key")).select("*", nothing)
+        found += [part.withColumn("source", f.lit(source)) for part in (updates, deletes)]
+    united = found[0].select(columns)
+    for part in found[1:]:
+        united = united.unionByName(part.select(columns))
+    blocks = batches.select("stream", "hash", "number", "reorged")
+    return united.dropDuplicates(["stream", "hash", "key", "source"]).join(blocks, ["stream", "hash"], "left")
+
+
+def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
+    """The fields of BATCH_SCHEMA; None where the message is not a Batch that can be read."""
+    from cardinal_streams.errors import MessageError
+    from cardinal_streams.message_types import Batch
+    from cardinal_streams.messages import decode
+
+    try:
+        batch = decode(bytes(key), bytes(data))
+    except MessageError:
+        return None
+    if not isinstance(batch, Batch):
+        return None
+    updates, deletes = list(batch.values.items()), sorted(batch.deletes)
+    return (batch.number, batch.parent, str(batch.weight), updates, deletes, batch.counts, batch.sub_batches)
+
+
+def decode_item(key: Any, data: Any) -> tuple[Any, ...] | None:
+    """The fields of ITEM_SCHEMA; None where the message is not an item of a sub batch that can be read."""
+    from cardinal_streams.errors import MessageError
+    from cardinal_streams.message_types import SubBatchMsg
+    from cardinal_streams.messages import decode
+
+    try:
+        item = decode(bytes(key), bytes(data))
+    except MessageError:
+        return None
+    if not isinstance(item, SubBatchMsg):
+        return None
+    return (list(item.updates.items()), list(item.deletes))
