@@ -1,5 +1,5 @@
-"""Real Ethereum batches through the producer, a recording with four partitions, duplication and disorder, and the
-consumer: they come out equal. The data are beside the repository; without them this is skipped."""
+"""Real Ethereum batches through the producer, four partitions of a recording or of a running node, duplication and
+disorder, and the consumer: they come out equal. The data are beside the repository; without them this is skipped."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ import pytest
 from cardinal_streams.chain_events import ChainUpdate, Start
 from cardinal_streams.consumer_events import Checkpoint
 from cardinal_streams.consumer_machine import Consumer
+from cardinal_streams.consuming import consume_unordered
+from cardinal_streams.evm import evm
 from cardinal_streams.file_transport import FileTransport, replay
+from cardinal_streams.message_types import Record
 from cardinal_streams.messages import decode
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.payload_text import format_payloads, parse_payloads
-from cardinal_streams.producer import Producer
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.transport import Delivery
+from tests.cardinal_streams.chains import served_transport
 from tests.cardinal_streams.helpers import completed
 
-TOPICS = {
-    "c/1/b/[0-9a-z]+/h": "block",
-    "c/1/b/[0-9a-z]+/d": "block",
-    "c/1/b/[0-9a-z]+/u/": "block",
-    "c/1/n/": "block",
-    "c/1/b/[0-9a-z]+/t/": "tx",
-    "c/1/b/[0-9a-z]+/r/": "receipt",
-    "c/1/b/[0-9a-z]+/l/": "logs",
-}
+ETHEREUM = evm()
 # The first of 21 blocks, each the next one's parent.
 FIRST_OF_A_ROW = 14_000_001
 
@@ -47,7 +42,7 @@ async def deliveries(payloads: list[Payload], tmp_path: Path) -> list[Delivery]:
     """What two redundant producers recorded, with every fifth message again, in a random order of all."""
     transport = FileTransport(tmp_path / "ethereum", partitions=4)
     for _ in range(2):
-        producer = Producer("default", TOPICS)
+        producer = ETHEREUM.producer()
         for payload in payloads:
             await transport.send(producer.add_block(payload))
     transport.close()
@@ -97,3 +92,31 @@ async def test_the_row_of_blocks_comes_out_in_order(payloads: list[Payload], del
     assert len(chain) == 21
     for batch in chain:
         assert_equal(batch, by_number[batch.number])
+
+
+@pytest.mark.slow
+async def test_through_a_running_node(payloads: list[Payload], tmp_path: Path) -> None:
+    """Goal: all 43 blocks come out once and equal. Method: every message, and every fifth again, is pushed in a random
+    order; four partitions for each of six topics."""
+    producer = ETHEREUM.producer()
+    records = [
+        (topic, each) for payload in payloads for topic, made in producer.add_block(payload).items() for each in made
+    ]
+    records += records[::5]
+    random.Random(9).shuffle(records)
+    outgoing: dict[str, list[Record]] = {}
+    for topic, record in records:
+        outgoing.setdefault(topic, []).append(record)
+    found: dict[bytes, CompleteBatch] = {}
+    async with served_transport(tmp_path, partitions=4) as (_, transport):
+        await transport.send(outgoing)
+        async with consume_unordered(ETHEREUM, transport, stop_at_end=True) as arrivals:
+            async for arrival in arrivals:
+                assert arrival.batch.hash not in found
+                found[arrival.batch.hash] = arrival.batch
+                arrival.done()
+            assert arrivals.statistics().reassembly.messages == len(records)
+            assert len({source for source in arrivals.checkpoint().position if source.startswith("evm-1-logs")}) == 4
+    assert len(found) == len(payloads)
+    for payload in payloads:
+        assert_equal(found[payload.hash], payload)
