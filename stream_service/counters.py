@@ -25,9 +25,9 @@ class StreamCounters:
         self.write_failure: str | None = None
         self.push_refusal: str | None = None
 
-    def refuse(self, worker: Worker, message: Message, reason: str) -> None:
-        """Answer a request that is not to be served, log it and count it."""
+    def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
+        """Answer a request that is not to be served, log it and count it. answer: in place of an `error`."""
         self.refused += 1
         address = str(message.onward_route[0])
         logger.info("request_refused", address=address, peer=message.origin.peer, reason=reason)
-        worker.reply(message, error_payload(reason))
+        worker.reply(message, error_payload(reason) if answer is None else answer)

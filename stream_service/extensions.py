@@ -113,14 +113,18 @@ class RichPush(msgspec.Struct, frozen=True, gc=False):
     sequence: Sequence | None
 
 
-# type RichStatus enum { OK ERROR DUPLICATE OUT_OF_ORDER }
+# type RichStatus enum { OK ERROR DUPLICATE OUT_OF_ORDER REFUSED }
 class RichStatus(enum.IntEnum):
-    """DUPLICATE: stored before, at `index`. OUT_OF_ORDER: a sequence that skips numbers; not stored."""
+    """DUPLICATE: stored before, at `index`. OUT_OF_ORDER: a sequence that skips numbers; not stored.
+
+    REFUSED: larger than a stream keeps, and not stored; sent again, it is refused again.
+    """
 
     OK = 0
     ERROR = 1
     DUPLICATE = 2
     OUT_OF_ORDER = 3
+    REFUSED = 4
 
 
 # type RichConfirm struct { request_id: uint  status: RichStatus  index: uint  expected: uint }

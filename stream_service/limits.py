@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+PUBLISHER_ID_BYTES_MAX = 64
+"""It is stored with every message of its publisher; a random one has 16 bytes."""
+
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a client can ask for at most; above it, a request is refused or served in part.

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_service.client.errors import ClientError
+from stream_service.client.errors import ClientError, RequestRefused, UnexpectedAnswer
 from stream_service.client.link import Link
 from stream_service.client.payloads import refusal
-from stream_service.client.requests import KeyedPush, Push, Waiting
-from stream_service.client.sequence_machine import SequenceMachine, not_saved
+from stream_service.client.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
+from stream_service.client.sequence_machine import SequenceMachine, not_saved, refused_by_node
 from stream_service.extensions import RICH_PUSH, Header, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
 
@@ -28,6 +28,7 @@ class Lane:
     """
 
     __slots__ = (
+        "_has_rich",
         "_header",
         "_link",
         "_next_request_id",
@@ -44,6 +45,7 @@ class Lane:
 
     def __init__(self, link: Link, address: Address, partition: int, failed: list[Push] | None = None) -> None:
         self._link = link
+        self._has_rich = False
         self._header = b""
         self._next_request_id = 0
         self._oldest_checked = -1
@@ -64,7 +66,9 @@ class Lane:
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
-        if self._header:
+        if len(data) > PLAIN_BYTES_MAX:
+            self._fail(request_id, push.refusal())
+        elif self._header:
             self._send(request_id, push)
         return push
 
@@ -109,10 +113,11 @@ class Lane:
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 keyed = self.pushes.get(rich.request_id)
+                self._has_rich = True
                 if isinstance(keyed, KeyedPush):
                     self._take_keyed(keyed, rich)
             elif ERROR.is_in(payload):
-                self.fail_all(refusal(payload))
+                self._take_error(refusal(payload))
         except ProtocolError:
             return
 
@@ -155,7 +160,10 @@ class Lane:
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
         """Whether a new push is to be sent as soon as there is a way."""
-        return True
+        error = push.refusal()
+        if error is not None:
+            self._fail(request_id, error)
+        return error is None
 
     def _sendable(self) -> list[tuple[int, Push]]:
         """The pushes to be sent over a new way, in order."""
@@ -166,11 +174,30 @@ class Lane:
         """Pushes that had to wait for the answers which have just come."""
         return ()
 
+    def _take_error(self, error: RequestRefused) -> None:
+        """An `error` says what is wrong, and not with which push.
+
+        A node that has never confirmed a push with a key does not know them, and stores none. Else it is meant for one
+        of those without an answer: where these are several, of none can be said that it has not been stored.
+        """
+        keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
+        refused = list(self.pushes) if self._has_rich or not keyed else keyed
+        if len(refused) > 1 and refused is not keyed:
+            what = f"the node refused one of {len(refused)} pushes and did not say which; this one may have been stored"
+            self.fail_all(UnexpectedAnswer(f"{what}: {error}"))
+            return
+        for request_id in refused:
+            self.pushes[request_id].finish(error)
+        self._drop_finished(refused)
+        self._tell_room()
+
     def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.index = confirm.index
             push.finish()
             del self.pushes[confirm.request_id]
+        elif confirm.status is RichStatus.REFUSED:
+            self._fail(confirm.request_id, refused_by_node())
         else:
             self._fail(confirm.request_id, self._not_saved(confirm.request_id))
 
@@ -186,7 +213,7 @@ class Lane:
     def _unsendable(self, push: Push) -> None:
         """A push is about to fail without having been sent."""
 
-    def _fail(self, request_id: int, error: ClientError) -> None:
+    def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)
         self._drop_finished((request_id,))
 
@@ -220,6 +247,10 @@ class SequencedLane(Lane):
     def fail_all(self, error: ClientError) -> None:
         self._machine.abandon()
         super().fail_all(error)
+
+    def _take_error(self, error: RequestRefused) -> None:
+        self._machine.abandon()
+        super()._take_error(error)
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
         admitted = self._machine.admit(request_id, push)

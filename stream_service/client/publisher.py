@@ -12,6 +12,7 @@ from stream_service.client.requests import Push
 from stream_service.client.sequence_machine import SequenceMachine
 from stream_service.client.session import Session
 from stream_service.extensions import Header
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.names import partition_of
 
 WINDOW = 1_000
@@ -188,6 +189,8 @@ def make_sequences(idempotent: bool, publisher_id: bytes | None, first_number: i
     if publisher_id is not None:
         if not publisher_id:
             raise ValueError("a publisher id is not empty; leave it out to get a random one")
+        if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
+            raise ValueError(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
         return SequenceMachine(publisher_id, first_number, None)
     return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
 

@@ -6,15 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ockam.address import Address, Route
-from stream_service.client.errors import ClientError
+from stream_service.client.errors import ClientError, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
+from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushRequest
 
 if TYPE_CHECKING:
     from stream_service.client.ports import Port
     from stream_service.client.sequence_machine import Epoch
 
+LIMITS = StreamLimits()
+"""What a node keeps of a message at most (docs/wire.md §3)."""
+ENVELOPE_BYTES = 256
+"""Protocol name, request id, publisher id, number and sizes around a message on its way."""
+PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
+"""Of a message without key and headers."""
+HEADER_BYTES = 8
+"""The sizes of one header's name and value on the wire."""
 PATIENCE_CHECKS = 2
 """After so many checks without an answer a request is sent again (`ClientCore.check_progress`)."""
 
@@ -76,6 +85,10 @@ class Push(Waiting):
             raise ValueError("this push has no answer yet: wait for it, or flush its publisher")
         return self.index
 
+    def refusal(self) -> RequestRefused | None:
+        """Why no node would store it, if that is so: then it is not sent."""
+        return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
+
     def payload(self, request_id: int) -> bytes:
         return PUSH.encode_request(PushRequest(request_id, self.data))
 
@@ -97,9 +110,29 @@ class KeyedPush(Push):
         self.number = 0
         self.skipped = self.sent_again = False
 
+    def refusal(self) -> RequestRefused | None:
+        try:
+            names_bytes = sum(len(header.name.encode()) for header in self.headers)
+        except UnicodeEncodeError as error:
+            return RequestRefused(f"a header's name cannot be written in UTF-8: {error.reason}")
+        key_bytes = len(self.key or b"")
+        headers_bytes = names_bytes + sum(len(header.value) for header in self.headers)
+        beside_bytes = key_bytes + headers_bytes + HEADER_BYTES * len(self.headers)
+        return (
+            _too_large("a key", key_bytes, LIMITS.key_bytes_max)
+            or _too_large("headers", headers_bytes, LIMITS.headers_bytes_max)
+            or _too_large("a message with its key and headers", len(self.data) + beside_bytes, PLAIN_BYTES_MAX)
+        )
+
     def payload(self, request_id: int) -> bytes:
         sequence = None if self.epoch is None else Number(self.epoch.publisher_id, self.number)
         return RICH_PUSH.encode_request(RichPush(request_id, self.data, self.key, self.headers, sequence))
+
+
+def _too_large(what: str, size_bytes: int, most_bytes: int) -> RequestRefused | None:
+    if size_bytes <= most_bytes:
+        return None
+    return RequestRefused(f"{what} of {size_bytes} bytes; a stream keeps at most {most_bytes}")
 
 
 class Call(Waiting):

@@ -7,7 +7,7 @@ which the node may still read; so of such a one nobody can say that it has not b
 
     answer to a push            the push                          its epoch
     OK, DUPLICATE               done, stored at that index        is open: any number may be on its way
-    ERROR                       failed                            failed: no number of it is given out any more
+    ERROR, REFUSED              failed                            failed: no number of it is given out any more
     OUT_OF_ORDER, epoch failed  failed, as one before it did      failed
     OUT_OF_ORDER, the oldest    failed: the numbers have a gap    failed
     OUT_OF_ORDER, others        waits for those before it; it is  as it was
@@ -15,7 +15,8 @@ which the node may still read; so of such a one nobody can say that it has not b
 
 An epoch is one publisher id and its numbers; until it is open, one push of it is on its way and the others are held. A
 new one, with a new id, begins after a failure, unless the caller chose the id: then every later push fails too, unsent,
-since only the caller knows what was to come next.
+since only the caller knows what was to come next. A push that is known not to be storable before it is sent fails
+without having had a number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stream_service.client.errors import ClientError, ConnectionLost, PushFailed
+from stream_service.client.errors import ClientError, ConnectionLost, PushFailed, RequestRefused
 from stream_service.client.requests import KeyedPush
 from stream_service.extensions import RichConfirm, RichStatus
 
@@ -93,10 +94,13 @@ class SequenceMachine:
         self._forgive(push)
 
     def retract(self, push: KeyedPush) -> None:
-        """The push could not be sent: its number is free where it was the last one given out, and never used."""
+        """The push could not be sent: its number is free where it was the last one given out, and never used.
+
+        It is not where the caller chose the id, and so counts the numbers itself.
+        """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"
-        if push.number + 1 == epoch.next_number and not push.sent_again:
+        if push.number + 1 == epoch.next_number and not push.sent_again and self._new_id is not None:
             epoch.next_number = push.number
         else:
             epoch.failed = True
@@ -117,6 +121,8 @@ class SequenceMachine:
             return [push]
         if confirm.status is RichStatus.ERROR:
             return self._fail(epoch, push, not_saved(push.sent_again), unanswered)
+        if confirm.status is RichStatus.REFUSED:
+            return self._fail(epoch, push, refused_by_node(), unanswered)
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
         if next(each for each in unanswered if each.epoch is epoch) is push:
@@ -158,6 +164,11 @@ class SequenceMachine:
                 return False
             self._epoch = Epoch(self._new_id(), 0)
         epoch = self._epoch
+        refusal = push.refusal()
+        if refusal is not None:
+            epoch.failed = self._new_id is None
+            push.finish(refusal)
+            return False
         push.epoch, push.number = epoch, epoch.next_number
         epoch.next_number += 1
         if not epoch.open:
@@ -168,6 +179,11 @@ class SequenceMachine:
 def not_saved(sent_again: bool) -> ClientError:
     """What the node's ERROR means for a message. sent_again: a copy of it may still lie in an old connection."""
     return ConnectionLost(MAYBE_SAVED) if sent_again else PushFailed(NOT_SAVED)
+
+
+def refused_by_node() -> RequestRefused:
+    """What the node's REFUSED means for a message."""
+    return RequestRefused("the node refuses the message, which has not been stored: it is larger than a stream keeps")
 
 
 def _behind_a_failure(push: KeyedPush) -> ClientError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ockam.address import Route
 from ockam.message import Message
-from ockam.protocol import error_payload
+from ockam.protocol import ProtocolError, error_payload
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.stored import NOTHING_BESIDE, Beside, encode_beside
@@ -112,6 +112,17 @@ def _confirm(request_id: int, decision: Decision, index: int | None, first_index
         case New() if index is not None:
             return RichConfirm(request_id, RichStatus.OK, index, 0)
     return RichConfirm(request_id, RichStatus.ERROR, 0, 0)
+
+
+def refusal_payload(message: Message) -> bytes | None:
+    """The answer to a push that says what is wrong with it alone; None where only an `error` can be given."""
+    if not RICH_PUSH.is_in(message.payload):
+        return None
+    try:
+        request_id = RICH_PUSH.decode_request(message.payload).request_id
+    except ProtocolError:
+        return None
+    return RICH_PUSH.encode_response(RichConfirm(request_id, RichStatus.REFUSED, 0, 0))
 
 
 def failure_payload(message: Message, reason: str) -> bytes:

@@ -22,6 +22,7 @@ from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
 from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, RichPush
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
@@ -29,10 +30,9 @@ from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
-from stream_service.workers.push_run import PushRun, failure_payload
+from stream_service.workers.push_run import PushRun, failure_payload, refusal_payload
 from stream_service.workers.sequence_machine import RECENT_MAX, SequenceMachine
 
-PUBLISHER_ID_BYTES_MAX = 64
 CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
 
@@ -123,7 +123,7 @@ class StreamWorker(Worker):
                 else:
                     self._receive_other(message)
             except ProtocolError as error:
-                self._counters.refuse(self, message, str(error))
+                self._counters.refuse(self, message, str(error), refusal_payload(message))
         if len(pushes):
             self._append(pushes)
         else:

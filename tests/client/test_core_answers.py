@@ -18,6 +18,7 @@ from stream_service.client.errors import (
     UnexpectedAnswer,
 )
 from stream_service.client.payloads import pulled
+from stream_service.extensions import RichStatus
 from stream_service.protocol import (
     CREATE,
     PULL,
@@ -256,3 +257,39 @@ def test_callbacks_come_once_and_can_be_taken_back() -> None:
     push.when_done(lambda: called.append("late"))
     push.forget(never)
     assert (called, push.error) == (["first", "second", "late"], None)
+
+
+def test_an_error_among_plain_pushes_never_says_that_one_was_not_stored() -> None:
+    core, far = connected_core()
+    (port,) = opened(core, far)
+    several = [core.push(port, b"%d" % number) for number in range(3)]
+    far.refuse(far.sent()[1], "too large")
+    assert all(isinstance(push.error, UnexpectedAnswer) for push in several)
+    assert "may have been stored" in str(several[0].error)
+    alone = core.push(port, b"alone")
+    far.refuse(far.sent()[0], "too large")
+    assert isinstance(alone.error, RequestRefused)
+
+
+def test_a_node_that_does_not_know_keys_refuses_only_messages_with_keys() -> None:
+    core, far = connected_core()
+    (port,) = opened(core, far)
+    plain, keyed = core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())
+    first, second = far.sent()
+    far.refuse(second, "serves no such thing")
+    assert isinstance(keyed.error, RequestRefused)
+    assert not plain.done
+    far.confirm(first, 0)
+    assert plain.result() == 0
+
+
+def test_a_refused_keyed_push_fails_alone() -> None:
+    core, far = connected_core()
+    (port,) = opened(core, far)
+    keyed = [port.lane.push_keyed(b"%d" % number, b"k", ()) for number in range(3)]
+    sent = far.sent()
+    far.confirm_rich(sent[1], 0, RichStatus.REFUSED)
+    far.confirm_rich(sent[0], 0)
+    far.confirm_rich(sent[2], 1)
+    assert [push.error is None for push in keyed] == [True, False, True]
+    assert isinstance(keyed[1].error, RequestRefused)

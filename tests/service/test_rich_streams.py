@@ -172,11 +172,19 @@ async def test_keys_and_headers_have_bounds(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         peer = await server.peer()
         route = await peer.create("s")
-        assert "key of 4097" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", bytes(4097), [], None))
         large = [Header("h", bytes(16 * 1024))]
-        assert "headers of 16385" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", None, large, None))
-        odd = PushSequence(bytes(65), 0)
-        assert "publisher id" in await refusal(peer, route, RICH_PUSH, RichPush(1, b"", None, [], odd))
+        refused = [
+            RichPush(1, b"", bytes(4097), [], None),
+            RichPush(2, b"", None, large, None),
+            RichPush(3, b"", None, [], PushSequence(bytes(65), 0)),
+            RichPush(4, bytes(16 * 1024 * 1024 - 16 * 1024), None, [], None),
+        ]
+        for request in refused:
+            answer = await peer.ask(route, RICH_PUSH.encode_request(request))
+            confirm = RICH_PUSH.decode_response(answer.payload)
+            assert confirm == RichConfirm(request.request_id, RichStatus.REFUSED, 0, 0)
+        unreadable = RICH_PUSH.encode_request(RichPush(5, b"", None, [], None))[:-1]
+        assert ERROR.is_in((await peer.ask(route, unreadable)).payload)
         assert (await info(peer, route)).count == 0
 
 
