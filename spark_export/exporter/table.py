@@ -61,7 +61,7 @@ class Table(Protocol):
         ...
 
 
-FORMATS = ("parquet",)
+FORMATS = ("parquet", "delta", "iceberg")
 
 
 def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
@@ -70,4 +70,12 @@ def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
         from spark_export.exporter.parquet_table import ParquetTable
 
         return ParquetTable(layout)
+    if table_format == "delta":
+        from spark_export.exporter.delta_table import DeltaLogTable
+
+        return DeltaLogTable(layout, table_id)
+    if table_format == "iceberg":
+        from spark_export.exporter.iceberg_table import IcebergTable
+
+        return IcebergTable(layout, table_id)
     raise ExportMismatch(f"unknown format {table_format!r}; known are {', '.join(FORMATS)}")

@@ -68,7 +68,7 @@ class TableWriter:
         self.data_bytes = 0
 
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
-        """Rows of one stream, in order, with the columns of FILE_SCHEMA."""
+        """Rows of one stream, in order, with the columns of the files at least."""
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
         for date, part in _by_date(batch):
@@ -146,8 +146,6 @@ class _OpenFile:
         if not self._waiting:
             return
         table = pa.Table.from_batches(self._waiting)
-        if "stream" in self._schema.names:
-            table = table.append_column("stream", pa.repeat(pa.scalar(self._place[0]), table.num_rows))
         table = table.select(self._schema.names).cast(self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._rows += table.num_rows

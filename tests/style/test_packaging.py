@@ -23,7 +23,11 @@ INSTALLED_AS: dict[str, str] = {}
 EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # Modules that do without an extra, and say so where it is missing.
-OPTIONAL = {"storage/arrow_pages.py": "spark"}
+OPTIONAL = {
+    "spark_export/exporter/delta_table.py": "delta",
+    "spark_export/exporter/iceberg_table.py": "iceberg",
+    "storage/arrow_pages.py": "spark",
+}
 
 # What is not in the locks, and why.
 NOT_LOCKED = {

@@ -1,0 +1,91 @@
+"""A Delta table, written without Spark's connector: our files, and a transaction of the `deltalake` library.
+
+A run is one transaction, which carries the run's number under the export's id; so the table's own log says which runs
+it has. Files that no transaction names are invisible to every reader of Delta.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_export.exporter.errors import ExportError, ExtraMissing
+from spark_export.exporter.flat_table import FlatTable
+from spark_export.exporter.layout import Layout
+from spark_export.exporter.ledger import RunFile
+from spark_export.exporter.model import FileEntry
+from spark_export.exporter.write_files import FILE_SCHEMA
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import AddAction
+except ModuleNotFoundError as error:
+    raise ExtraMissing(
+        f"the format delta needs the extra `delta` ({error.name}): pip install 'stream-node[delta]'"
+    ) from error
+
+PARTITION_COLUMNS = ["stream", "date"]
+SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.field("date", pa.date32(), False))
+"""Of the table; the last two are in its log, not in its files."""
+
+
+class DeltaLogTable(FlatTable):
+    """`Table` for Delta."""
+
+    with_stream = False
+
+    def __init__(self, layout: Layout, table_id: str) -> None:
+        super().__init__(layout, layout.table)
+        self._application = f"stream-node-export-{table_id}"
+
+    def prepare(self) -> None:
+        self._layout.table.mkdir(exist_ok=True)
+        if not DeltaTable.is_deltatable(str(self._layout.table)):
+            DeltaTable.create(str(self._layout.table), SCHEMA, partition_by=PARTITION_COLUMNS)
+
+    def has_run(self, run_id: int) -> bool:
+        if not DeltaTable.is_deltatable(str(self._layout.table)):
+            return False
+        # Runs are published in the order of their numbers.
+        return (self._open().transaction_version(self._application) or 0) >= run_id
+
+    def list_files(self) -> set[Path]:
+        return {self._layout.table / name for name in self._open().file_uris()}
+
+    def locate(self, file: RunFile) -> Path:
+        return self._layout.table / file.entry.path
+
+    def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        actions = [
+            AddAction(
+                path=entry.path,
+                size=entry.file_bytes,
+                partition_values={"stream": entry.stream, "date": entry.date},
+                modification_time=time.time_ns() // 1_000_000,
+                data_change=True,
+                stats=json.dumps({"numRecords": entry.rows}),
+            )
+            for entry in entries
+        ]
+        properties = CommitProperties(app_transactions=[Transaction(self._application, run_id)])
+        table = self._open()
+        try:
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=PARTITION_COLUMNS,
+                commit_properties=properties,
+            )
+        except DeltaError as error:
+            raise ExportError(
+                f"the transaction of run {run_id} failed: {error}; it is tried again by the next run"
+            ) from error
+
+    def _open(self) -> DeltaTable:
+        return DeltaTable(str(self._layout.table))

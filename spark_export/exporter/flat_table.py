@@ -1,0 +1,70 @@
+"""What tables with a log of their own share: files side by side in one folder, published by an entry in that log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_file, sync_tree
+from spark_export.exporter.ledger import FIRST_GENERATION
+from spark_export.exporter.model import FileEntry
+
+
+class FlatTable:
+    """`Table` but for the log, which a subclass has. data: the folder of the files.
+
+    Files come there before the log names them; names have the run's number, so that what a crash left is found.
+    """
+
+    generation = FIRST_GENERATION
+
+    def __init__(self, layout: Layout, data: Path) -> None:
+        self._layout = layout
+        self._data = data
+
+    def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        staging = self._layout.run_staging(run_id)
+        (staging / TREE).mkdir()
+        arranged = []
+        for number, entry in enumerate(entries):
+            name = f"{_prefix(run_id)}{number:05d}.parquet"
+            (staging / ATTEMPTS / entry.path).rename(staging / TREE / name)
+            arranged.append(replace(entry, path=name))
+        sync_tree(staging / TREE)
+        return arranged
+
+    def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
+        """A crash between moving the files and the log leaves them in two places."""
+        return all(self._find(run_id, entry) is not None for entry in entries)
+
+    def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        for entry in entries:
+            found = self._find(run_id, entry)
+            assert found is not None
+            if found.parent != self._data:
+                found.rename(self._data / entry.path)
+        sync_file(self._data)
+        self._commit(run_id, entries)
+
+    def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
+        moved = list(self._data.glob(f"{_prefix(run_id)}*.parquet"))
+        for path in moved:
+            path.unlink()
+        return len(moved) + remove_tree(self._layout.run_staging(run_id))
+
+    def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        """Have the log name the files and the run, in one step."""
+        raise NotImplementedError
+
+    def _find(self, run_id: int, entry: FileEntry) -> Path | None:
+        """Where the file is, whole, in the table's folder or still in staging."""
+        for folder in (self._data, self._layout.run_staging(run_id) / TREE):
+            path = folder / entry.path
+            if path.is_file() and path.stat().st_size == entry.file_bytes:
+                return path
+        return None
+
+
+def _prefix(run_id: int) -> str:
+    return f"run-{run_id:06d}-"

@@ -1,0 +1,87 @@
+"""An Iceberg table, written without Spark's connector: our files, and a snapshot of the `pyiceberg` library.
+
+A run is one snapshot, whose summary has the run's number; so the table's own log says which runs it has. The catalog is
+an SQLite file in the export's folder. Iceberg keeps absolute paths: such an export cannot be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from spark_export.exporter.errors import ExportError, ExtraMissing
+from spark_export.exporter.flat_table import FlatTable
+from spark_export.exporter.layout import Layout
+from spark_export.exporter.ledger import RunFile
+from spark_export.exporter.model import FileEntry
+from spark_export.exporter.write_files import FILE_SCHEMA_WITH_STREAM
+
+try:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+except ModuleNotFoundError as error:
+    raise ExtraMissing(
+        f"the format iceberg needs the extra `iceberg` ({error.name}): pip install 'stream-node[iceberg]'"
+    ) from error
+
+CATALOG_FILE = "catalog.sqlite"
+NAMESPACE, NAME = "export", "messages"
+RUN_PROPERTY = "stream-node.run"
+"""In a snapshot's summary: the export's id and the run's number."""
+
+
+class IcebergTable(FlatTable):
+    """`Table` for Iceberg, partitioned by stream and day."""
+
+    with_stream = True
+
+    def __init__(self, layout: Layout, table_id: str) -> None:
+        super().__init__(layout, layout.table / "data")
+        self._table_id = table_id
+        self._catalog = SqlCatalog(
+            "stream-node", uri=f"sqlite:///{layout.folder / CATALOG_FILE}", warehouse=f"file://{layout.folder}"
+        )
+
+    def prepare(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        try:
+            self._open()
+            return
+        except NoSuchTableError:
+            made = self._catalog.create_table(
+                (NAMESPACE, NAME), FILE_SCHEMA_WITH_STREAM, location=f"file://{self._layout.table}"
+            )
+        with made.update_spec() as spec:
+            spec.add_field("stream", IdentityTransform(), "stream_value")
+            spec.add_field("timestamp", DayTransform(), "day")
+
+    def has_run(self, run_id: int) -> bool:
+        try:
+            snapshots = self._open().snapshots()
+        except NoSuchTableError:
+            return False
+        wanted = self._run_name(run_id)
+        return any(each.summary is not None and each.summary.get(RUN_PROPERTY) == wanted for each in snapshots)
+
+    def list_files(self) -> set[Path]:
+        return {Path(unquote(urlparse(task.file.file_path).path)) for task in self._open().scan().plan_files()}
+
+    def locate(self, file: RunFile) -> Path:
+        return self._data / file.entry.path
+
+    def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        paths = [f"file://{self._data / entry.path}" for entry in entries]
+        try:
+            self._open().add_files(paths, snapshot_properties={RUN_PROPERTY: self._run_name(run_id)})
+        except ValueError as error:
+            raise ExportError(f"the snapshot of run {run_id} failed: {error}") from error
+
+    def _open(self) -> Any:
+        return self._catalog.load_table((NAMESPACE, NAME))
+
+    def _run_name(self, run_id: int) -> str:
+        return f"{self._table_id}/{run_id}"
