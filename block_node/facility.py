@@ -48,7 +48,7 @@ class Plugin(Worker):
     handler publishes through `self.facility.publish` is delivered after what is being delivered, to everybody, itself
     too. A handler that raises crashes the worker: the node makes it anew, with an empty queue. The crash of a gating
     plugin ends every stream (`NodeFailed`); the new plugin may see the rest of a block of which it did not see the
-    beginning, and ignores it.
+    beginning, and ignores it. What was notified while it was away it finds out when it starts.
 
     name: for people and statistics. gating: whether sources wait for this plugin.
     """

@@ -111,40 +111,40 @@ class BlockNode:
 
     def durable_chain(self) -> ChainState:
         """Where the chain stands behind the last durable block."""
-        last = self.store.ever_stored.last
-        if self.store.verifier_state:
-            try:
-                chain = ChainState.decode(self.store.verifier_state)
-            except BlockFormatError as error:
-                logger.error("block_chain_state_unknown", reason=str(error))
-            else:
-                if last is not None and chain.next_number == last + 1 >= self._settings.first_block:
-                    return chain
-        return self._start_chain
+        newest = self.store.newest
+        if newest is None or newest.number + 1 < self._settings.first_block:
+            return self._start_chain
+        for chain in (self._stored_chain(), self._start_chain):
+            if chain is not None and chain.next_number == newest.number + 1:
+                return chain
+        # The tree over all roots is not known; the link to the last block is.
+        return ChainState(newest.number + 1, newest.root, None)
+
+    def _stored_chain(self) -> ChainState | None:
+        """Where the chain stood at the block with which that was last kept."""
+        if not self.store.verifier_state:
+            return None
+        try:
+            return ChainState.decode(self.store.verifier_state)
+        except BlockFormatError as error:
+            logger.error("block_chain_state_unknown", reason=str(error))
+            return None
 
     def _opened(self) -> None:
-        """It is known what is stored; where the chain stands, perhaps not."""
-        newest = self.store.newest
-        ends_below = newest is not None and newest.number + 1 < self._settings.first_block
-        if newest is None or ends_below or self.durable_chain().next_number == newest.number + 1:
-            self._serve()
-            return
-        first = self.store.available.first
-        if first == 0 and len(self.store.available) == 1:
+        """It is known what is stored. Where the tree over all roots is not, it is made again if block 0 is there."""
+        newest, available = self.store.newest, self.store.available
+        goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
+        from_the_start = available.first == 0 and len(available) == 1
+        if newest is not None and goes_on and from_the_start and self.durable_chain().peaks is None:
             self.store.read_roots(newest.number, self._roots_read)
-            return
-        # The tree over all roots cannot be known; the link to the last block can.
-        self._start_chain = ChainState(newest.number + 1, newest.root, None)
-        self._serve()
+        else:
+            self._serve()
 
     def _roots_read(self, operation: ReadRoots) -> None:
-        newest = self.store.newest
-        assert newest is not None, "roots are read of what is stored"
-        if operation.error is not None:
-            logger.error("block_roots_not_read", reason=str(operation.error))
-            self._start_chain = ChainState(newest.number + 1, newest.root, None)
-        else:
+        if operation.error is None:
             self._start_chain = ChainState.from_roots(operation.roots)
+        else:
+            logger.error("block_roots_not_read", reason=str(operation.error))
         self._serve()
 
     def _serve(self) -> None:
@@ -155,6 +155,7 @@ class BlockNode:
             self._node,
             self.facility,
             last_block=self.store.ever_stored.last,
+            is_stored=lambda block_number: block_number in self.store.ever_stored,
             first_block=self._settings.first_block,
             limits=self._settings.publish,
             new_id=self._new_id,

@@ -6,6 +6,7 @@ whose predecessor in that order could not be stored is not stored either, so tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -87,7 +88,7 @@ class BlockStore:
         self._evicting = False
         self._blocks = self._size_bytes = 0
         self._stored = self._evicted = self._failed = 0
-        self._under_way: set[int] = set()
+        self._under_way: Counter[int] = Counter()
         self._refused_from: int | None = None
         self.refusal: str | None = None
         self.is_open = False
@@ -133,25 +134,34 @@ class BlockStore:
             return
         if number == self._refused_from:
             self._refused_from = None
-        self._under_way.add(number)
+        self._under_way[number] += 1
 
         def stored(operation: StoreBlock) -> None:
-            self._under_way.discard(number)
+            self._no_longer_under_way(number)
             if operation.error is not None:
                 self._note_failed(block, operation.error)
             elif operation.place is not None and operation.is_new:
                 self._note_stored(operation.place)
                 self._note_stream(operation.stream)
                 self.verifier_state = block.verifier_state or self.verifier_state
+            if operation.error is None and number == self._refused_from:
+                # An earlier try failed after this one was handed over.
+                self._refused_from = None
             on_done(operation.error)
             self._apply_retention()
 
+        # The block before it may be tried more than once at a time.
         required = behind if behind in self._under_way else None
         try:
             self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored))
         except StorageClosed as error:
-            self._under_way.discard(number)
+            self._no_longer_under_way(number)
             on_done(error)
+
+    def _no_longer_under_way(self, number: int) -> None:
+        self._under_way[number] -= 1
+        if not self._under_way[number]:
+            del self._under_way[number]
 
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 import trio
 
-from block_node.events import NodeFailed, Notification, PersistedNotification, VerificationNotification
+from block_node.events import NodeFailed, Notification, PersistedNotification, Source, VerificationNotification
 from block_node.facility import Facility, Plugin
 from block_node.protocol import PUBLISH, OpenSession, PublishStatus, StreamEnded
 from block_node.publish_desk import PublishDesk
@@ -40,8 +40,9 @@ class KnownSession(msgspec.Struct, frozen=True):
 class PublishService:
     """What outlives a crash of the worker: the desk, and which sessions there are.
 
-    first_block: with which the chain of an empty node begins. new_id, now_s: randomness, and a clock that never goes
-    back, in seconds; parameters so that a simulation can own them.
+    is_stored: whether a block is durable; asked where a notification may have been missed. first_block: with which the
+    chain of an empty node begins. new_id, now_s: randomness, and a clock that never goes back, in seconds; parameters
+    so that a simulation can own them.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PublishService:
         facility: Facility,
         *,
         last_block: int | None,
+        is_stored: Callable[[int], bool],
         new_id: Callable[[], str],
         first_block: int = 0,
         limits: PublishLimits | None = None,
@@ -60,6 +62,7 @@ class PublishService:
         self.limits = limits or PublishLimits()
         self.now_s = now_s
         self.desk = PublishDesk(facility, self.limits, last_block=last_block, first_block=first_block, now_s=now_s)
+        self._is_stored = is_stored
         self._new_id = new_id
         self._sessions: dict[KnownSession, Address] = {}
         self._opened = 0
@@ -70,6 +73,12 @@ class PublishService:
         self._lives += 1
         if self._lives > 1:
             self.desk.node_failed(NodeFailed("publishing failed; it was started anew"))
+            self._note_stored()
+
+    def _note_stored(self) -> None:
+        """What became durable while the worker was away."""
+        while self._is_stored(block_number := self.desk.custody.watermark.next_block):
+            self.desk.persisted(PersistedNotification(block_number, True, Source.HISTORY))
 
     def register(self, address: str = SERVICE_ADDRESS) -> None:
         """Start the worker."""

@@ -92,8 +92,12 @@ class Verification(Plugin):
 
     def _verify_whole(self, backfilled: BackfilledBlockNotification) -> None:
         number, next_number = backfilled.block_number, self._verifier.chain.next_number
+        reason = None
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
+        elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
+            reason = "it is being stored"
+        if reason is not None:
             failure = FailureKind.CANCELLED.value
             self.facility.publish(
                 VerificationNotification(

@@ -1,0 +1,51 @@
+"""Goal: a block that could not be stored holds back those above it until it is stored, and no longer.
+
+Method: two tries at a block are on their way at once, and the first fails.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from block_node.persistence_collector import BlockCollector
+from block_node.persistence_log import NewBlock
+from block_node.persistence_store import BlockStore
+from storage.contract import Operation
+from storage.database import Database
+from storage.errors import StorageError
+from tests.block_node.publish.samples import Disk
+
+
+def block(number: int) -> NewBlock:
+    collector = BlockCollector(number)
+    collector.add([b"item"])
+    return collector.finish(number, bytes(48))
+
+
+async def test_a_failure_that_comes_after_the_next_try_began_does_not_outlast_it(tmp_path: Path) -> None:
+    database = Database.open(tmp_path)
+    results: list[tuple[int, StorageError | None]] = []
+
+    class FullAtFirst(Disk):
+        def commit(self, batch: list[Operation]) -> None:
+            super().commit(batch)
+            self.full = False
+
+    async with trio.open_nursery() as nursery:
+        runner = FullAtFirst(database, nursery, partial(trio.sleep, 0.01))
+        store = BlockStore(runner, now_us=lambda: 0)
+        store.open(lambda error: None)
+        await runner.wait_idle()
+        runner.full = True
+        store.store(block(0), lambda error: results.append((0, error)))
+        await trio.testing.wait_all_tasks_blocked()
+        store.store(block(0), lambda error: results.append((0, error)))
+        await runner.wait_idle()
+        store.store(block(1), lambda error: results.append((1, error)))
+        await runner.aclose()
+    database.close()
+    assert [(number, error is None) for number, error in results] == [(0, False), (0, True), (1, True)]

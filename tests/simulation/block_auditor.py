@@ -1,0 +1,124 @@
+"""What must hold of a block node in every run, checked while it happens and against the log at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from block_node.blocks.generator import GeneratedBlock
+from block_node.blocks.items import join_block
+from block_node.custody import Custody
+from block_node.leases_machine import Lease
+from block_node.persistence_log import ChainLog
+from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
+from block_node.publish_limits import PublishLimits
+from ockam.message import Message
+from storage.contract import Session
+from tests.simulation.auditor import BrokenPromise
+
+EVERYTHING = 1 << 40
+
+
+class BlockAuditor:
+    """Knows the one true chain, sees every answer as it leaves the node, and looks into the database by itself.
+
+    acknowledged: the highest block that a publisher may think is safe, -1 while there is none. checked: how many
+    answers that say so were compared with what is committed.
+    """
+
+    def __init__(self, chain: Sequence[GeneratedBlock]) -> None:
+        self._chain = chain
+        self._log = ChainLog("blocks")
+        self._session: Session | None = None
+        self._leases: dict[int, tuple[Lease, float]] = {}
+        self._broken: BrokenPromise | None = None
+        self._seen_s = 0.0
+        self._acknowledged_before = -1
+        self.acknowledged = -1
+        self.checked = 0
+
+    def attach(self, session: Session | None) -> None:
+        """From now on look through this reading session; None while there is no node."""
+        self._session = session
+        self._leases.clear()
+
+    def leaving(self, message: Message) -> None:
+        """An answer leaves the node: what it says is safe must be committed, without a hole, and never go back.
+
+        Nothing is raised here, where the node would take it for a mistake of a worker; `check_answers` does.
+        """
+        try:
+            self._check_answer(message)
+        except BrokenPromise as broken:
+            self._broken = self._broken or broken
+
+    def check_answers(self) -> None:
+        """Every answer so far was true. Raises BrokenPromise."""
+        if self._broken is not None:
+            raise self._broken
+
+    def _check_answer(self, message: Message) -> None:
+        if not PUBLISH.is_in(message.payload):
+            return
+        response = PUBLISH.decode_response(message.payload)
+        if isinstance(response, Acknowledgement):
+            last = response.block_number
+        elif isinstance(response, SessionOpened | StreamEnded | DuplicateBlock):
+            said = response.last_block
+            last = -1 if said is None else said
+        else:
+            return
+        now_s = trio.current_time()
+        if now_s > self._seen_s:
+            # Answers of one moment leave in any order, since each goes to its own publisher.
+            self._seen_s, self._acknowledged_before = now_s, self.acknowledged
+        if last < self._acknowledged_before:
+            raise BrokenPromise(f"{response} came after block {self._acknowledged_before} was acknowledged")
+        self._check_committed(self.acknowledged + 1, last)
+        self.acknowledged = max(self.acknowledged, last)
+        self.checked += 1
+
+    def check_leases(self, custody: Custody, limits: PublishLimits, now_s: float) -> None:
+        """No block is anybody's for longer than all its stages may take."""
+        custody.check()
+        longest_s = limits.block_s_max * 2 + limits.processing_s_max * 3
+        known, self._leases = self._leases, {}
+        for lease in custody.leases.all():
+            same, since_s = known.get(lease.block_number, (lease, now_s))
+            since_s = since_s if same is lease else now_s
+            self._leases[lease.block_number] = lease, since_s
+            if since_s + longest_s < now_s:
+                raise BrokenPromise(f"block {lease.block_number} is leased for {now_s - since_s:g} s")
+
+    def check_no_leases(self, custody: Custody) -> None:
+        """Nobody is left who could have one."""
+        custody.check()
+        if len(custody.leases):
+            raise BrokenPromise(f"leases of the blocks {sorted(custody.leases)} were forgotten")
+
+    def check_log(self, session: Session) -> None:
+        """Everything acknowledged is stored as it was, and nothing else that could be taken for a block."""
+        for each in self._log.state(session).available:
+            for number in range(each.first, each.last + 1):
+                place = self._log.find(session, number)
+                assert place is not None
+                data = b"".join(self._log.read(session, place, 0, EVERYTHING))
+                if number >= len(self._chain) or data != join_block(self._chain[number].items):
+                    raise BrokenPromise(f"block {number} is stored, and is not what was published")
+        self._check_stored(session, 0, self.acknowledged)
+
+    def _check_committed(self, first: int, last: int) -> None:
+        if self._session is None:
+            raise BrokenPromise("an answer came from a node that is dead")
+        self._check_stored(self._session, first, last)
+
+    def _check_stored(self, session: Session, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            place = self._log.find(session, number)
+            if place is None:
+                above = any(self._log.find(session, higher) for higher in range(number + 1, last + 1))
+                what = "passes a hole" if above else "is not stored"
+                raise BrokenPromise(f"block {last} was acknowledged: block {number} {what}")
+            if place.root != self._chain[number].root:
+                raise BrokenPromise(f"block {number} was acknowledged with another root")

@@ -1,0 +1,136 @@
+"""Goal: no acknowledged block is ever lost or changed, acknowledgements never pass a hole, every lease is returned, and
+a healthy publisher always makes progress, whatever other publishers, the network, the disk and backfill do, and nodes
+die of.
+
+Method: whole block nodes in virtual time, a seed each. A failure prints the line that replays it. That the simulation
+is not blind is shown by the mistakes planted at the end: one of the first seeds must notice each, and by the promise
+that it breaks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from block_node.custody import Custody
+from block_node.events import PersistedNotification, VerificationNotification
+from block_node.leases_machine import Lease
+from block_node.persistence import Persistence
+from block_node.protocol import Acknowledgement, PublishResponse
+from block_node.publish_session import PublishSession
+from tests.simulation.auditor import BrokenPromise
+from tests.simulation.block_world import BlockOutcome, run_block_seed
+from tests.simulation.world import Stuck
+
+SEEDS = range(200)
+PLANTED_SEEDS = range(40)
+REPLAY = "STREAM_NODE_SEED"
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def run_or_tell(seed: int, directory: Path) -> BlockOutcome:
+    try:
+        return run_block_seed(seed, directory)
+    except BaseException as error:
+        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_block_seed")
+        raise
+
+
+def test_every_block_seed_keeps_every_promise(ground: Path) -> None:
+    chosen = os.environ.get(REPLAY)
+    if chosen is not None:
+        run_or_tell(int(chosen), ground / chosen)
+        return
+    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in SEEDS]
+    for what, at_least in (
+        ("checked", 2_000),
+        ("deaths", 100),
+        ("crashes", 100),
+        ("refused_operations", 50),
+        ("streams_ended", 100),
+        ("leases_expired", 3),
+        ("blocks_refused", 20),
+        ("resends", 50),
+    ):
+        assert sum(getattr(outcome, what) for outcome in outcomes) >= at_least, what
+
+
+@pytest.mark.parametrize("seed", [3, 101])
+def test_a_block_seed_replays_to_the_same_outcome(ground: Path, seed: int) -> None:
+    first, second = (run_or_tell(seed, ground / name) for name in ("first", "second"))
+    assert first == second
+
+
+def plant_an_acknowledgement_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified = Persistence._verified
+
+    def verified_and_told(self: Persistence, result: VerificationNotification) -> None:
+        if result.success:
+            self.facility.publish(PersistedNotification(result.block_number, True, result.source))
+        verified(self, result)
+
+    monkeypatch.setattr(Persistence, "_verified", verified_and_told)
+
+
+def plant_an_acknowledgement_past_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = PublishSession.tell
+
+    def tell_the_highest(self: PublishSession, response: PublishResponse) -> None:
+        """Acknowledge all that is on its way above, whether what is below it has come or not."""
+        if isinstance(response, Acknowledgement):
+            response = Acknowledgement(self._desk.custody.view.frontier - 1)
+        tell(self, response)
+
+    monkeypatch.setattr(PublishSession, "tell", tell_the_highest)
+
+
+def plant_a_lease_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_it(self: Custody, lease: Lease, reason: str) -> None:
+        """The publisher has gone, or has had its time; nobody takes the block back."""
+        lease.deadline_s = float("inf")
+
+    monkeypatch.setattr(Custody, "give_up", leave_it)
+
+
+def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("block_node.blocks.verifier.check_record_proof", lambda *arguments, **options: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "saying"),
+    [
+        pytest.param(plant_an_acknowledgement_before_the_commit, "is not stored", id="before-the-commit"),
+        pytest.param(plant_an_acknowledgement_past_a_hole, "is not stored", id="past-a-hole"),
+        pytest.param(plant_a_lease_that_is_forgotten, "is leased for", id="forgotten-lease"),
+        pytest.param(plant_a_bad_block_that_passes, "another root", id="bad-block"),
+    ],
+)
+def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
+    plant(monkeypatch)
+    notices = []
+    for seed in PLANTED_SEEDS:
+        notice = find_notice(seed, ground / str(seed))
+        if notice is not None and saying in notice:
+            return
+        notices.append(notice)
+    pytest.fail(f"no seed says {saying!r}; they say {set(notices)}")
+
+
+def find_notice(seed: int, directory: Path) -> str | None:
+    """What this seed has against the node; None where it sees nothing wrong."""
+    try:
+        run_block_seed(seed, directory)
+    except BaseExceptionGroup as group:
+        first: BaseException | None = group.subgroup((BrokenPromise, Stuck))
+        if first is None:
+            raise
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        return str(first)
+    except (BrokenPromise, Stuck) as broken:
+        return str(broken)
+    return None
