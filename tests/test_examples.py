@@ -15,10 +15,17 @@ from stream_node.process import NodeProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+WITH_SPARK = {"plots.py"}
 LINES_MAX = 40
 RUN_TIMEOUT_S = 60.0
+SPARK_TIMEOUT_S = 240.0
+"""Where other work takes most of the machine, the start of Spark alone takes half a minute."""
 IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))}
 """The packages are found from any folder, also where this project is not installed."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.spark, pytest.mark.soak] if name in WITH_SPARK else []
 
 
 @pytest.fixture
@@ -36,15 +43,17 @@ def run_example(name: str, node: NodeProcess) -> list[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=RUN_TIMEOUT_S,
+        timeout=SPARK_TIMEOUT_S if name in WITH_SPARK else RUN_TIMEOUT_S,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in EXAMPLES])
 def test_an_example_runs_on_a_fresh_node(name: str, node: NodeProcess) -> None:
+    if name in WITH_SPARK:
+        pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     assert run_example(name, node)
 
 

@@ -57,10 +57,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a range; what one task reads at one go. `end_index` is exclusive."""
+    """A part of a range; what one task reads at one go. `end_index` is exclusive. made_us: of the stream meant."""
 
     stream: str
     era: int
+    made_us: int
     partition: int
     start_index: int
     end_index: int

@@ -95,4 +95,4 @@ def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, fl
         for number in range(count):
             start = each.start_index + each.rows * number // count
             end = each.start_index + each.rows * (number + 1) // count
-            yield Piece(each.stream, each.era, each.partition, start, end), (end - start) / rows_max
+            yield Piece(each.stream, each.era, each.made_us, each.partition, start, end), (end - start) / rows_max

@@ -49,7 +49,7 @@ def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
     try:
         for piece in task.pieces:
             chosen = {"subscribe": piece.stream, "includeHeaders": "true", "failOnDataLoss": "true"}
-            wanted = Range(piece.stream, piece.partition, piece.start_index, piece.end_index)
+            wanted = Range(piece.stream, piece.partition, piece.start_index, piece.end_index, piece.made_us)
             reader = RangeReader(wanted, read_options(settings.source | chosen))
             for batch in check_complete(piece, reader.batches()):
                 writer.write(piece.stream, piece.era, batch)

@@ -11,30 +11,18 @@ from typing import Any
 
 import pytest
 
-from spark_export import open_session
-from spark_export.errors import SourceError
 from spark_export.exporter.errors import DataLost, TaskFailed
 from spark_export.exporter.run import Progress
 from spark_export.exporter.spark_engine import SparkEngine, task_error
-from spark_export.java import find_java_home
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def session() -> Any:
-    try:
-        find_java_home()
-    except SourceError as error:
-        pytest.skip(str(error))
-    return open_session("local[2,4]")
-
-
 @pytest.fixture
-def engine(session: Any) -> SparkEngine:
-    return SparkEngine("", None, {}, session=session)
+def engine(spark: Any) -> SparkEngine:
+    return SparkEngine("", None, {}, session=spark)
 
 
 def python_workers() -> set[int]:

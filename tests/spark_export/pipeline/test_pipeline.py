@@ -20,12 +20,9 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persistence_mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message_types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
 from cardinal_streams.messages import encode
-from spark_export import open_session
-from spark_export.errors import SourceError
 from spark_export.exporter.layout import hive_folder
 from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
-from spark_export.java import find_java_home
 from spark_export.pipeline.jobs import build
 from spark_export.pipeline.plots import line_chart
 
@@ -109,12 +106,8 @@ def cardinal_records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tables(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole build."""
-    try:
-        find_java_home()
-    except SourceError as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("pipeline")
     export = Export(folder / "lake")
     late = [{"key": "event_time_us", "value": b"%d" % (BASE_US + 119_500_000)}]
@@ -122,8 +115,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export.add("orders", [(0, b"k", [], b"abc"), (1, None, wrong, b"\xff"), (120, None, late, b"defgh")])
     export.add("block_node.main", block_messages())
     export.add("topic.a", [(n, *(record[0], [], record[1])) for n, record in enumerate(cardinal_records())])
-    spark = open_session("local[2,4]", config=SMALL)
-    build(spark, export.folder, folder / "out", cardinal=r"topic\..*")
+    session = spark.newSession()
+    for name, value in SMALL.items():
+        session.conf.set(name, value)
+    build(session, export.folder, folder / "out", cardinal=r"topic\..*")
     return folder / "out" / "latest"
 
 

@@ -1,0 +1,39 @@
+"""Exports a stream with Spark, asks how much came when and how late, and draws both. Needs the extra `spark`.
+
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/plots.py
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from spark_export import open_session
+from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.pipeline import gold, plots
+from spark_export.pipeline.bronze import read_bronze
+from spark_export.pipeline.silver_messages import silver_messages
+from stream_service.client import Header, blocking
+
+address = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
+with blocking.connect(address) as client, client.create("plots").publisher() as publisher:
+    for number in range(2_000):
+        publisher.push(b"x" * number, headers=[Header("event_time_us", b"%d" % (time.time_ns() // 1000))])
+
+
+async def export(folder: str) -> None:
+    async with open_exporter(ExportSettings(Path(folder), address, master="inline")) as exporter:
+        await exporter.run()
+
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(export(folder))
+    spark = open_session("local[2]", config={"spark.sql.shuffle.partitions": "1"})
+    messages = silver_messages(read_bronze(spark, Path(folder)))
+    charts = {"rates": (gold.rates, "bytes"), "latency": (gold.latency, "p99_ms")}
+    for name, (aggregate, column) in charts.items():
+        rows = aggregate(messages, "10 milliseconds").collect()
+        points = [(row["minute"], float(row[column])) for row in rows]
+        Path(f"{name}.svg").write_text(plots.line_chart(name, f"{column} in 10 ms", {"plots": points}))
+        print(f"{name}.svg: {len(points)} points")
