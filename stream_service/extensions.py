@@ -231,6 +231,10 @@ class DeleteRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
 
 
+DELETED = "the stream has been deleted"
+"""Why requests are answered with `error` that wait when a stream is deleted; the end of the reason."""
+
+
 # type DeleteResponse struct { request_id: uint  deleted: uint }
 class DeleteResponse(msgspec.Struct, frozen=True):
     request_id: bare.UInt

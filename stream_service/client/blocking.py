@@ -25,9 +25,10 @@ from stream_service.client.backoff import Reconnect
 from stream_service.client.blocking_correspondent import Correspondent
 from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.blocking_streams import PartitionedStream, Stream
-from stream_service.client.core import ClientCore, CoreStatistics
+from stream_service.client.core import ClientCore
 from stream_service.client.driving import Driven, drive
 from stream_service.client.session import ANSWER_TIMEOUT_S, Framing, Session
+from stream_service.client.statistics import CoreStatistics
 from stream_service.extensions import StreamInfo
 
 Q = TypeVar("Q")

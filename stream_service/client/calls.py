@@ -60,7 +60,7 @@ class Calls:
         if call is None:
             return
         if ERROR.is_in(message.payload):
-            self.finish(call, refusal(message.payload))
+            self.finish(call, refusal(message.payload, of_stream=isinstance(call.target, Port)))
             return
         call.answers.append(message.payload)
         call.return_routes.append(message.return_route)

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from ockam.address import Route
 from ockam.protocol import Protocol
-from stream_service.client.core import CoreStatistics
 from stream_service.client.correspondent import Correspondent
 from stream_service.client.errors import ClientError, StreamNotFound, UnexpectedAnswer
 from stream_service.client.iteration import Listing
 from stream_service.client.payloads import answer_of
 from stream_service.client.session import Session
+from stream_service.client.statistics import CoreStatistics
 from stream_service.client.streams import PartitionedStream, Stream
 from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo, StreamKey
 

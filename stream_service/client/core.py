@@ -9,40 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from ockam.address import Address, Route, local
 from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_service.client.calls import Calls
-from stream_service.client.errors import ClientClosed, ClientError, RequestRefused, UnexpectedAnswer
+from stream_service.client.errors import ClientClosed, ClientError, UnexpectedAnswer
+from stream_service.client.existence import Existence, not_there
 from stream_service.client.lanes import Lane, SequencedLane
 from stream_service.client.link import Link
 from stream_service.client.payloads import create_payload, created
 from stream_service.client.ports import OpenStream, Port
 from stream_service.client.requests import PATIENCE_CHECKS, Call, Create, Push
 from stream_service.client.sequence_machine import SequenceMachine
+from stream_service.client.statistics import CoreStatistics
 from stream_service.names import stream_address
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHECKS_MAX = 8
 """A connection that has brought nothing for so many checks, while something was waited for, is taken for dead."""
-
-
-class CoreStatistics(msgspec.Struct, frozen=True):
-    """connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now.
-
-    sent_again: pushes that went out more than once, by lanes in use. sent_bytes, received_bytes: over all connections.
-    """
-
-    connections: int
-    unconfirmed: int
-    unanswered: int
-    sent_again: int
-    sent_bytes: int
-    received_bytes: int
 
 
 class ClientCore:
@@ -59,6 +45,7 @@ class ClientCore:
         self._streams: dict[str, OpenStream] = {}
         self._lanes: dict[Address, Lane] = {}
         self._calls = Calls(self.link, self._new_address)
+        self._existence = Existence(self._calls, self._service, self._new_address, self._missing)
         self._next_address = 0
         self._silent_checks = 0
         self._connections = 0
@@ -124,19 +111,24 @@ class ClientCore:
 
         A stream is created again first, since the way to it may be gone without this connection noticing (a node
         between us and the services was restarted, or the stream was deleted). The stream itself answers that, behind
-        the pushes it has: a slow node does not get them twice. True where the connection is to be given up, since
+        the pushes it has: a slow node does not get them twice. Whether it exists still is asked as well, but where
+        only pushes wait for a stream that this client makes. True where the connection is to be given up, since
         nothing has come over it for long.
         """
         if self.link.wire is None:
             return False
         stalled = {stream for stream in self._streams.values() if stream.is_stalled()}
+        doubted = {port for stream in stalled if not stream.creates for port in stream.ports.values()}
         for call in self._calls:
             call.checks += 1
             if call.checks >= call.patience:
                 if isinstance(call.target, Port):
                     stalled.add(call.target.stream)
+                    doubted.add(call.target)
                 else:
                     self._calls.send_again(call, call.target)
+        for port in doubted:
+            self._existence.ask(port)
         for stream in stalled:
             stream.close()
             self._open(stream)
@@ -147,6 +139,8 @@ class ClientCore:
     def call(self, target: Route | Port, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS) -> Call:
         """Ask a worker (a route from the connected node, or a stream) for something it answers `wanted` times."""
         self.link.check_open()
+        if isinstance(target, Port) and target.gone is not None:
+            raise target.gone
         call = Call(target, payload, wanted, self._new_address(), patience)
         self._calls.add(call)
         return call
@@ -197,14 +191,11 @@ class ClientCore:
         return ports
 
     def drop(self, port: Port) -> None:
-        """The stream-partition has been deleted: it is not created again, and what waits for it fails."""
-        error = RequestRefused(f"partition {port.partition} of {port.name!r} has been deleted")
-        for call in self._calls:
-            if call.target is port:
-                self._calls.finish(call, error)
-        port.close()
-        for lane in list(port.lanes):
-            lane.fail_all(error)
+        """The stream-partition has been deleted: it is not created again, and all that is asked of it fails."""
+        error = not_there(port)
+        port.drop(error)
+        self._fail_calls(port, error)
+        for lane in port.lanes:
             self._lanes.pop(lane.address, None)
         if port.stream.ports.pop(port.partition, None) is not None and not port.stream.ports:
             del self._streams[port.name]
@@ -216,6 +207,8 @@ class ClientCore:
         self.link.check_open()
         address, failed = self._new_address(), list[Push]()
         lane = Lane(self.link, address, port.partition, failed)
+        if port.gone is not None:
+            raise port.gone
         if sequences is not None:
             lane = SequencedLane(self.link, address, port.partition, failed, sequences)
         self._lanes[address] = lane
@@ -262,9 +255,26 @@ class ClientCore:
             except UnexpectedAnswer as error:
                 call.error = error
 
+    def _missing(self, port: Port) -> None:
+        """It has been deleted. Only pushes make again what this client once made; who reads must not."""
+        if port.gone is not None:
+            return
+        if port.stream.creates:
+            self._fail_calls(port, not_there(port))
+        else:
+            self.drop(port)
+
+    def _fail_calls(self, port: Port, error: ClientError) -> None:
+        for call in self._calls:
+            if call.target is port:
+                self._calls.finish(call, error)
+
     def _open(self, stream: OpenStream) -> None:
-        """Find the way to each port of a stream again: by creating the stream, or by its name."""
-        if not stream.creates:
+        """Find the way to each port of a stream again: by its name, or by creating the stream.
+
+        It is created where pushes wait for it, or its node has given it another address than its name says.
+        """
+        if not stream.creates or (stream.opening is None and not stream.unconfirmed and self._is_named(stream)):
             self._open_ports([(port, self._named_route(port)) for port in stream.ports.values()])
         elif stream.opening is None:
             call = Call(
@@ -320,6 +330,10 @@ class ClientCore:
         self._lanes.pop(lane.address, None)
         if lane in port.lanes:
             port.lanes.remove(lane)
+
+    def _is_named(self, stream: OpenStream) -> bool:
+        """Whether every port was last at the address that its name says."""
+        return all(port.last_route == self._named_route(port) for port in stream.ports.values())
 
     def _named_route(self, port: Port) -> Route:
         return (*self._via, stream_address(port.name, port.partition))

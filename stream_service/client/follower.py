@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Self, TypeAlias
 
-from stream_service.client.errors import RequestTimeout
+from stream_service.client.errors import PositionBeyondEnd, RequestTimeout
 from stream_service.client.ports import Port
-from stream_service.client.reader import LONG_POLL_S, Merge, Reader
+from stream_service.client.reader import LONG_POLL_S, Merge, Page, Reader
 from stream_service.client.session import Session
 from stream_service.extensions import RichMessage, Start
 
@@ -91,6 +91,7 @@ class Follower:
             self._reader.ask()
             await self._wait_page()
             page = self._reader.take()
+            self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
                 # Kept before anything can be cancelled or raise: the reader has moved on, so nobody asks for it again.
@@ -103,6 +104,14 @@ class Follower:
             if page.messages:
                 return True
         return False
+
+    def _check(self, page: Page) -> None:
+        """Whether the stream is still the one that was read so far."""
+        if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
+            raise PositionBeyondEnd(
+                f"{self._reader.port.name!r}, partition {self._reader.port.partition} has been read up to "
+                f"{self._next_index} and now ends at {page.next_index}: it was deleted and made again; follow it anew"
+            )
 
     async def _wait_page(self) -> None:
         timeout_s = self._session.answer_timeout_s

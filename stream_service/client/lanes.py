@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_service.client.errors import ClientError, RequestRefused, UnexpectedAnswer
+from stream_service.client.errors import ClientError, UnexpectedAnswer
 from stream_service.client.link import Link
 from stream_service.client.payloads import refusal
 from stream_service.client.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
@@ -24,7 +24,7 @@ class Lane:
 
     partition: the one that they go to.
     failed: pushes that failed and that nobody has asked about; kept for a publisher, None for single pushes.
-    sent_again: how many pushes went out more than once.
+    sent_again: how many pushes went out more than once. gone: why every later push fails unsent.
     """
 
     __slots__ = (
@@ -38,6 +38,7 @@ class Lane:
         "_sent_again_below",
         "address",
         "failed",
+        "gone",
         "partition",
         "pushes",
         "sent_again",
@@ -56,6 +57,7 @@ class Lane:
         self.partition = partition
         self.pushes: dict[int, Push] = {}
         self.failed = failed
+        self.gone: ClientError | None = None
         self.sent_again = 0
 
     def push(self, data: bytes) -> Push:
@@ -66,8 +68,8 @@ class Lane:
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
-        if len(data) > PLAIN_BYTES_MAX:
-            self._fail(request_id, push.refusal())
+        if self.gone is not None or len(data) > PLAIN_BYTES_MAX:
+            self._fail(request_id, self.gone or push.refusal())
         elif self._header:
             self._send(request_id, push)
         return push
@@ -79,7 +81,9 @@ class Lane:
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
         self.pushes[request_id] = push
-        if self._admit(request_id, push) and self._header:
+        if self.gone is not None:
+            self._fail(request_id, self.gone)
+        elif self._admit(request_id, push) and self._header:
             self._send(request_id, push)
         return push
 
@@ -174,7 +178,7 @@ class Lane:
         """Pushes that had to wait for the answers which have just come."""
         return ()
 
-    def _take_error(self, error: RequestRefused) -> None:
+    def _take_error(self, error: ClientError) -> None:
         """An `error` says what is wrong, and not with which push.
 
         A node that has never confirmed a push with a key does not know them, and stores none. Else it is meant for one
@@ -248,7 +252,7 @@ class SequencedLane(Lane):
         self._machine.abandon()
         super().fail_all(error)
 
-    def _take_error(self, error: RequestRefused) -> None:
+    def _take_error(self, error: ClientError) -> None:
         self._machine.abandon()
         super()._take_error(error)
 

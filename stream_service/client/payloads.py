@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ockam.protocol import ERROR, Protocol, ProtocolError
-from stream_service.client.errors import RequestRefused, UnexpectedAnswer
+from stream_service.client.errors import RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.requests import Call
+from stream_service.extensions import DELETED
 from stream_service.protocol import (
     CREATE,
     CREATE_PARTITIONED,
@@ -52,9 +53,10 @@ def pulled(call: Call) -> Sequence[StreamMessage]:
     return answer_of(call, PULL).messages
 
 
-def refusal(payload: bytes) -> RequestRefused:
-    """The reason of an `error`, as an error."""
+def refusal(payload: bytes, *, of_stream: bool = False) -> RequestRefused | StreamNotFound:
+    """The reason of an `error`, as an error. of_stream: whether a stream was asked, which may be gone."""
     try:
-        return RequestRefused(ERROR.decode_response(payload).reason)
+        reason = ERROR.decode_response(payload).reason
     except ProtocolError as error:
         return RequestRefused(f"an error that cannot be read: {error}")
+    return StreamNotFound(reason) if of_stream and reason.endswith(DELETED) else RequestRefused(reason)

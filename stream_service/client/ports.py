@@ -11,16 +11,19 @@ from stream_service.client.requests import Call
 class Port:
     """The client's end of one stream-partition. route: from the node connected to; None while there is no way.
 
-    lane: for single pushes; each publisher has one of its own.
+    last_route: the latest there was. lane: for single pushes; each publisher has one of its own. gone: why nothing can
+    be asked of it any more.
     """
 
-    __slots__ = ("lane", "lanes", "name", "partition", "route", "stream")
+    __slots__ = ("gone", "lane", "lanes", "last_route", "name", "partition", "route", "stream")
 
     def __init__(self, stream: OpenStream, partition: int, lane: Lane) -> None:
         self.stream = stream
         self.name = stream.name
         self.partition = partition
         self.route: Route | None = None
+        self.last_route: Route | None = None
+        self.gone: ClientError | None = None
         self.lane = lane
         self.lanes = [lane]
 
@@ -31,7 +34,7 @@ class Port:
 
     def open(self, route: Route) -> None:
         """There is a way to the stream-partition."""
-        self.route = route
+        self.route = self.last_route = route
         for lane in self.lanes:
             lane.open(route)
 
@@ -40,6 +43,14 @@ class Port:
         self.route = None
         for lane in self.lanes:
             lane.close()
+
+    def drop(self, error: ClientError) -> None:
+        """It is no more: what waits fails, and so does every later push."""
+        self.close()
+        self.gone = error
+        for lane in list(self.lanes):
+            lane.gone = error
+            lane.fail_all(error)
 
 
 class OpenStream:
@@ -61,6 +72,11 @@ class OpenStream:
     def partitions(self) -> int:
         """How many partitions to ask for so that all in use exist."""
         return max(self.ports, default=0) + 1
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have no answer."""
+        return sum(port.unconfirmed for port in self.ports.values())
 
     def close(self) -> None:
         for port in self.ports.values():

@@ -13,6 +13,7 @@ from stream_service.client.errors import (
     PushFailed,
 )
 from stream_service.client.payloads import pulled
+from stream_service.extensions import LIST, ListRequest, StreamKey
 from stream_service.names import stream_address
 from stream_service.protocol import (
     CREATE,
@@ -211,4 +212,6 @@ def test_a_port_found_by_name_creates_nothing() -> None:
     assert push.onward_route == (stream_address("s", 3),)
     core.check_progress()
     core.check_progress()
-    assert [message.onward_route for message in far.sent()] == [(stream_address("s", 3),)]
+    asked, push = far.sent()
+    assert push.onward_route == (stream_address("s", 3),)
+    assert LIST.decode_request(asked.payload) == ListRequest(0, "s", StreamKey("s", 2), 1), "whether it is there still"

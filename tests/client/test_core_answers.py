@@ -15,6 +15,7 @@ from stream_service.client.errors import (
     ConnectionLost,
     PushFailed,
     RequestRefused,
+    StreamNotFound,
     UnexpectedAnswer,
 )
 from stream_service.client.payloads import pulled
@@ -197,7 +198,10 @@ def test_a_deleted_port_is_not_made_again() -> None:
     push, pull = core.push(second, b"x"), core.pull(second, 0, 1)
     core.drop(second)
     for each in (push, pull):
-        assert isinstance(each.error, RequestRefused)
+        assert isinstance(each.error, StreamNotFound)
+    assert isinstance(core.push(second, b"late").error, StreamNotFound)
+    with pytest.raises(StreamNotFound):
+        core.pull(second, 0, 1)
     core.disconnected()
     far = FarEnd(core)
     assert [CREATE.decode_request(create.payload) for create in far.sent()] == [CreateStream("s")]
