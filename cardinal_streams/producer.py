@@ -74,6 +74,10 @@ class Producer:
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)
 
+    def has_seen(self, hash_: bytes) -> bool:
+        """Whether this block would not be sent, since its Batch was seen, or sent."""
+        return hash_ in self._seen
+
     def forget(self, hash_: bytes) -> None:
         """Lets a block be sent again, for when the producer that sent it is known to have died half way."""
         self._seen.discard(hash_)

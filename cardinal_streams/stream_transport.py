@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.message_types import Record
+from cardinal_streams.partition_merge import PartitionMerge
 from cardinal_streams.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transport import Delivery
@@ -133,10 +134,10 @@ class StreamTransport:
 
 
 class StreamReceiver:
-    """`Receiver` over pages of several stream-partitions, each with the next page on its way.
+    """`Receiver` over pages of several stream-partitions, the oldest messages first, with the next pages on their way.
 
-    `ends` has, by source, the offset at which the partition ended when it was last read, where the node tells.
-    `holes` counts the records that were gone (retention, deletion) before they were read.
+    `ends` has, by source, the offset at which the partition ended when it was last read. `holes` counts the records
+    that were gone (retention, deletion) before they were read.
     """
 
     def __init__(
@@ -150,34 +151,42 @@ class StreamReceiver:
         self.ends: dict[str, int] = {}
         self.holes = 0
         self._stop_at_end = stop_at_end
+        self._page_messages = page_messages
         self._on_hole = on_hole
-        self._merge = Merge(starts[0][0].session.shell) if starts else None
+        self._pages = Merge(starts[0][0].session.shell) if starts else None
         self._next: dict[Reader, int] = {}
         self._streams: dict[Reader, Stream] = {}
         for stream, offset in starts:
-            assert self._merge is not None
+            assert self._pages is not None
             reader = Reader(
                 stream.session,
                 stream.port,
                 FromIndex(offset),
                 page_messages=page_messages,
-                waits=not stop_at_end,
-                on_page=self._merge.arrived,
+                waits=False,
+                on_page=self._pages.arrived,
             )
             self._next[reader], self._streams[reader] = offset, stream
+        self._merge = PartitionMerge(self._next)
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """A page of one partition, those that have one in turn; none when every partition was read to its end.
+        """At most a page of what is oldest; none when every partition was read to its end.
 
         Raises the client's errors, and `PositionBeyondEnd` where a stream was deleted and made again.
         """
-        for reader in self._next:
-            reader.ask()
-        while self._next and self._merge is not None:
-            ready = await self._merge.next_ready()
-            deliveries = self._take(ready) if ready is not None else ()
-            if deliveries:
+        while self._pages is not None:
+            for reader in self._next:
+                if self._merge.left(reader) < self._page_messages:
+                    reader.ask()
+            while (ready := await self._pages.next_ready(0)) is not None:
+                self._take(ready)
+            if deliveries := self._merge.take(self._page_messages):
                 return deliveries
+            if not self._next:
+                break
+            ready = await self._pages.next_ready()
+            if ready is not None:
+                self._take(ready)
         return ()
 
     def close(self) -> None:
@@ -185,21 +194,22 @@ class StreamReceiver:
             reader.stop()
         self._next.clear()
 
-    def _take(self, reader: Reader) -> Sequence[Delivery]:
+    def _take(self, reader: Reader) -> None:
         page = reader.take()
         stream = self._streams[reader]
         topic, partition = stream.name, stream.partition
         self._check(reader, page, source_of(topic, partition))
-        if page.messages:
-            self._next[reader] = page.messages[-1].index + 1
+        deliveries = [
+            Delivery(topic, partition, message.index, message.key or b"", message.data) for message in page.messages
+        ]
+        self._merge.put(reader, deliveries, [message.time_us for message in page.messages], at_end=page.at_end)
+        # A partition that is at its end is asked to hold its answer; one that is not must not be waited for.
+        reader.waits = page.at_end and not self._stop_at_end
+        if deliveries:
+            self._next[reader] = deliveries[-1].offset + 1
         if self._stop_at_end and page.at_end:
             reader.stop()
             del self._next[reader]
-        else:
-            reader.ask()
-        return [
-            Delivery(topic, partition, message.index, message.key or b"", message.data) for message in page.messages
-        ]
 
     def _check(self, reader: Reader, page: Page, source: str) -> None:
         """Counts what is missing in front of and inside the page."""

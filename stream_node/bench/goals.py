@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
+from stream_node.bench import cardinal
 from stream_node.bench.compared import BLOCKING, CEILING
 from stream_node.bench.measure import PAGE_MESSAGES
 from stream_node.bench.plan import MIB
-from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, ratio
+from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, ratio, typical
 from stream_node.bench.scale import UNGROUPED
 
 KIB = 1024
@@ -46,6 +47,8 @@ def goals(report: Report) -> Iterator[Goal]:
     grouped = ratio(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
     yield Goal("slow disk, many publishers, to one transaction a push", False, 10.0, grouped)
     yield from _of_growth(report)
+    whole = typical(report.find(cardinal.REASSEMBLE), rate)
+    yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from stream_node.bench import compared, scale
+from stream_node.bench import cardinal, compared, scale
 from stream_node.bench.codec import compare
 from stream_node.bench.errors import UnknownBench
 from stream_node.bench.goals import goals
@@ -71,6 +71,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "fanout": lambda bench: scale.consumers(bench.plan),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place),
     "scale": _scales,
+    "cardinal": lambda bench: cardinal.samples(bench.plan),
 }
 
 

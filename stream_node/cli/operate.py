@@ -74,7 +74,7 @@ def demo(
 
 def bench(
     what: Annotated[
-        str, typer.Argument(help="push, pull, latency, fanout, codec, scale (how cost grows) or all.")
+        str, typer.Argument(help="push, pull, latency, fanout, codec, scale (how cost grows), cardinal or all.")
     ] = "all",
     peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,

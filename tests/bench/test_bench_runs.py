@@ -63,7 +63,7 @@ def test_deliveries_are_counted_for_every_consumer() -> None:
 
 
 def test_every_part_can_be_asked_for() -> None:
-    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale"]
+    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale", "cardinal"]
 
 
 def test_the_syncs_told_are_those_that_a_tracer_sees() -> None:

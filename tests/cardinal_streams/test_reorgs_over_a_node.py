@@ -135,8 +135,9 @@ class TestRedundantProducers:
         ):
             await first.send(OLD)
             with trio.fail_after(PATIENCE_S):
-                while second.latest is None or second.latest.number < 10:
+                while not all(second.producer.has_seen(block.payload.hash) for block in OLD):
                     await trio.sleep(0.01)
+            assert second.latest == Start(OLD[-1].payload.hash, 10, 100)
             assert await second.send(OLD) == 0
 
     async def test_both_at_once_is_harmless(self, tmp_path: Path) -> None:

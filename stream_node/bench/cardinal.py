@@ -1,0 +1,164 @@
+"""Cardinal Streams: blocks of 23 messages made, put together and ordered in this process, and through a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeAlias
+
+import trio
+
+from cardinal_streams.application import Application, Prefix
+from cardinal_streams.chain_events import ChainUpdate
+from cardinal_streams.consumer_machine import Consumer
+from cardinal_streams.consuming import consume
+from cardinal_streams.message_types import Record
+from cardinal_streams.payload import Payload
+from cardinal_streams.publishing import Block, publish
+from cardinal_streams.resumption import source_of
+from cardinal_streams.stream_transport import StreamTransport
+from cardinal_streams.transport import partition_of
+from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.plan import Plan
+from stream_node.bench.report import OURS, Sample
+from stream_service.client import connect
+
+MESSAGES_A_BLOCK = 23
+PARTITIONS = 4
+GROUP_BLOCKS = 100
+"""Blocks that are sent together."""
+VALUE_BYTES = 60
+NOWHERE = "in memory"
+APPLICATION = Application(
+    "bench", "bench-blocks", tuple(Prefix(pattern=f"{name}/", topic=f"bench-{name}") for name in "abc")
+)
+PRODUCE, REASSEMBLE, SEND, RECEIVE = (
+    "cardinal: made",
+    "cardinal: put together and ordered",
+    "cardinal: sent through a node",
+    "cardinal: received and ordered through a node",
+)
+
+Delivered: TypeAlias = list[tuple[bytes, bytes, str, int]]
+"""Key, value, source and offset of each delivery."""
+
+
+def samples(plan: Plan) -> Iterator[Sample]:
+    blocks = chain(max(1, plan.messages // MESSAGES_A_BLOCK))
+    for round_ in range(plan.rounds):
+        seconds, records = produced(blocks)
+        messages = len(records)
+        yield _in_process(PRODUCE, round_, messages, seconds)
+        yield _in_process(REASSEMBLE, round_, messages, ordered(delivered(records), len(blocks)))
+        yield from _through_a_node(round_, blocks, messages)
+
+
+def chain(count: int) -> list[Payload]:
+    """Blocks in a row; each has 22 values on three topics, so that it is 23 messages."""
+    blocks = []
+    parent = bytes(32)
+    value = b"v" * VALUE_BYTES
+    for number in range(1, count + 1):
+        updates = {f"{'abc'[index % 3]}/{number}/{index}": value for index in range(MESSAGES_A_BLOCK - 1)}
+        block = Payload(hash=number.to_bytes(32, "big"), number=number, parent=parent, weight=number, updates=updates)
+        blocks.append(block)
+        parent = block.hash
+    return blocks
+
+
+def produced(blocks: list[Payload]) -> tuple[float, list[tuple[str, Record]]]:
+    """How long it took to make all messages, and the messages with their topics."""
+    producer = APPLICATION.producer()
+    made = []
+    started_s = time.perf_counter()
+    for block in blocks:
+        made.append(producer.add_block(block))
+    seconds = time.perf_counter() - started_s
+    return seconds, [(topic, each) for outgoing in made for topic, records in outgoing.items() for each in records]
+
+
+def delivered(records: list[tuple[str, Record]]) -> Delivered:
+    """As four partitions of each topic would deliver them."""
+    offsets: dict[str, int] = {}
+    found: Delivered = []
+    for topic, (key, value) in records:
+        source = source_of(topic, partition_of(key, PARTITIONS))
+        offsets[source] = offset = offsets.get(source, -1) + 1
+        found.append((key, value, source, offset))
+    return found
+
+
+def ordered(deliveries: Delivered, blocks: int) -> float:
+    """How long one consumer took to bring all blocks in order."""
+    consumer = Consumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
+    added = 0
+    started_s = time.perf_counter()
+    for delivery in deliveries:
+        for event in consumer.receive(*delivery):
+            if isinstance(event, ChainUpdate):
+                added += len(event.added)
+                consumer.done(event)
+    seconds = time.perf_counter() - started_s
+    _check(added, blocks)
+    return seconds
+
+
+def _through_a_node(round_: int, blocks: list[Payload], messages: int) -> Iterator[Sample]:
+    with BenchNode() as node:
+        for work, action in ((SEND, _send), (RECEIVE, _receive)):
+            cpu_s = node.cpu_seconds()
+            seconds = trio.run(_timed, action, node.address, blocks)
+            yield Sample(
+                work=work,
+                system=OURS,
+                round=round_,
+                size_bytes=VALUE_BYTES,
+                streams=PARTITIONS * len(APPLICATION.topics),
+                messages=messages,
+                seconds=seconds,
+                server_cpu_s=node.cpu_seconds() - cpu_s,
+                server_memory_bytes=node.memory_bytes(),
+            )
+
+
+async def _timed(
+    action: Callable[[StreamTransport, list[Payload]], Awaitable[None]], address: str, blocks: list[Payload]
+) -> float:
+    async with connect(address) as client:
+        transport = StreamTransport(client, partitions=PARTITIONS)
+        started_s = time.perf_counter()
+        await action(transport, blocks)
+        return time.perf_counter() - started_s
+
+
+async def _send(transport: StreamTransport, blocks: list[Payload]) -> None:
+    async with publish(APPLICATION, transport, redundant=False) as publisher:
+        for at in range(0, len(blocks), GROUP_BLOCKS):
+            await publisher.send([Block(block) for block in blocks[at : at + GROUP_BLOCKS]])
+
+
+async def _receive(transport: StreamTransport, blocks: list[Payload]) -> None:
+    added = 0
+    async with consume(APPLICATION, transport, stop_at_end=True) as updates:
+        async for update in updates:
+            added += len(update.added)
+            update.done()
+    _check(added, len(blocks))
+
+
+def _check(added: int, blocks: int) -> None:
+    """A figure of work that was not done is none."""
+    if added != blocks:
+        raise RuntimeError(f"{added} of {blocks} blocks were put in order")
+
+
+def _in_process(work: str, round_: int, messages: int, seconds: float) -> Sample:
+    return Sample(
+        work=work,
+        system=OURS,
+        durability=NOWHERE,
+        round=round_,
+        size_bytes=VALUE_BYTES,
+        messages=messages,
+        seconds=seconds,
+    )
