@@ -43,7 +43,7 @@ class CatchUp:
         if now_s < self._contact_s + CONTACT_INTERVAL_S:
             return None
         self._contacts += 1
-        self._contact_s = now_s
+        self._distance, self._contact_s = distance, now_s
         if self.stalled or self._contacts < CONTACTS_MAX:
             return None
         self.stalled = True

@@ -1,0 +1,204 @@
+"""Goal: the pure parts of publishing do what they say, in every state and for every input.
+
+Method: the decision against the specification's words, over all small views; tables and machines against plain models.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from block_node.catch_up_machine import CONTACTS_MAX, CatchUp, Stalled
+from block_node.leases_machine import Chunk, Leases, Stage
+from block_node.protocol import Piece
+from block_node.publish_decision import PublishView, Verdict, decide
+from block_node.publish_session_machine import TRANSITIONS, Action, Input, MessageMissing, SessionMachine, State
+from block_node.watermark_machine import Watermark
+
+BLOCKS = range(6)
+
+
+def views() -> list[PublishView]:
+    """Every node that has blocks up to some number and any of the next ones on their way."""
+    found = []
+    for last, taken, crowded in product((None, 0, 1), product((False, True), repeat=4), (False, True)):
+        next_durable = 0 if last is None else last + 1
+        numbers = {next_durable + offset for offset, is_taken in enumerate(taken) if is_taken}
+        found.append(PublishView(last, next_durable, numbers, crowded))
+    return found
+
+
+@pytest.mark.parametrize("view", views(), ids=str)
+def test_the_decision_is_the_specifications(view: PublishView) -> None:
+    """ "Base Protocol": the next block is taken, a lower one is a duplicate, a higher one is behind; and what is on its
+    way is skipped, and a hole is as welcome as the next block."""
+    for offered in BLOCKS:
+        verdict = decide(offered, view)
+        if view.last_block is not None and offered <= view.last_block:
+            assert verdict is Verdict.DUPLICATE
+        elif offered in view.taken:
+            assert verdict is Verdict.SKIP
+        elif offered == view.wanted:
+            assert verdict is Verdict.ACCEPT, "the lowest block that is missing is welcome whatever else there is"
+        elif offered > max(view.taken, default=view.next_durable - 1) + 1:
+            assert verdict is Verdict.BEHIND
+        else:
+            assert verdict is (Verdict.BEHIND if view.crowded else Verdict.ACCEPT)
+
+
+@pytest.mark.parametrize(
+    ("offered", "taken", "verdict"),
+    [(5, (), Verdict.ACCEPT), (3, (), Verdict.ACCEPT), (6, (), Verdict.BEHIND), (3, (5,), Verdict.SKIP)],
+)
+def test_a_chain_may_begin_below_its_first_block_as_long_as_it_has_not(
+    offered: int, taken: tuple[int, ...], verdict: Verdict
+) -> None:
+    assert decide(offered, PublishView(None, 5, taken)) is verdict
+
+
+def test_the_session_table_has_every_input_that_a_publisher_can_cause() -> None:
+    from_outside = (Input.HEADER, Input.ITEMS, Input.BLOCK_END, Input.STREAM_END, Input.FAULT)
+    assert {(state, happened) for state in State for happened in from_outside} <= TRANSITIONS.keys()
+    for happened in (Input.HEADER_AGAIN, Input.BLOCK_END_FOREIGN, Input.TAKEN_AWAY):
+        assert [state for state in State if (state, happened) in TRANSITIONS] == [State.RECEIVING]
+    for (state, happened), step in TRANSITIONS.items():
+        if happened in (Input.STREAM_END, Input.FAULT) or state is State.ENDED:
+            assert step.state is State.ENDED
+        if step.action in (Action.ADD, Action.COMPLETE, Action.COMPLETE_AND_NOTE, Action.BEGIN_ANEW):
+            assert state is State.RECEIVING
+
+
+@given(st.lists(st.tuples(st.sampled_from(["header", "items", "end", "taken", "verdict"]), st.integers(0, 3))))
+def test_a_session_receives_a_block_exactly_between_its_header_and_its_end(steps: list[tuple[str, int]]) -> None:
+    machine, model = SessionMachine(), None
+    for what, number in steps:
+        if what == "header":
+            action = machine.header(number)
+            assert (action is Action.BEGIN_ANEW) == (model == number)
+            if action is not Action.BEGIN_ANEW:
+                accepted = number != 3
+                machine.take(Input.ACCEPTED if accepted else Input.REFUSED, number)
+                model = number if accepted else None
+        elif what == "items":
+            expected = {State.RECEIVING: Action.ADD, State.IDLE: Action.REFUSE_REQUEST}
+            assert machine.take(Input.ITEMS) is expected.get(state := machine.state, Action.DISCARD) or state
+            if machine.state is State.ENDED:
+                return
+        elif what == "end":
+            action = machine.block_end(number)
+            assert (action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE)) == (model is not None)
+            model = None
+        elif what == "taken" and model is not None:
+            machine.take(Input.TAKEN_AWAY)
+            model = None
+        assert machine.block_number == model
+        assert (machine.state is State.RECEIVING) == (model is not None)
+
+
+def test_messages_are_taken_in_order_and_a_missing_one_is_noticed() -> None:
+    machine = SessionMachine()
+    assert [machine.in_order(sequence) for sequence in (0, 0, 1, 0, 2)] == [True, False, True, False, True]
+    with pytest.raises(MessageMissing):
+        machine.in_order(4)
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.one_of(st.none(), st.integers(0, 3)), st.integers(0, 5))
+def test_the_watermark_is_the_end_of_what_is_durable_without_a_hole(
+    durable: list[int], last: int | None, first: int
+) -> None:
+    mark = Watermark(last, first)
+    known = set(range(mark.next_block))
+    for number in durable:
+        if number >= mark.next_block:
+            before = mark.next_block
+            moved = mark.durable(number)
+            known.add(number)
+            expected = next(number for number in range(100) if number not in known)
+            assert (moved, mark.next_block) == (expected != before, expected)
+            if moved:
+                assert mark.last_block == expected - 1
+            mark.forget_begin()
+            mark.check()
+
+
+def test_a_chain_that_did_not_begin_goes_back_to_where_it_should() -> None:
+    mark = Watermark(None, 5)
+    mark.begin_at(2)
+    assert mark.next_block == 2
+    mark.forget_begin()
+    assert mark.next_block == 5
+    mark.begin_at(2)
+    assert mark.durable(2)
+    mark.forget_begin()
+    assert (mark.last_block, mark.next_block) == (2, 3)
+    with pytest.raises(AssertionError):
+        mark.begin_at(1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["grant", "add", "take", "return"]), st.integers(0, 4)), max_size=60))
+def test_leases_are_counted_in_and_out(steps: list[tuple[str, int]]) -> None:
+    leases, model = Leases(), dict[int, list[int]]()
+    for what, number in steps:
+        lease = leases.find(number)
+        assert (lease is None) == (number not in model)
+        if what == "grant" and lease is None:
+            leases.grant(number, 1, 10.0)
+            model[number] = []
+        elif what == "add" and lease is not None:
+            leases.add(lease, Chunk([b"item"], number + 7, Piece.WHOLE))
+            model[number].append(number + 7)
+        elif what == "take" and lease is not None and lease.queue:
+            assert leases.next_chunk(lease).size_bytes == model[number].pop(0)
+        elif what == "return" and lease is not None:
+            leases.give_back(lease)
+            del model[number]
+        leases.check()
+        assert leases.queued_bytes == sum(map(sum, model.values()))
+        assert [each.block_number for each in leases.all()] == sorted(model)
+
+
+def test_late_and_stalled_leases() -> None:
+    leases = Leases()
+    for number, deadline_s in ((0, 10.0), (1, 20.0), (2, 30.0), (5, 5.0)):
+        leases.grant(number, 1, deadline_s)
+    complete = leases.find(5)
+    assert complete is not None
+    complete.stage = Stage.COMPLETE
+    assert [lease.block_number for lease in leases.late(20.0)] == [0, 1], "a complete block waits for those before it"
+    assert [lease.block_number for lease in leases.stalled(5, 3)] == [0, 1]
+    assert [lease.block_number for lease in leases.stalled(4, 3)] == [0]
+    assert leases.stalled(3, 3) == []
+
+
+def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[Stalled | None]:
+    return [catch_up.offered(block, last, 10.0 * place) for place, (block, last) in enumerate(offered)]
+
+
+def test_a_target_that_comes_closer_is_fine() -> None:
+    assert offers(CatchUp(), *((20, last) for last in range(10))) == [None] * 10
+
+
+@pytest.mark.parametrize("grows", [0, 1])
+def test_a_target_that_does_not_come_closer_is_reported_once(grows: int) -> None:
+    """Also where the node moves, and the network as fast."""
+    catch_up = CatchUp()
+    reports = offers(catch_up, *((20 + grows * step, grows * step) for step in range(8)))
+    assert reports == [None] * CONTACTS_MAX + [Stalled(20 + grows * CONTACTS_MAX, CONTACTS_MAX)] + [None] * (
+        7 - CONTACTS_MAX
+    )
+    assert catch_up.stalled
+    assert catch_up.offered(30, 29, 1_000.0) is None
+    assert not catch_up.stalled
+    catch_up.reached(30)
+    assert catch_up.target is None
+
+
+def test_the_highest_offer_is_remembered_and_offers_of_one_moment_are_one() -> None:
+    catch_up = CatchUp()
+    assert [catch_up.offered(block, 1, 5.0) for block in (9, 7, 9, 8, 9, 9, 9)] == [None] * 7
+    assert catch_up.target == 9
+    catch_up.reached(8)
+    assert catch_up.target == 9
