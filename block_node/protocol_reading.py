@@ -57,7 +57,7 @@ class Subscribe(msgspec.Struct, frozen=True):
     window_bytes: bare.UInt
 
 
-# type Received struct { request_id: uint  bytes: uint }
+# type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
     """To the subscription's address: so many bytes of items have been taken in all; the window moves up to there."""
 
