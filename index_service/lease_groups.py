@@ -176,7 +176,11 @@ class LeaseGroups:
         if operation.error is None:
             old_until_s = self._started_s + operation.ttl_ms_max / 1000
             found = group.machine = LeaseMachine(
-                operation.rows, old_until_s=old_until_s, ttl_s=self.limits.ttl_s, counters=self._counters
+                operation.rows,
+                old_until_s=old_until_s,
+                ttl_s=self.limits.ttl_s,
+                fence_floor=operation.floor,
+                counters=self._counters,
             )
             self._entries += found.size
         else:

@@ -114,18 +114,28 @@ class LeaseMachine:
     """
 
     def __init__(
-        self, stored: Iterable[StoredLease], *, old_until_s: float, ttl_s: float, counters: LeaseCounters | None = None
+        self,
+        stored: Iterable[StoredLease],
+        *,
+        old_until_s: float,
+        ttl_s: float,
+        fence_floor: int = 0,
+        counters: LeaseCounters | None = None,
     ) -> None:
-        """old_until_s: when the leases that are stored as held must have run out; ttl_s: of those given from now on."""
+        """old_until_s: when the leases that are stored as held must have run out; ttl_s: of those given from now on.
+
+        fence_floor: fences given from now on are above it.
+        """
         self.counters = LeaseCounters() if counters is None else counters
         self._ttl_s = ttl_s
+        self._fence_floor = fence_floor
         self._old_until_s = old_until_s
         self._slots: dict[int, Slot] = {}
         self._members: dict[str, Member] = {}
         self._changes: dict[int, StoredLease] = {}
         for row in stored:
             state = State.FREE if row.holder is None else State.OLD
-            self._slots[row.partition] = Slot(state, row.fence, row.holder)
+            self._slots[row.partition] = Slot(state, max(row.fence, fence_floor), row.holder)
             if row.holder is not None:
                 member = self._members.setdefault(row.holder, Member(row.holder, 0, None, old_until_s, set(), set()))
                 member.partitions = max(member.partitions, row.partition + 1)
@@ -268,7 +278,7 @@ class LeaseMachine:
     def _give(self, member: Member) -> None:
         """Lease it what it should have and nobody has."""
         for partition in sorted(member.target - member.leases):
-            slot = self._slots.setdefault(partition, Slot(State.FREE, 0, None))
+            slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
             if slot.state is State.FREE:
                 slot.fence += 1
                 slot.holder = member.member_id

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, select
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
 
 from index_service.lease_machine import StoredLease
 from index_service.statements import Key, compiled
@@ -26,6 +28,9 @@ lease_fences = Table(
 )
 """fence: the highest ever given. holder: the member that may still use it, for `ttl_ms` beyond the end of a node.
 Rows stay for ever: a fence that began again at 1 would let in who had it before."""
+
+lease_floor = Table("lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False))
+"""At most one row: every fence given from now on is above it. Written where fences that were given are forgotten."""
 
 _insert = sqlite.insert(lease_fences).values(
     client_id=bindparam("client_id"),
@@ -51,19 +56,24 @@ _LOAD = compiled(
     .where(*_of_group)
     .order_by(lease_fences.c.partition)
 )
+_FLOOR = compiled(select(lease_floor.c.fence))
 _FENCE = compiled(select(lease_fences.c.fence).where(*_of_group, lease_fences.c.partition == bindparam("partition")))
 
 
 class LoadLeases(Operation):
-    """All rows of one client id on one stream. ttl_ms_max: the longest of those that are held; 0 where none is."""
+    """All rows of one client id on one stream. ttl_ms_max: the longest of those that are held; 0 where none is.
 
-    __slots__ = ("client_id", "rows", "stream_name", "ttl_ms_max")
+    floor: the fence that all new ones must be above.
+    """
+
+    __slots__ = ("client_id", "floor", "rows", "stream_name", "ttl_ms_max")
 
     def __init__(self, client_id: str, stream_name: str, on_done: Callable[[LoadLeases], None]) -> None:
         super().__init__(on_done)
         self.client_id = client_id
         self.stream_name = stream_name
         self.rows: list[StoredLease] = []
+        self.floor = 0
         self.ttl_ms_max = 0
 
     def apply(self, session: Session) -> None:
@@ -71,6 +81,8 @@ class LoadLeases(Operation):
             _LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}
         ).fetchall()
         self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _ in found]
+        floor = session.connection.execute(_FLOOR).fetchone()
+        self.floor = 0 if floor is None else int(floor[0])
         self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms in found if holder is not None), default=0)
 
 
@@ -117,3 +129,18 @@ def find_fence(session: Session, key: Key) -> int | None:
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
     ).fetchone()
     return None if found is None else int(found[0])
+
+
+def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
+    """Put every fence to come above `floor`, and shut out all who have one, in a database that nobody else uses.
+
+    For a database that goes back in time: who holds a fence that it has not seen must not meet that fence again.
+    """
+    connection.execute(str(CreateTable(lease_fences, if_not_exists=True).compile(dialect=sqlite.dialect())))
+    connection.execute(str(CreateTable(lease_floor, if_not_exists=True).compile(dialect=sqlite.dialect())))
+    connection.execute("UPDATE lease_fences SET fence = max(fence + 1, ?)", (floor,))
+    (highest,) = connection.execute(
+        "SELECT max(?, coalesce((SELECT max(fence) FROM lease_floor), 0))", (floor,)
+    ).fetchone()
+    connection.execute("DELETE FROM lease_floor")
+    connection.execute("INSERT INTO lease_floor VALUES (?)", (highest,))

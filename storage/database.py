@@ -40,10 +40,12 @@ PRAGMAS: Final[dict[str, int]] = {
     "cache_size": -16 * 1024,
     "trusted_schema": 0,
     "cell_size_check": 1,
+    "secure_delete": 0,
 }
 """Of every connection, as SQLite reports them. synchronous 2 is FULL: COMMIT returns after fsync.
 wal_autocheckpoint 0: only the writing thread copies the log into the file, and it chooses when. cache_size is
-in KiB where negative."""
+in KiB where negative. secure_delete 0, where some builds of SQLite have 1: deleting would write zeros over all that is
+deleted, first into the log, and so needs as much room as it is to make."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
 """Of the file; auto_vacuum 2 is INCREMENTAL, and can only be chosen before anything is in the file."""
 

@@ -150,6 +150,10 @@ class ThreadRunner:
             self._arrow.start()
         self._arrow.submit(operation)
 
+    def save_room(self, tight: bool) -> None:
+        """Keep the write-ahead log short, and copied into the file, while the disk has little room left."""
+        self._writer.save_room(tight)
+
     async def wait_idle(self) -> None:
         await self._delivery.wait_idle()
 

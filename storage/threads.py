@@ -16,7 +16,7 @@ import structlog
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation
 from storage.delivery import Deliver
-from storage.errors import StorageClosed, StorageError, storage_error
+from storage.errors import DiskFull, StorageClosed, StorageError, storage_error
 from storage.failpoint import failpoint
 from storage.session import SqliteSession
 
@@ -62,6 +62,7 @@ class WritingThread(threading.Thread):
         self._stopping = False
         self._copied_bytes = 0
         self._copied_commits = 0
+        self._tight = False
 
     @property
     def waiting(self) -> int:
@@ -76,6 +77,15 @@ class WritingThread(threading.Thread):
         """Finish what was submitted, copy the log into the file, close the session, end."""
         self._stopping = True
         self._wake_up()
+
+    def save_room(self, tight: bool) -> None:
+        """Copy the log into the file after every commit, while the disk has little room: what stands in the log alone
+        needs room in the file too, and may not find it later; a log that is copied is written over, and needs none.
+
+        Called as `submit`."""
+        if tight != self._tight:
+            self._tight = tight
+            self._wake_up()
 
     def _wake_up(self) -> None:
         """Let `run` look again. The lock is a signal: held while there is nothing new.
@@ -111,6 +121,8 @@ class WritingThread(threading.Thread):
         started_s = time.perf_counter()
         try:
             self.failure = commit_batch(self._session, batch)
+            if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
+                self._write_again(batch)
         except BaseException as error:
             self.failure = storage_error(error)
         if self.failure is not None:
@@ -126,11 +138,19 @@ class WritingThread(threading.Thread):
             self.commit_s_total += self.commit_s_last
             self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
 
+    def _write_again(self, batch: list[Operation]) -> None:
+        """There is no room for the log to grow: copy it into the file, so that it begins anew, and try once more."""
+        self._checkpoint()
+        if self.failure is None:
+            for operation in batch:
+                operation.error = None
+            self.failure = commit_batch(self._session, batch)
+
     def _maybe_checkpoint(self) -> None:
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes
         commits = self.commits - self._copied_commits
         share = max(grown_bytes / CHECKPOINT_BYTES, commits / CHECKPOINT_COMMITS)
-        if self.failure is None and (share >= 4 or (share >= 1 and not self._queue)):
+        if self.failure is None and (share >= 4 or (share >= 1 and not self._queue) or (self._tight and commits)):
             self._copied_bytes += grown_bytes
             self._copied_commits += commits
             self._checkpoint()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from index_service.lease_storage import raise_fences
 from storage.contract import Session
 from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, storage_error
@@ -186,6 +188,7 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
             raise _damaged(backup)
         if check:
             _verify_file(part, manifest.messages, progress)
+        _forget_leases(part)
         # A write-ahead log beside the new database would be taken for its own.
         for suffix in ("-wal", "-shm"):
             (target / (FILE_NAME + suffix)).unlink(missing_ok=True)
@@ -195,6 +198,13 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
         part.unlink(missing_ok=True)
     _sync(target)
     _sync(target.parent)
+
+
+def _forget_leases(part: Path) -> None:
+    """What was leased since is unknown, so fences go on above what any can be: the time, as they rise more slowly."""
+    with closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        raise_fences(connection, time.time_ns() // 1_000)
+    _sync(part)
 
 
 @contextmanager

@@ -39,7 +39,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_forward: destinations `host:port` that remote peers may route to through this node.
     retention_age_s, retention_messages, retention_bytes: what each stream-partition keeps at most, where it has no
     retention of its own; None keeps everything. retention_interval_s: between two rounds over all streams.
-    free_disk_bytes_min: with less free on the disk, pushes are refused, so that deleting still works.
+    free_disk_bytes_min: pushes that would leave less free on the disk are refused, so that deleting still works; with 0
+    the disk may fill up.
     lease_ttl_s: how long a consumer that shares a stream keeps its partitions after it was last heard.
     block_node: whether blocks are taken and given out (`block_publish`, `block_subscribe`, …). block_chain: names the
     stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:

@@ -6,6 +6,7 @@ checkpoint, close. What was confirmed is on disk at any moment, so a kill loses 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ from stream_node.services import Services, ServicesStatistics, deliver_done, sto
 
 DISK_INTERVAL_S = 1.0
 """Between two looks at the free space of the disk."""
+
+TIGHT_BYTES = 64 * 1024 * 1024
+"""With less room than this the write-ahead log is kept short: as much as it may take otherwise."""
 
 logger = structlog.get_logger(__name__)
 
@@ -82,7 +86,7 @@ class Server:
                         node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
                     )
                     logger.info("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
-                    nursery.start_soon(self._watch_disk, services)
+                    nursery.start_soon(self._watch_disk, services, runner)
                     task_status.started(self.addresses)
                     await self._stop.wait()
                     await self._drain(tcp, runner)
@@ -94,8 +98,8 @@ class Server:
         finally:
             database.close()
 
-    async def _watch_disk(self, services: Services) -> None:
-        """Refuse pushes while the disk has less free than it must have, so that deleting and stopping still work."""
+    async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
+        """Take no more pushes than leave the disk the free space it must have, so that deleting and stopping work."""
         least_bytes = self.config.free_disk_bytes_min
         while True:
             try:
@@ -104,10 +108,10 @@ class Server:
                 logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
                 await trio.sleep(DISK_INTERVAL_S)
                 continue
+            services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
+            runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
             if (free_bytes < least_bytes) != self.refusing_pushes:
                 self.refusing_pushes = free_bytes < least_bytes
-                reason = f"the disk has {free_bytes} bytes free, below free_disk_bytes_min = {least_bytes}"
-                services.refuse_pushes(reason if self.refusing_pushes else None)
                 logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
             await trio.sleep(DISK_INTERVAL_S)
 

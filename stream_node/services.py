@@ -132,11 +132,12 @@ class Services:
             blocks=None if self._blocks is None else self._blocks.statistics(),
         )
 
-    def refuse_pushes(self, reason: str | None) -> None:
-        """From now on answer every push with ERROR and store no block, for that reason; None takes both again."""
-        self._directory.counters.push_refusal = reason
+    def leave_room(self, room_bytes: float) -> None:
+        """Until this is said again, take pushes as long as what they write fits there, and blocks as long as there is
+        any room; answer others with ERROR."""
+        self._directory.counters.room_bytes = room_bytes
         if self._blocks is not None:
-            self._blocks.refuse_blocks(reason)
+            self._blocks.refuse_blocks(None if room_bytes > 0 else "the disk is below free_disk_bytes_min")
 
 
 def _default_retention(config: Config) -> Retention | None:

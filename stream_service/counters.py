@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import structlog
 
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.worker import Worker
+
+COPIES = 2
+"""What is pushed is written to the write-ahead log and to the database."""
+MESSAGE_BYTES = 128
+"""What a message takes beside its data in each of them: its row, its place in the index, and unused space of pages."""
+APPEND_BYTES = 24 * 1024
+"""What an append writes of pages that were there before."""
 
 logger = structlog.get_logger(__name__)
 
@@ -16,14 +26,22 @@ class StreamCounters:
 
     refused: requests answered with `error`, because of what they ask.
     pushes_failed, pulls_failed, creates_failed: requests that storage could not carry out.
-    push_refusal: why no push is stored at the moment (the disk is nearly full); None usually.
+    room_bytes: how much more may be pushed until somebody looks at the disk again.
     write_failure: why the last push was not stored; None once one has been stored again.
     """
 
     def __init__(self) -> None:
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.write_failure: str | None = None
-        self.push_refusal: str | None = None
+        self.room_bytes = math.inf
+
+    def find_no_room(self, data: Sequence[bytes]) -> str | None:
+        """Why these messages are not stored, where the disk could come too near its end; else they take their room."""
+        needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
+        if needed_bytes > self.room_bytes:
+            return "the disk is nearly full: free_disk_bytes_min would not stay free; make room and push again"
+        self.room_bytes -= needed_bytes
+        return None
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
         """Answer a request that is not to be served, log it and count it. answer: in place of an `error`."""

@@ -19,7 +19,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     rich_pull_messages_max: the same of a rich pull, whose keys and headers are not counted in pull_bytes_max.
     key_bytes_max, headers_bytes_max: of one message, names and values of its headers together.
     list_streams_max: streams in one answer to a listing.
-    truncate_step_messages: deleted in one transaction, so that pushes never wait for long.
+    truncate_step_messages, truncate_step_bytes: deleted in one transaction, so that pushes never wait for long.
     pull_wait_s_max: how long a rich pull may wait for a message; the real clients give up after 10 s.
     error_delay_s: how long a failed push waits for its answer, since a real publisher re-sends it at once.
     """
@@ -35,4 +35,5 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     pull_wait_s_max: float = 5.0
     list_streams_max: int = 1_000
     truncate_step_messages: int = 1_000
+    truncate_step_bytes: int = 4 * 1024 * 1024
     error_delay_s: float = 1.0

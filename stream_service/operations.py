@@ -202,21 +202,24 @@ class FindCut(Operation):
 
 
 class TruncateStep(Operation):
-    """Delete the earliest messages, before `index` and at most `messages_max` of them; `record` is the stream after."""
+    """Delete the earliest messages before `index`, as many as `stored.step_end` says; `record` is the stream after."""
 
-    __slots__ = ("deleted", "index", "messages_max", "record", "stream_id")
+    __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id")
 
-    def __init__(self, stream_id: int, index: int, messages_max: int, on_done: Callable[[TruncateStep], None]) -> None:
+    def __init__(
+        self, stream_id: int, index: int, messages_max: int, bytes_max: int, on_done: Callable[[TruncateStep], None]
+    ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
         self.index = index
         self.messages_max = messages_max
+        self.bytes_max = bytes_max
         self.deleted = 0
         self.record: StreamRecord | None = None
 
     def apply(self, session: Session) -> None:
         record = session.log.get_stream(self.stream_id)
-        index = min(self.index, record.first_index + self.messages_max)
+        index = stored.step_end(session, record, self.index, self.messages_max, self.bytes_max)
         self.deleted = session.log.truncate_before(self.stream_id, index)
         self.record = session.log.get_stream(self.stream_id)
 

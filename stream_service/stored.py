@@ -20,7 +20,7 @@ from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
-"""How many messages are measured at once for a retention by size; the next round goes on behind them."""
+"""How many messages are measured at once for a retention by size."""
 
 
 # type Beside struct { headers: list<Header>  sequence: optional<Sequence> }
@@ -146,7 +146,8 @@ def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """Before which index a retention keeps nothing. By size it looks at SIZES_MAX messages and may stop early."""
+    """Before which index a retention keeps nothing. By size it looks at SIZES_MAX messages and may stop early; asked
+    again once what it found is deleted, it goes on behind them."""
     index = record.first_index
     if retention.messages is not None:
         index = max(index, record.next_index - retention.messages)
@@ -155,6 +156,18 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
     if retention.size_bytes is not None:
         index = max(index, _first_index_within(session, record, retention.size_bytes))
     return min(index, record.next_index)
+
+
+def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
+    """How far one step of a truncation before `index` goes: so many messages at most, or bytes but for the last."""
+    end, size_bytes = record.first_index, 0
+    limit = min(messages_max, index - end)
+    for (message_bytes,) in session.connection.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
+        end += 1
+        size_bytes += message_bytes
+        if size_bytes >= bytes_max:
+            break
+    return end
 
 
 def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) -> int:

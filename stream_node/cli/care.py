@@ -63,8 +63,8 @@ def restore(
 ) -> None:
     """Put a backup in place for a node to serve. Its SHA-256 is always checked.
 
-    What was pushed, saved and leased since the backup is forgotten, so stop the clients first: one that shares a stream
-    could meet a lease with a fence that was given before, and one whose position lies beyond the end is told so.
+    What was pushed and saved since the backup is forgotten; a consumer whose position lies beyond the end is told so.
+    Leases of shared streams begin anew, above every fence given before.
 
     Example: stream-node restore /backups/monday --data-dir ./data --verify
 

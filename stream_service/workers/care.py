@@ -75,25 +75,27 @@ class Care:
         return True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Delete what the stream's retention, or the node's default, no longer keeps."""
+        """Delete what the stream's retention, or the node's default, no longer keeps; what is much, in several cuts."""
         retention = self.retention if self.retention is not None else default
         if retention is None or self._cuts or self._end.first_index == self._end.next_index:
             return
 
         def cut(found: FindCut) -> None:
             if found.error is None and found.index > self._end.first_index:
-                self._cut(found.index, self._retained)
+                self._cut(found.index, retained)
+
+        def retained(deleted: int, error: StorageError | None) -> None:
+            address = str(self._worker.context.address)
+            if error is not None:
+                logger.error("retention_failed", address=address, deleted=deleted, reason=str(error))
+                return
+            logger.info("retention_applied", address=address, deleted=deleted)
+            if deleted >= stored.SIZES_MAX:
+                self.apply_retention(default)
 
         self._storage.submit_read(
             FindCut(self._end.stream_id, self._worker.context.guard(cut), retention=retention, now_us=self._now_us())
         )
-
-    def _retained(self, deleted: int, error: StorageError | None) -> None:
-        address = str(self._worker.context.address)
-        if error is not None:
-            logger.error("retention_failed", address=address, deleted=deleted, reason=str(error))
-        else:
-            logger.info("retention_applied", address=address, deleted=deleted)
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
         """Answer with the stream as it is now, under the name of that protocol."""
@@ -174,7 +176,13 @@ class Care:
         self._cutting = True
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
         self._storage.submit_write(
-            TruncateStep(self._end.stream_id, index, self._limits.truncate_step_messages, stepped)
+            TruncateStep(
+                self._end.stream_id,
+                index,
+                self._limits.truncate_step_messages,
+                self._limits.truncate_step_bytes,
+                stepped,
+            )
         )
 
     def _stepped(self, step: TruncateStep, deleted: int) -> None:

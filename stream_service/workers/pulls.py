@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from ockam.message import Message
+from ockam.message import Message, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
 from storage.contract import Record
@@ -107,6 +107,14 @@ class PullQueue:
         """The stream has more messages: what is parked can be answered."""
         self._waiting += self._parked
         self._parked = []
+
+    def refuse(self, reason: str) -> None:
+        """Answer all pulls that wait with `error`: there will be nothing to read."""
+        waiting = [*self._waiting, *self._parked, *self._held_back]
+        self._waiting.clear()
+        self._parked, self._held_back = [], []
+        address = self._worker.context.address
+        self._worker.context.send_run([reply_to(pull.message, address, error_payload(reason)) for pull in waiting])
 
     def hold(self) -> None:
         """Pushes are on their way to the disk: answer nothing until `answer`, since pulls may have come after them.

@@ -20,6 +20,8 @@ from stream_service.workers.sequence_machine import Decision, Duplicate, New, Ou
 class PushRun:
     """Gathers pushes in order. `data`, `keys` and `headers` are what is to be appended.
 
+    answers_behind: answers to other messages of the run, which go out behind those to the pushes before them.
+
     Invariant: `decisions` has one entry a push, once there is a rich push; None before.
     """
 
@@ -31,6 +33,7 @@ class PushRun:
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes | None] | None = None
         self.decisions: list[Decision] | None = None
+        self.answers_behind: list[Message] = []
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -64,21 +67,24 @@ class PushRun:
             self.keys.append(request.key)
             self.headers.append(None if beside == NOTHING_BESIDE else encode_beside(beside))
 
+    def add_answer(self, answer: Message) -> None:
+        self.answers_behind.append(answer)
+
     def stored(self, first_index: int, route: Route) -> list[Message]:
         """The answers, now that all of `data` is on disk from `first_index` on."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
-            return self._plain_answers(Status.OK, first_index, 1, route)
-        return list(self._rich_answers(first_index, route))
+            return self._plain_answers(Status.OK, first_index, 1, route) + self.answers_behind
+        return [*self._rich_answers(first_index, route), *self.answers_behind]
 
     def refused(self, route: Route) -> list[Message]:
         """The answers when nothing could be stored."""
         if self._sequences is not None:
             self._sequences.refused()
         if self.decisions is None:
-            return self._plain_answers(Status.ERROR, 0, 0, route)
-        return list(self._rich_answers(None, route))
+            return self._plain_answers(Status.ERROR, 0, 0, route) + self.answers_behind
+        return [*self._rich_answers(None, route), *self.answers_behind]
 
     def _plain_answers(self, status: Status, index: int, step: int, route: Route) -> list[Message]:
         encode = PUSH.encode_response

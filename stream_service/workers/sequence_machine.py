@@ -5,7 +5,7 @@ one that skips is out of order: something between was lost, and storing it would
 tentative until the run is on disk.
 
     number            answer          stored
-    first ever        NEW             yes
+    first ever        NEW             yes (DUPLICATE where this very message is remembered)
     last + 1          NEW             yes
     last + 2 or more  OUT_OF_ORDER    no, tells last + 1
     last or less      DUPLICATE       no, tells its index (0 where RECENT_MAX newer ones are stored)
@@ -20,9 +20,11 @@ import msgspec
 
 PUBLISHERS_MAX = 10_000
 """How many publishers of a stream are remembered; the one unused for longest is forgotten."""
-RECENT_MAX = 100_000
+LOADED_MAX = 100_000
+"""How many messages of a stream, the latest, are looked through for publishers and their numbers after a restart."""
+RECENT_MAX = 20_000
 """How many stored messages are remembered with their index, of all publishers of a stream together: more than clients
-have on their way."""
+have on their way, and 5 MB of memory at most, for each stream with such publishers."""
 
 
 class New(msgspec.Struct, frozen=True):
@@ -63,6 +65,9 @@ class SequenceMachine:
         """What to do with a message that would be the `offset`th of this run to be stored."""
         tentative = self._tentative.get(publisher_id)
         last = next(reversed(tentative)) if tentative else self._last.get(publisher_id)
+        if last is None and (known := self._recent.get((publisher_id, sequence))) is not None:
+            # The publisher was forgotten among so many, and its message was not.
+            return Duplicate(index=known)
         if last is None or sequence == last + 1:
             self._tentative.setdefault(publisher_id, {})[sequence] = offset
             return New()

@@ -10,6 +10,7 @@ they came, and a pull sees every push that came before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -31,7 +32,7 @@ from stream_service.workers.care import Care
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
 from stream_service.workers.push_run import PushRun, failure_payload, refusal_payload
-from stream_service.workers.sequence_machine import RECENT_MAX, SequenceMachine
+from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 
 CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
@@ -77,7 +78,7 @@ class StreamWorker(Worker):
         self._end = StreamEnd(0, 0, 0)
         self._pulls = PullQueue(self, self._end, services, self._maybe_resume)
         self._bulk = BulkReads(self, self._end, services)
-        self.care = Care(self, self._end, services, removed)
+        self.care = Care(self, self._end, services, partial(self._end_with, removed))
         if stream is not None:
             self._load(stream)
 
@@ -120,13 +121,14 @@ class StreamWorker(Worker):
                         self._load_sequences(run[position:])
                         break
                     pushes.add_rich(message, request)
-                else:
-                    self._receive_other(message)
+                elif (answer := self._receive_other(message)) is not None:
+                    pushes.add_answer(answer)
             except ProtocolError as error:
                 self._counters.refuse(self, message, str(error), refusal_payload(message))
         if len(pushes):
             self._append(pushes)
         else:
+            self.context.send_run(pushes.answers_behind)
             self._pulls.answer()
             if self._pulls.full:
                 self.context.pause()
@@ -140,8 +142,9 @@ class StreamWorker(Worker):
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return failure_payload(message, reason)
 
-    def _receive_other(self, message: Message) -> None:
-        """Raises ProtocolError."""
+    def _receive_other(self, message: Message) -> Message | None:
+        """An answer that is known at once, to be sent behind those to the pushes before: a client that hears of a
+        create, and not of a push before it, would send the push again. Raises ProtocolError."""
         payload = message.payload
         if PULL.is_in(payload):
             self._pulls.add(message, PULL.decode_request(payload))
@@ -150,7 +153,8 @@ class StreamWorker(Worker):
         elif BULK.is_in(payload):
             self._bulk.receive(message)
         elif not self.care.receive(message):
-            self.reply(message, self._describe(payload))
+            return reply_to(message, message.onward_route[0], self._describe(payload))
+        return None
 
     def _receive_kept(self, run: Sequence[Message]) -> None:
         """Serve those who read; nobody but the keeper changes this stream. Refused late, as a failed push is."""
@@ -160,8 +164,8 @@ class StreamWorker(Worker):
             try:
                 if any(change.is_in(message.payload) for change in CHANGES):
                     answers.append(reply_to(message, self.context.address, failure_payload(message, reason)))
-                else:
-                    self._receive_other(message)
+                elif (answer := self._receive_other(message)) is not None:
+                    self.context.send(answer)
             except ProtocolError as error:
                 self._counters.refuse(self, message, str(error))
         if answers:
@@ -202,8 +206,9 @@ class StreamWorker(Worker):
         if not pushes.data:
             self._settled(pushes.stored(self._end.next_index, self._route))
             return
-        if self._counters.push_refusal is not None:
-            self._refuse(pushes, self._counters.push_refusal)
+        refusal = self._counters.find_no_room(pushes.data)
+        if refusal is not None:
+            self._refuse(pushes, refusal)
             self._settled([])
             return
         self._busy += 1
@@ -253,7 +258,7 @@ class StreamWorker(Worker):
         self._held = held
         self.context.pause()
         loaded = self.context.guard(self._sequences_loaded)
-        self._storage.submit_read(LoadSequences(self._end.stream_id, self._end.next_index, RECENT_MAX, loaded))
+        self._storage.submit_read(LoadSequences(self._end.stream_id, self._end.next_index, LOADED_MAX, loaded))
 
     def _sequences_loaded(self, operation: LoadSequences) -> None:
         if operation.error is not None:
@@ -263,6 +268,11 @@ class StreamWorker(Worker):
         self._sequences = SequenceMachine()
         self._sequences.remember(operation.found)
         self._settled([])
+
+    def _end_with(self, removed: Callable[[], None]) -> None:
+        """The stream has been deleted: nobody waits for its messages any more."""
+        self._pulls.refuse("the stream has been deleted")
+        removed()
 
     def _answer_held(self, reason: str) -> None:
         held, self._held = self._held, ()

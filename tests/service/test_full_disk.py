@@ -11,7 +11,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from storage.database import Database
 from storage.session import SqliteSession
 from stream_node import server as server_module
 from stream_node.process import NodeNotStarted, NodeProcess
+from stream_service.client import PushFailed, Stream, connect
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
-from tests.support.served import Served, served, wait_until
+from tests.support.served import PATIENCE_S, Served, served, wait_until
 from tests.support.stream_peer import SERVICE, StreamPeer, stream_peer
 
 CHUNK = b"x" * 50_000
@@ -186,12 +187,37 @@ async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
             assert await peer.create("t")
             await peer.save_index("c", "s", 1)
             assert await peer.get_index("c", "s") == 1
-            free_bytes = 5_000_000
+            free_bytes = 6_000_000
             await wait_until(lambda: not server.server.refusing_pushes)
             assert (await peer.push(route, b"again")).index == 1
             assert server.statistics().services.write_failure is None
             assert server.statistics().services.pushes_failed == 1
     assert [line["refusing_pushes"] for line in logs if line["event"] == "disk_floor"] == [True, False]
+
+
+async def test_what_is_pushed_between_two_looks_at_the_disk_leaves_it_its_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a burst cannot fill the disk. Method: nobody looks again, and the room that was seen is used up, counted
+    twice since each message is written to the log and to the database."""
+    usage = shutil.disk_usage(tmp_path)
+    looks: list[Path] = []
+
+    def look(path: Path) -> Any:
+        looks.append(path)
+        return usage._replace(free=11_000_000)
+
+    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(shutil, "disk_usage", look)
+    async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await wait_until(lambda: bool(looks))
+        confirms = [await peer.push(route, bytes(1_000_000)) for _ in range(4)]
+        assert [confirm.status for confirm in confirms] == [Status.OK, Status.OK, Status.ERROR, Status.ERROR]
+        assert (await peer.push(route, b"small")).index == 2
+        assert len(looks) == 1
+    assert [len(data) for data in stored_messages(tmp_path, "s")] == [1_000_000, 1_000_000, 5]
 
 
 @asynccontextmanager
@@ -231,20 +257,27 @@ async def test_a_limit_on_file_sizes_under_the_running_command(tmp_path: Path) -
             assert node.memory_bytes() > 0
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB; skips where we may not mount one."""
-    mounted = tmp_path / "disk"
+@contextmanager
+def mounted_disk(mounted: Path, size: str) -> Iterator[Path]:
+    """A file system of that size; skips where we may not mount one."""
     mounted.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mounted)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mounted)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         pytest.skip(f"no mount command: {error}")
     if done.returncode:
         pytest.skip(f"may not mount a small file system: {done.stderr.strip()}")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted_disk(tmp_path / "disk", "4m") as disk:
+        yield disk
 
 
 @pytest.fixture
@@ -274,3 +307,42 @@ async def test_a_node_killed_on_a_full_disk_comes_back_with_everything_once_ther
         node.start()
         assert node.stop() == 0
     assert stored_messages(node.data_dir, "s") == [CHUNK] * stored
+
+
+async def test_a_burst_leaves_so_much_free_that_all_can_be_deleted_and_the_node_starts_again(tmp_path: Path) -> None:
+    """Goal: the floor holds under a burst, and what is above it is enough to delete everything that is stored.
+
+    Method: a disk of 24 MB with a floor of 6 MB, and more messages at once than fit; half of them above the floor.
+    """
+    settings = {"STREAM_NODE_ERROR_DELAY_S": "0.05", "STREAM_NODE_FREE_DISK_BYTES_MIN": "6000000"}
+    disk = tmp_path / "disk"
+    with (
+        mounted_disk(disk, "24m"),
+        NodeProcess(disk / "data", environment=settings, log_file=tmp_path / "log") as node,
+    ):
+        async with connect(node.address) as client:
+            stream = await client.create("s")
+            async with stream.publisher(keep_failed=True) as publisher:
+                pushes = [await publisher.push(bytes(200)) for _ in range(60_000)]
+            stored = sum(push.error is None for push in pushes)
+            assert 20_000 < stored < 60_000
+            assert shutil.disk_usage(disk).free > 5_000_000
+            assert (await stream.truncate(stored)).deleted == stored
+            with trio.fail_after(PATIENCE_S):
+                while (push := await push_or_none(stream, b"again")) is None:
+                    await trio.sleep(0.05)
+            assert push == stored
+        node.kill()
+        node.start()
+        async with connect(node.address) as client:
+            (message,) = await (await client.create("s")).pull()
+        assert (message.index, message.data) == (stored, b"again")
+        assert node.stop() == 0
+
+
+async def push_or_none(stream: Stream, data: bytes) -> int | None:
+    """Where it was stored; None where there was no room."""
+    try:
+        return await stream.push(data)
+    except PushFailed:
+        return None
