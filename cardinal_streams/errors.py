@@ -76,6 +76,10 @@ class PrefixError(CardinalError):
     """A prefix pattern is no regular expression, matches nothing at all, or overlaps with another one."""
 
 
+class TransportError(CardinalError):
+    """A transport cannot do what it was asked: the text says what the other side said."""
+
+
 class ApplicationError(CardinalError):
     """The description of an application cannot be right."""
 

@@ -14,6 +14,7 @@ from stream_node.cli import cardinal_files
 from stream_node.cli.cardinal_options import (
     PARTITIONS,
     ApplicationOption,
+    KafkaOption,
     PartitionsOption,
     RecordingOption,
     find_application,
@@ -28,6 +29,7 @@ from stream_node.cli.values import UsageError
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.chain_events import Start
+    from cardinal_streams.checkpoints import CheckpointStore
     from cardinal_streams.consumer_events import Checkpoint
     from cardinal_streams.payload import CompleteBatch, Payload
     from cardinal_streams.transport import Transport
@@ -58,6 +60,7 @@ def produce(
     context: ContextOption = None,
     via: ViaOption = None,
     recording: RecordingOption = None,
+    kafka: KafkaOption = None,
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
@@ -85,7 +88,7 @@ def produce(
         text = f"{counted(new, 'block')} in {counted(messages, 'message')}, {len(payloads) - new:,} were there"
         say(as_json, report, f"{text} ({seconds:.2f} s)")
 
-    with_transport(run, recording, partitions, node, context, via)
+    with_transport(run, recording, kafka, partitions, node, context, via)
 
 
 def consume(
@@ -97,7 +100,11 @@ def consume(
     context: ContextOption = None,
     via: ViaOption = None,
     recording: RecordingOption = None,
+    kafka: KafkaOption = None,
     partitions: PartitionsOption = PARTITIONS,
+    position: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to resume and to save, in place of --client.")
+    ] = None,
     start: Annotated[
         str | None, typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to go on from where nothing is saved.")
     ] = None,
@@ -111,8 +118,9 @@ def consume(
 
     Example: stream-node cardinal consume --application evm --client indexer --follow --json
 
-    From a file: stream-node cardinal consume --recording blocks.cardinal --values
+    From a file: stream-node cardinal consume --recording blocks.cardinal --position done.json --values
     """
+    from cardinal_streams.checkpoint_file import FileCheckpoints
     from cardinal_streams.checkpoints import NodeCheckpoints
     from cardinal_streams.consumer_events import Checkpoint
     from cardinal_streams.consuming import consume as consume_chain
@@ -120,12 +128,14 @@ def consume(
 
     known = find_application(application)
     first = _first_block(known, start)
-    if client_id is not None and recording is not None:
-        raise UsageError("a recording keeps no positions; leave --client or --recording out")
+    if client_id is not None and (recording or kafka or position):
+        raise UsageError("only a node keeps positions of --client; give --position FILE alone")
     shown = _Shown(as_json, values)
 
     async def run(transport: Transport, client: StreamClient | None) -> None:
-        store = None if client is None or client_id is None else NodeCheckpoints(client, client_id)
+        store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
+        if client is not None and client_id is not None:
+            store = NodeCheckpoints(client, client_id)
         saved = None if store is None else await store.load()
         begin: Checkpoint = saved or Checkpoint(start=first)
         left = limit
@@ -147,7 +157,7 @@ def consume(
                 if left == 0:
                     break
 
-    with_transport(run, recording, partitions, node, context, via)
+    with_transport(run, recording, kafka, partitions, node, context, via)
 
 
 class _Shown:

@@ -12,6 +12,7 @@ import typer
 from stream_node.cli.cardinal_options import (
     PARTITIONS,
     ApplicationOption,
+    KafkaOption,
     PartitionsOption,
     RecordingOption,
     find_application,
@@ -82,6 +83,7 @@ def simulate(
     context: ContextOption = None,
     via: ViaOption = None,
     recording: RecordingOption = None,
+    kafka: KafkaOption = None,
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,7 +121,7 @@ def simulate(
         text += f"{counted(len(simulation.steps), 'message')}; seed {chosen}, head {report['head']}"
         say(as_json, report, text)
 
-    with_transport(run, recording, partitions, node, context, via)
+    with_transport(run, recording, kafka, partitions, node, context, via)
 
 
 async def _send(transport: Transport, steps: list[Step]) -> None:

@@ -30,6 +30,9 @@ ApplicationOption = Annotated[
 RecordingOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A recording in place of a node; it is made if it does not exist.")
 ]
+KafkaOption = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="A Kafka cluster in place of a node; needs the extra `kafka`.")
+]
 PartitionsOption = Annotated[int, typer.Option(min=1, help="Of each topic that does not exist yet.")]
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
@@ -70,15 +73,16 @@ def parse_start(text: str) -> Start:
 def with_transport(
     run: Callable[[Transport, StreamClient | None], Awaitable[None]],
     recording: Path | None,
+    kafka: str | None,
     partitions: int,
     node: str | None,
     context: str | None,
     via: list[str] | None,
 ) -> None:
-    """Run an async function with a recording, or else with the node meant and its client."""
+    """Run an async function with a recording, a Kafka cluster, or else with the node meant and its client."""
     from cardinal_streams.stream_transport import StreamTransport
 
-    if recording is None:
+    if recording is None and kafka is None:
 
         async def over_node(client: StreamClient) -> None:
             await run(StreamTransport(client, partitions=partitions), client)
@@ -88,11 +92,22 @@ def with_transport(
     import trio
 
     from cardinal_streams.file_transport import FileTransport
+    from cardinal_streams.kafka_transport import KafkaTransport
 
-    if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via:
-        raise UsageError("--recording is in place of a node; leave --node, --context and --via out")
-    transport = FileTransport(recording, partitions)
-    try:
-        trio.run(run, transport, None)
-    finally:
-        transport.close()
+    if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via or (recording and kafka):
+        raise UsageError("--recording and --kafka are in place of a node and of each other; give only one of them")
+    if recording is not None:
+        transport = FileTransport(recording, partitions)
+        try:
+            trio.run(run, transport, None)
+        finally:
+            transport.close()
+        return
+
+    assert kafka is not None
+
+    async def over_kafka(servers: str) -> None:
+        async with KafkaTransport(servers) as transport:
+            await run(transport, None)
+
+    trio.run(over_kafka, kafka)

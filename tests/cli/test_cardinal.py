@@ -79,8 +79,9 @@ def test_a_recording_stands_in_for_a_node(command: CommandLine, blocks: Path, tm
     assert text.splitlines()[:3] == [f"+ 1 {hash_text(1)} 2 values, 0 deletes", "    a/1 = 0x01", "    x = 0x"]
     unordered = command("cardinal", "consume", "--recording", recording, "--unordered", "--json", "--limit", "2")
     assert [row.added[0].number for row in unordered.read_lines(CardinalConsumed)] == [1, 2]
-    assert "keeps no positions" in command("cardinal", "consume", "--recording", recording, "--client", "a").failed(2)
-    assert "in place of a node" in command("cardinal", "consume", "--recording", recording, "--node", "a:1").failed(2)
+    options = ("cardinal", "consume", "--recording", recording)
+    assert "only a node keeps positions" in command(*options, "--client", "a").failed(2)
+    assert "in place of a node" in command(*options, "--node", "a:1").failed(2)
 
 
 def test_files_are_inspected(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
@@ -153,3 +154,27 @@ def test_a_description_that_is_wrong(command: CommandLine, tmp_path: Path) -> No
     path = tmp_path / "wrong.toml"
     path.write_text('default_topic = "a"\n[[prefix]]\npattern = "("\ntopic = "b"\n')
     assert "no regular expression" in command("cardinal", "consume", "--application", path).failed(2)
+
+
+def test_a_file_keeps_the_position(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
+    recording, position = tmp_path / "recorded", tmp_path / "position"
+    command("cardinal", "produce", blocks, "--recording", recording)
+    options = ("--recording", recording, "--position", position, "--json")
+    rows = command("cardinal", "consume", *options, "--limit", "1").read_lines(CardinalConsumed)
+    rows += command("cardinal", "consume", *options).read_lines(CardinalConsumed)
+    assert [each.number for row in rows for each in row.added] == [1, 2, 3]
+
+
+def test_over_kafka(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
+    kafka: Any = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    cluster = kafka.Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = cluster.list_topics(timeout=60).brokers.values()
+    where = ("--kafka", f"{broker.host}:{broker.port}")
+    assert command("cardinal", "produce", blocks, *where, "--json").read(CardinalProduced).sent == 3
+    assert command("cardinal", "produce", blocks, *where, "--json").read(CardinalProduced).skipped == 3
+    options = (*where, "--position", tmp_path / "position", "--start", f"0:{ZERO}:0", "--json")
+    rows = command("cardinal", "consume", *options).read_lines(CardinalConsumed)
+    assert [each.number for row in rows for each in row.added] == [1, 2, 3]
+    assert command("cardinal", "consume", *options).read_lines(CardinalConsumed) == []
+    assert "give only one" in command("cardinal", "produce", blocks, *where, "--recording", tmp_path / "r").failed(2)
+    cluster.purge()
