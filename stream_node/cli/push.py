@@ -18,7 +18,7 @@ from stream_node.cli.output import counted, say
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_service.client import Header, PartitionedPublisher, PartitionedStream, Push, StreamClient
+    from stream_service.client import Header, PartitionedPublisher, PartitionedStream, Publisher, Push, Stream, StreamClient
 
 SHOWN_EVERY_S = 0.1
 """Between two changes of the progress bar."""
@@ -117,12 +117,13 @@ async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], _Message]
 ) -> None:
     """Push what comes, and say what was confirmed, also where something went wrong."""
-    from stream_service.client import PartitionedStream, PushesFailed
+    from stream_service.client import PushesFailed
 
+    target: PartitionedStream | Stream
     if job.partition is None:
         target = await client.get_stream(job.stream)
     else:
-        target = PartitionedStream([await open_partition(client, job.stream, job.partition)])
+        target = await open_partition(client, job.stream, job.partition)
     tally = _Tally()
     fault: UsageError | OSError | None = None
     try:
@@ -142,7 +143,7 @@ async def _push_all(
 
 
 async def _push_lines(
-    publisher: PartitionedPublisher,
+    publisher: PartitionedPublisher | Publisher,
     lines: AsyncGenerator[bytes, None],
     message_of: Callable[[bytes], _Message],
     rate: float | None,
@@ -157,10 +158,11 @@ async def _push_lines(
             show(tally)
 
 
-def _report(tally: _Tally, target: PartitionedStream, as_json: bool) -> None:
+def _report(tally: _Tally, target: PartitionedStream | Stream, as_json: bool) -> None:
     """What has been confirmed, for each partition that something was pushed to, or else for the first."""
     seconds = time.monotonic() - tally.started_s
-    for partition in sorted(tally.partitions) or [target.partitions[0].partition]:
+    first_of = getattr(target, "partitions", (target,))[0]
+    for partition in sorted(tally.partitions) or [first_of.partition]:
         stored = tally.partitions.get(partition, _Stored())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": stored.count}

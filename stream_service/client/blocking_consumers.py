@@ -8,7 +8,6 @@ from typing import Generic, Protocol, Self, TypeVar, Unpack
 
 from stream_service.client import consumer as consumers
 from stream_service.client import follower as followers
-from stream_service.client import shared
 from stream_service.client import streams as async_form
 from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.consumption import ConsumerArguments
@@ -221,7 +220,7 @@ class SharedConsumer(_BaseConsumer):
         membership: Membership,
         **options: Unpack[ConsumerArguments],
     ) -> None:
-        self._inner = shared.SharedConsumer(stream.partitions, _AsyncMembership(membership), **options)
+        self._inner = stream.shared_consumer(_AsyncMembership(membership), **options)
         super().__init__(self._inner, stream.partitions[0].session)
 
     def __iter__(self) -> Driven[tuple[int, RichMessage]]:

@@ -138,8 +138,17 @@ class PartitionedStream:
         return self.inner.name
 
     def partition_for(self, key: bytes) -> Stream:
-        """The partition that messages with this key go to (`stream_service.names.partition_of`)."""
+        """The partition that messages with this key go to. Raises StreamNotFound where that one is missing."""
         return Stream(self.inner.partition_for(key))
+
+    def get_partition(self, partition: int) -> Stream:
+        """The partition of that number. Raises StreamNotFound where it is missing."""
+        return Stream(self.inner.get_partition(partition))
+
+    @property
+    def count(self) -> int:
+        """How many partitions the stream has, those missing too; keys are spread over so many."""
+        return self.inner.count
 
     def push(
         self,

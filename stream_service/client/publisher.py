@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
-from stream_service.client.errors import PushesFailed
+from stream_service.client.errors import PushesFailed, StreamNotFound
 from stream_service.client.ports import Port
 from stream_service.client.requests import Push
 from stream_service.client.sequence_machine import SequenceMachine
@@ -114,18 +114,19 @@ class Publisher:
 
 
 class Turns:
-    """Chooses partitions: by key, or one after the other."""
+    """Chooses partitions: by key, or one after the other. partitions: how many there are. present: which of them."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, present: Sequence[int]) -> None:
         self._partitions = partitions
+        self._present = present
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """partition_key: stands in for the key."""
+        """A partition by number; by key also one that is missing. partition_key: stands in for the key."""
         by = partition_key if partition_key is not None else key
         if by is not None:
             return partition_of(by, self._partitions)
-        chosen, self._next = self._next, (self._next + 1) % self._partitions
+        chosen, self._next = self._present[self._next], (self._next + 1) % len(self._present)
         return chosen
 
 
@@ -135,9 +136,12 @@ class PartitionedPublisher:
     Made by `PartitionedStream.publisher`; ends as a `Publisher` does.
     """
 
-    def __init__(self, publishers: Sequence[Publisher]) -> None:
-        self._publishers = publishers
-        self._turns = Turns(len(publishers))
+    def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
+        """by_partition: by number; the stream may have lost some."""
+        self._name = name
+        self._by_partition = by_partition
+        self._publishers = tuple(by_partition.values())
+        self._turns = Turns(max(by_partition) + 1, sorted(by_partition))
 
     async def __aenter__(self) -> PartitionedPublisher:
         return self
@@ -169,9 +173,14 @@ class PartitionedPublisher:
     ) -> Push:
         """Send one message to the partition of its key, or to the next partition where it has none.
 
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. Raises
+        StreamNotFound where the partition of the key is missing.
         """
-        return await self._publishers[self._turns.choose(key, partition_key)].push(data, key=key, headers=headers)
+        partition = self._turns.choose(key, partition_key)
+        publisher = self._by_partition.get(partition)
+        if publisher is None:
+            raise missing_partition(self._name, partition)
+        return await publisher.push(data, key=key, headers=headers)
 
     async def flush(self) -> None:
         """Wait until everything sent has been answered, one way or the other."""
@@ -182,6 +191,11 @@ class PartitionedPublisher:
 def _raise_failed(pushes: Sequence[Push]) -> None:
     if pushes:
         raise PushesFailed(pushes) from pushes[0].error
+
+
+def missing_partition(name: str, partition: int) -> StreamNotFound:
+    """What asks for a partition that was deleted fails with this."""
+    return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
 
 
 def make_sequences(idempotent: bool, publisher_id: bytes | None, first_number: int) -> SequenceMachine | None:

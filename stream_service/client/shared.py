@@ -57,7 +57,7 @@ class SharedConsumer(BaseConsumer):
     def __init__(
         self, partitions: Sequence[Stream], membership: Membership, **options: Unpack[ConsumerArguments]
     ) -> None:
-        """partitions: all of the stream."""
+        """partitions: all of the stream, which has lost none."""
         super().__init__(partitions, membership, ConsumerOptions(**options))
         self._stream_name = partitions[0].name
         self._by_partition = {stream.partition: stream.port for stream in partitions}

@@ -10,7 +10,14 @@ from stream_service.client.consumption import ConsumerArguments, Positions
 from stream_service.client.follower import PAGE_MESSAGES, Follower, OnHole
 from stream_service.client.payloads import answer_of, pulled
 from stream_service.client.ports import Port
-from stream_service.client.publisher import WINDOW, PartitionedPublisher, Publisher, Turns, make_sequences
+from stream_service.client.publisher import (
+    WINDOW,
+    PartitionedPublisher,
+    Publisher,
+    Turns,
+    make_sequences,
+    missing_partition,
+)
 from stream_service.client.reader import Page, patience_for
 from stream_service.client.session import Session
 from stream_service.client.shared import Membership, SharedConsumer
@@ -152,19 +159,36 @@ class Stream:
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream."""
+    """Some or all partitions of one stream. partitions: in order; those that were deleted are missing among them."""
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
-        self._turns = Turns(len(self.partitions))
+        self._by_number = {stream.partition: stream for stream in self.partitions}
+        self._count = max(self._by_number) + 1
+        self._turns = Turns(self._count, sorted(self._by_number))
 
     @property
     def name(self) -> str:
         return self.partitions[0].name
 
+    @property
+    def count(self) -> int:
+        """How many partitions the stream has, those missing too; keys are spread over so many."""
+        return self._count
+
     def partition_for(self, key: bytes) -> Stream:
-        """The partition that messages with this key go to (`stream_service.names.partition_of`)."""
-        return self.partitions[partition_of(key, len(self.partitions))]
+        """The partition that messages with this key go to (`stream_service.names.partition_of`).
+
+        Raises StreamNotFound where that one is missing.
+        """
+        return self.get_partition(partition_of(key, self.count))
+
+    def get_partition(self, partition: int) -> Stream:
+        """The partition of that number. Raises StreamNotFound where it is missing."""
+        found = self._by_number.get(partition)
+        if found is None:
+            raise missing_partition(self.name, partition)
+        return found
 
     async def push(
         self,
@@ -178,16 +202,18 @@ class PartitionedStream:
 
         key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
         """
-        return await self.partitions[self._turns.choose(key, partition_key)].push(data, key=key, headers=headers)
+        stream = self.get_partition(self._turns.choose(key, partition_key))
+        return await stream.push(data, key=key, headers=headers)
 
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
         """Push to partitions by key, or in turn; a window for each. The rest as `Stream.publisher`."""
-        publishers = [
-            stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed) for stream in self.partitions
-        ]
-        return PartitionedPublisher(publishers)
+        publishers = {
+            stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
+            for stream in self.partitions
+        }
+        return PartitionedPublisher(self.name, publishers)
 
     def consumer(
         self,
@@ -196,12 +222,20 @@ class PartitionedStream:
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all partitions, or those named, each from its saved position on."""
-        chosen = self.partitions if partitions is None else [self.partitions[partition] for partition in partitions]
+        """Iterate over all partitions, or those named, each from its saved position on.
+
+        Raises StreamNotFound where one that is named is missing.
+        """
+        chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
         return PartitionedConsumer(chosen, positions, **options)
 
     def shared_consumer(self, membership: Membership, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member gets, in company with the other members."""
+        """Iterate over the partitions that this member gets, in company with the other members.
+
+        Raises StreamNotFound where a partition is missing: leases are given for all of them.
+        """
+        for partition in range(self.count):
+            self.get_partition(partition)
         return SharedConsumer(self.partitions, membership, **options)
 
     async def info(self) -> list[StreamInfo]:
