@@ -54,7 +54,7 @@ from index_service.storage import Access, IndexRequests, ListPositions, Position
 from ockam.address import local
 from ockam.message import Message, reply_to
 from ockam.node import Node
-from ockam.protocol import ProtocolError, error_payload
+from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from storage.runner import Runner
@@ -264,7 +264,7 @@ class IndexWorker(Worker):
         self._refuse_later(message, error)
 
     def _refuse_later(self, message: Message, error: StorageError) -> None:
-        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, error_payload(str(error))))
+        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
         """While there are groups, end what has run out and forget who is gone, once per time to live."""

@@ -85,6 +85,10 @@ class Protocol(Generic[Q, A]):
         return self.tag + _body_encoder.encode(body)
 
 
+REFUSAL = "Invalid request: "
+"""How the text of an `error` begins, as that of the real services does."""
+FAILURE = "the node failed: "
+"""How it goes on where not the request is wrong."""
 SHOWN_CHARACTERS_MAX = 64
 """Of a peer's text that goes into an answer or a log line; a payload can have 16 MiB of it."""
 SMALL_SIZES = [bytes((size,)) for size in range(128)]
@@ -106,4 +110,14 @@ def find_name(payload: bytes) -> str | None:
 
 def error_payload(reason: str) -> bytes:
     """The answer to what cannot be served. Its text begins as the real services' text does, so that peers match it."""
-    return ERROR.encode_response(Error(f"Invalid request: {reason}"))
+    return ERROR.encode_response(Error(REFUSAL + reason))
+
+
+def failed_payload(reason: str) -> bytes:
+    """The answer to a request that is right, and that this node could not carry out; it may succeed later."""
+    return error_payload(FAILURE + reason)
+
+
+def is_failure(reason: str) -> bool:
+    """Whether the reason of an `error` is one of those that `failed_payload` gives."""
+    return reason.startswith(f"{REFUSAL}{FAILURE}")

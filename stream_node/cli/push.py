@@ -18,7 +18,15 @@ from stream_node.cli.output import counted, say
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_service.client import Header, PartitionedPublisher, PartitionedStream, Publisher, Push, Stream, StreamClient
+    from stream_service.client import (
+        Header,
+        PartitionedPublisher,
+        PartitionedStream,
+        Publisher,
+        Push,
+        Stream,
+        StreamClient,
+    )
 
 SHOWN_EVERY_S = 0.1
 """Between two changes of the progress bar."""
@@ -134,10 +142,10 @@ async def _push_all(
                 # The input is wrong here; what came before still gets its confirms.
                 fault = error
     except (PushesFailed, KeyboardInterrupt):
-        _report(tally, target, job.as_json)
+        _report(tally, job)
         raise
     if tally.sent or fault is None:
-        _report(tally, target, job.as_json)
+        _report(tally, job)
     if fault is not None:
         raise fault
 
@@ -158,18 +166,17 @@ async def _push_lines(
             show(tally)
 
 
-def _report(tally: _Tally, target: PartitionedStream | Stream, as_json: bool) -> None:
+def _report(tally: _Tally, job: _Job) -> None:
     """What has been confirmed, for each partition that something was pushed to, or else for the first."""
     seconds = time.monotonic() - tally.started_s
-    first_of = getattr(target, "partitions", (target,))[0]
-    for partition in sorted(tally.partitions) or [first_of.partition]:
+    for partition in sorted(tally.partitions) or [job.partition or 0]:
         stored = tally.partitions.get(partition, _Stored())
         first, last = stored.first_index, stored.last_index
-        report: dict[str, Any] = {"stream": target.name, "partition": partition, "pushed": stored.count}
+        report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}
         report |= {"failed": stored.sent - stored.count, "first_index": first, "last_index": last}
         where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
-        text = f"{counted(stored.count, 'message')} in {target.name}/{partition}{where} ({seconds:.2f} s)"
-        say(as_json, report | {"seconds": round(seconds, 6)}, text)
+        text = f"{counted(stored.count, 'message')} in {job.stream}/{partition}{where} ({seconds:.2f} s)"
+        say(job.as_json, report | {"seconds": round(seconds, 6)}, text)
 
 
 class _Stored:

@@ -50,6 +50,13 @@ class RequestRefused(ClientError):
     """The node answered with `error`: the request is wrong as it stands. The text is the node's reason."""
 
 
+class NodeFailed(ClientError):
+    """The node could not carry the request out (a full disk, say), and answered so. The text is the node's reason."""
+
+    fault = "node"
+    retriable = True
+
+
 class PushFailed(ClientError):
     """The node could not save this message (a full disk, say); it has not been stored."""
 

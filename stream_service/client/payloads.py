@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ockam.protocol import ERROR, Protocol, ProtocolError
-from stream_service.client.errors import RequestRefused, StreamNotFound, UnexpectedAnswer
+from ockam.protocol import ERROR, Protocol, ProtocolError, is_failure
+from stream_service.client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.requests import Call
 from stream_service.extensions import DELETED
 from stream_service.protocol import (
@@ -53,10 +53,12 @@ def pulled(call: Call) -> Sequence[StreamMessage]:
     return answer_of(call, PULL).messages
 
 
-def refusal(payload: bytes, *, of_stream: bool = False) -> RequestRefused | StreamNotFound:
+def refusal(payload: bytes, *, of_stream: bool = False) -> ClientError:
     """The reason of an `error`, as an error. of_stream: whether a stream was asked, which may be gone."""
     try:
         reason = ERROR.decode_response(payload).reason
     except ProtocolError as error:
         return RequestRefused(f"an error that cannot be read: {error}")
+    if is_failure(reason):
+        return NodeFailed(reason)
     return StreamNotFound(reason) if of_stream and reason.endswith(DELETED) else RequestRefused(reason)

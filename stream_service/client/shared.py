@@ -5,13 +5,13 @@ Membership is somebody else's business: `index_service.client_leases.LeaseMember
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, Unpack
 
 from stream_service.client.consumer import BaseConsumer
 from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Part, Positions
-from stream_service.client.errors import LeaseLost
+from stream_service.client.errors import ClientError, LeaseLost
 from stream_service.extensions import RichMessage
 
 if TYPE_CHECKING:
@@ -109,8 +109,10 @@ class SharedConsumer(BaseConsumer):
         held, asked_back = self._membership.check()
         self._drop_lost()
         returned = asked_back & self._fences.keys()
-        if returned:
-            await self._consumption.save(returned)
+        if returned and not await self._has_saved(returned):
+            # Kept for now: who has it next would process again what this one has done.
+            asked_back -= returned
+        elif returned:
             self._drop_lost()
             for partition in returned & self._fences.keys():
                 self._drop(partition)
@@ -130,6 +132,16 @@ class SharedConsumer(BaseConsumer):
         if not self._joined:
             self._joined = True
             self._membership.join(self._stream_name, len(self._by_partition), self._consumption.wake)
+
+    async def _has_saved(self, partitions: Collection[int]) -> bool:
+        """Save these positions; False where that failed and may go better later. Raises any other error."""
+        try:
+            await self._consumption.save(partitions)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            return False
+        return True
 
     def _drop_lost(self) -> None:
         """Read no more of what is no longer held under the fence that it was begun with, and note that it is lost."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ockam.message import Message
-from ockam.protocol import Protocol, ProtocolError, error_payload
+from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from storage.contract import Operation
 from storage.errors import StorageError, StreamNotFound
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
+    DELETED,
     INFO,
     RETENTION,
     TRUNCATE,
@@ -200,4 +201,5 @@ class Care:
             self._next_step(0)
 
     def _refuse(self, message: Message, error: StorageError) -> None:
-        self._worker.reply(message, error_payload(str(error)))
+        gone = isinstance(error, StreamNotFound)
+        self._worker.reply(message, error_payload(DELETED) if gone else failed_payload(str(error)))

@@ -13,7 +13,7 @@ import structlog
 from ockam.address import local
 from ockam.errors import AddressInUse
 from ockam.message import Message
-from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
+from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from stream_service import protocol
@@ -120,7 +120,7 @@ class ServiceWorker(Worker):
 
         def listed(found: DescribeStreams) -> None:
             if found.error is not None:
-                self.reply(message, error_payload(str(found.error)))
+                self.reply(message, failed_payload(str(found.error)))
             else:
                 self.reply(message, LIST.encode_response(ListResponse(request.request_id, found.infos, found.more)))
 
@@ -138,7 +138,7 @@ class ServiceWorker(Worker):
         """A failed create is answered late, so that a peer that asks again at once cannot spin."""
         self.context.call_later(
             self._directory.limits.error_delay_s,
-            lambda: self.reply(message, error_payload(f"the stream cannot be made: {error}")),
+            lambda: self.reply(message, failed_payload(f"the stream cannot be made: {error}")),
         )
 
     def _name(self, asked: str | None) -> str:

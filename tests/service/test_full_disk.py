@@ -19,14 +19,16 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam.address import Route
+from index_service.client_leases import LeaseMember
+from index_service.extensions import LEASE, LeaseRequest
+from ockam.address import Route, local
 from ockam.protocol import ERROR
 from storage import database as database_module
 from storage.database import Database
 from storage.session import SqliteSession
 from stream_node import server as server_module
 from stream_node.process import NodeNotStarted, NodeProcess
-from stream_service.client import PushFailed, Stream, connect
+from stream_service.client import NodeFailed, PushFailed, Stream, connect
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S, Served, served, wait_until
@@ -154,6 +156,45 @@ async def test_creates_and_saves_fail_and_what_is_there_is_still_served(tmp_path
             await peer.save_index("c", "s", stored)
             assert await peer.get_index("c", "s") == stored
     assert "create_failed" in {line["event"] for line in logs}
+
+
+async def test_clients_are_told_that_it_is_the_node_and_members_go_on_trying(tmp_path: Path, disk: Disk) -> None:
+    """A consumer that shares a stream waits for its lease until there is room for it."""
+    async with served(tmp_path, error_delay_s=0.05) as server:
+        peer = await server.peer()
+        await push_until_full(peer, await peer.create("s"))
+        await create_until_full(peer)
+        await join_until_full(peer)
+        async with connect(server.address) as client, trio.open_nursery() as nursery:
+            with pytest.raises(NodeFailed, match="cannot be made") as caught:
+                await client.create("n" * 1_000)
+            assert (caught.value.fault, caught.value.retriable) == ("node", True)
+            stream = await client.get_stream("s")
+            found: list[int] = []
+
+            async def consume() -> None:
+                async with stream.shared_consumer(LeaseMember(client, "c" * 1_000)) as consumer:
+                    async for _, message in consumer:
+                        found.append(message.index)
+                        if len(found) == 3:
+                            return
+
+            nursery.start_soon(consume)
+            await wait_until(lambda: server.statistics().services.index.failed > 0)
+            assert not found
+            disk.free()
+    assert found == [0, 1, 2]
+
+
+async def join_until_full(peer: StreamPeer) -> None:
+    for number in range(1_000):
+        client_id = f"{number}".rjust(1_000, "n")
+        request = LeaseRequest(1, client_id, "s", "m", 1, [], False)
+        answer = (await peer.ask((local("stream_index_service"),), LEASE.encode_request(request))).payload
+        if not LEASE.is_in(answer):
+            assert "the node failed: no room" in ERROR.decode_response(answer).reason
+            return
+    raise AssertionError("the disk does not fill up")
 
 
 async def create_until_full(peer: StreamPeer) -> bytes:
