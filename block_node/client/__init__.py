@@ -1,0 +1,29 @@
+"""Clients of block nodes: `BlockClient`, the blocks to publish, and the typed errors."""
+
+from block_node.client.client import BlockClient, ReceivedBlock
+from block_node.client.errors import (
+    BlockNotAvailable,
+    BlockRefused,
+    DamagedAnswer,
+    PublishGaveUp,
+    SubscriptionRefused,
+)
+from block_node.client.outgoing import OutgoingBlock
+from block_node.client.publisher import BlockPublisher, PublishSettings
+from block_node.client.subscriber import BlockArrived, BlockWithdrawn, ItemsArrived
+
+__all__ = [
+    "BlockArrived",
+    "BlockClient",
+    "BlockNotAvailable",
+    "BlockPublisher",
+    "BlockRefused",
+    "BlockWithdrawn",
+    "DamagedAnswer",
+    "ItemsArrived",
+    "OutgoingBlock",
+    "PublishGaveUp",
+    "PublishSettings",
+    "ReceivedBlock",
+    "SubscriptionRefused",
+]

@@ -1,0 +1,63 @@
+"""A block to be published: where its items come from, as often as they are needed, in messages' worth at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from block_node.blocks.errors import BlockFileError, BlockFormatError
+from block_node.blocks.files import read_pieces
+from block_node.blocks.item_cutter import ItemPiece
+from block_node.blocks.items import Item, read_header
+from block_node.item_splitting import ITEM_OVERHEAD_BYTES, Chunk, split_items
+from block_node.protocol import Piece
+
+CHUNK_BYTES = 512 * 1024
+"""Items in one message: small beside what a node bears unread, large beside what a message costs."""
+
+
+class OutgoingBlock:
+    """number: of its header. size_bytes: about what it takes, for bounds. chunks: makes its items anew, every time."""
+
+    def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[Chunk]]) -> None:
+        self.number = number
+        self.size_bytes = size_bytes
+        self.chunks = chunks
+
+    @classmethod
+    def from_items(cls, items: Sequence[Item]) -> OutgoingBlock:
+        """A block that is in memory. Raises BlockFormatError where it does not begin with a header."""
+        if not items:
+            raise BlockFormatError("a block without items")
+        number = read_header(items[0]).number
+        return cls(number, sum(map(len, items)), lambda: split_items(items, CHUNK_BYTES))
+
+    @classmethod
+    def from_file(cls, path: Path) -> OutgoingBlock:
+        """A block in a `.blk`, `.blk.gz` or `.blk.zstd` file, read once for every sending. Raises BlockFileError."""
+        try:
+            number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
+        except BlockFormatError as error:
+            raise BlockFileError(f"{path} does not begin with a block's header: {error}") from error
+        except StopIteration:
+            raise BlockFileError(f"{path} has no items") from None
+        return cls(number, path.stat().st_size, lambda: gather(read_pieces(path, piece_bytes_max=CHUNK_BYTES)))
+
+
+def gather(pieces: Iterable[ItemPiece]) -> Iterator[Chunk]:
+    """Pieces of items as chunks: whole items together up to CHUNK_BYTES, pieces alone."""
+    items: list[bytes] = []
+    cost = 0
+    for piece in pieces:
+        whole = piece.first and piece.last
+        if items and (not whole or cost + len(piece.data) + ITEM_OVERHEAD_BYTES > CHUNK_BYTES):
+            yield Chunk(items, Piece.WHOLE, sum(map(len, items)))
+            items, cost = [], 0
+        if whole:
+            items.append(piece.data)
+            cost += len(piece.data) + ITEM_OVERHEAD_BYTES
+        else:
+            kind = Piece.FIRST if piece.first else Piece.LAST if piece.last else Piece.MIDDLE
+            yield Chunk([piece.data], kind, len(piece.data))
+    if items:
+        yield Chunk(items, Piece.WHOLE, sum(map(len, items)))

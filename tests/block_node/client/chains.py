@@ -1,0 +1,25 @@
+"""Blocks that a node takes: generated chains, and nodes that serve them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.keys import SigningKeys
+from block_node.client import OutgoingBlock
+
+
+@cache
+def keys() -> SigningKeys:
+    return SigningKeys.generate(1)
+
+
+@cache
+def chain(count: int, item_count: int = 8, seed: int = 0) -> tuple[GeneratedBlock, ...]:
+    """Blocks from 0 on that follow each other."""
+    generator = ChainGenerator(keys(), shape=BlockShape(item_count=item_count), seed=seed)
+    return tuple(generator.blocks(count))
+
+
+def outgoing(block: GeneratedBlock) -> OutgoingBlock:
+    return OutgoingBlock.from_items(block.items)

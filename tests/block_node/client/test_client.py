@@ -1,0 +1,310 @@
+"""Goal: the client publishes, subscribes, gets and asks over real connections, and goes on where a node or line fails.
+
+Method: whole servers with real sockets and files, and generated chains that they verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from block_node.blocks.files import write_block
+from block_node.blocks.items import join_block
+from block_node.client import (
+    BlockArrived,
+    BlockClient,
+    BlockNotAvailable,
+    BlockRefused,
+    BlockWithdrawn,
+    ItemsArrived,
+    OutgoingBlock,
+    PublishGaveUp,
+    PublishSettings,
+    SubscriptionRefused,
+)
+from block_node.protocol_reading import BlockRange, SubscribeStatus
+from stream_service.client import NodeUnreachable, Reconnect
+from tests.block_node.client.chains import chain, outgoing
+from tests.support.served import Served, served, wait_until
+
+QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
+SETTINGS = PublishSettings(reconnect=QUICK)
+
+
+@asynccontextmanager
+async def serving(path: Path, **settings: Any) -> AsyncIterator[tuple[Served, BlockClient]]:
+    async with served(path, log_level="error", **settings) as running:
+        yield running, BlockClient([running.address])
+
+
+async def publish(client: BlockClient, *numbers: int, settings: PublishSettings = SETTINGS) -> None:
+    async with client.publisher(settings) as publisher:
+        for number in numbers:
+            await publisher.send(outgoing(chain(20)[number]))
+
+
+async def test_what_is_published_is_durable_and_comes_back(tmp_path: Path) -> None:
+    blocks = chain(20)
+    async with serving(tmp_path) as (_, client):
+        async with client.publisher(SETTINGS) as publisher:
+            for block in blocks:
+                await publisher.send(outgoing(block))
+            await publisher.flush()
+            assert (publisher.acknowledged, publisher.kept, publisher.sessions) == (19, 0, 1)
+        status = await client.status(detail=True)
+        assert (status.first_available, status.last_available, status.next_expected) == (0, 19, 20)
+        assert status.detail is not None
+        assert status.detail.available == status.detail.stored == [BlockRange(0, 19)]
+        assert {plugin.plugin for plugin in status.detail.plugins} >= {"persistence", "verification", "publish"}
+        assert await client.get(7) == (7, blocks[7].root, join_block(blocks[7].items))
+        assert (await client.get())[0] == 19
+        async with client.subscribe(5, 9) as received:
+            got = [block async for block in received]
+        assert [(each.number, each.root, tuple(each.items)) for each in got] == [
+            (block.number, block.root, block.items) for block in blocks[5:10]
+        ]
+        with pytest.raises(BlockNotAvailable, match="block 20 is not available"):
+            await client.get(20)
+    async with serving(tmp_path) as (_, client):
+        assert (await client.get(7))[1] == blocks[7].root
+        await publish(client, *range(20))
+        assert (await client.status()).next_expected == 20
+
+
+async def test_an_empty_node(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (running, client):
+        status = await client.status()
+        assert (status.first_available, status.last_available, status.next_expected) == (None, None, 0)
+        with pytest.raises(BlockNotAvailable, match="no block is stored"):
+            await client.get()
+        assert running.statistics().services.streams == 0, "no trace before the first block"
+
+
+async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: Path) -> None:
+    """Its connection breaks, the node is another one meanwhile; each block comes whole and once."""
+    numbers: list[int] = []
+    listen = ""
+    async with trio.open_nursery() as nursery:
+        async with serving(tmp_path) as (running, client):
+            listen = running.address
+
+            async def follow() -> None:
+                async with client.subscribe(0, 11, reconnect=QUICK) as received:
+                    async for block in received:
+                        assert tuple(block.items) == chain(20)[block.number].items
+                        numbers.append(block.number)
+
+            nursery.start_soon(follow)
+            await publish(client, *range(6))
+            await wait_until(lambda: len(numbers) == 6)
+        async with served_at(tmp_path, listen):
+            await publish(BlockClient([listen]), *range(4, 12))
+            await wait_until(lambda: len(numbers) == 12)
+    assert numbers == list(range(12))
+
+
+@asynccontextmanager
+async def served_at(path: Path, listen: str) -> AsyncIterator[None]:
+    from stream_node.config import Config
+    from stream_node.server import Server
+
+    server = Server(Config(data_dir=str(path), listen=listen, log_level="error"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve)
+        yield
+        server.stop()
+
+
+async def test_a_publisher_goes_on_at_another_node(tmp_path: Path) -> None:
+    """The first one stops with blocks on their way; the second one has none of them and gets all that is kept."""
+    blocks = chain(20)
+    async with serving(tmp_path / "b") as (second, _), trio.open_nursery() as nursery:
+        first_has_some, first_is_gone = trio.Event(), trio.Event()
+        async with serving(tmp_path / "a") as (first, _):
+            client = BlockClient([first.address, second.address])
+
+            async def run() -> None:
+                async with client.publisher(SETTINGS) as publisher:
+                    for block in blocks[:3]:
+                        await publisher.send(outgoing(block))
+                    await publisher.flush()
+                    await publish(BlockClient([second.address]), 0, 1, 2)
+                    first_has_some.set()
+                    await first_is_gone.wait()
+                    for block in blocks[3:]:
+                        await publisher.send(outgoing(block))
+                    await publisher.flush()
+                    assert (publisher.acknowledged, publisher.sessions) == (19, 2)
+
+            nursery.start_soon(run)
+            await first_has_some.wait()
+        first_is_gone.set()
+        with trio.fail_after(30):
+            await wait_until(lambda: _last(second) == 19)
+
+
+async def test_two_publishers_and_one_dies_in_the_middle_of_a_block(tmp_path: Path) -> None:
+    """The other one was told to skip that block, and is asked for it when the first one is gone."""
+    blocks = chain(20)
+    async with serving(tmp_path) as (running, client):
+        half_way = trio.Event()
+
+        def halting() -> Any:
+            chunks = outgoing(blocks[3]).chunks()
+            first, *_ = chunks
+            yield first._replace(items=first.items[:3])
+            half_way.set()
+
+        async def dying(nursery: trio.Nursery) -> None:
+            async with BlockClient([running.address]).publisher(SETTINGS) as publisher:
+                for block in blocks[:3]:
+                    await publisher.send(outgoing(block))
+                await publisher.flush()
+                await publisher.send(OutgoingBlock(3, 100, _then_hang(halting)))
+                await half_way.wait()
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dying, nursery)
+            await half_way.wait()
+        await publish(client, *range(20))
+        async with client.subscribe(0, 19) as received:
+            got = [block.number async for block in received]
+        assert got == list(range(20))
+
+
+def _then_hang(halting: Any) -> Any:
+    def chunks() -> Any:
+        yield from halting()
+
+    return chunks
+
+
+async def publish_one(client: BlockClient, block: OutgoingBlock) -> None:
+    async with client.publisher(SETTINGS) as publisher:
+        await publisher.send(block)
+
+
+async def test_a_bad_block_is_refused_and_said(tmp_path: Path) -> None:
+    """It continues another chain. What was acknowledged before stays, and the right block is taken."""
+    async with serving(tmp_path) as (_, client):
+        await publish(client, 0)
+        with pytest.raises(BlockRefused, match=r"block 1 was refused \(BAD_BLOCK_PROOF\)"):
+            await publish_one(client, outgoing(chain(20, seed=1)[1]))
+        assert (await client.status()).last_available == 0
+        await publish(client, 1, 2)
+        assert (await client.status()).last_available == 2
+
+
+async def test_a_publisher_without_the_blocks_before_gives_up(tmp_path: Path) -> None:
+    settings = PublishSettings(reconnect=QUICK, give_up_s=0.3)
+    async with serving(tmp_path) as (_, client):
+        with pytest.raises(PublishGaveUp, match="lacks blocks before"):
+            await publish(client, 5, settings=settings)
+        await publish(client, 0)
+
+
+async def test_no_node_at_all(tmp_path: Path) -> None:
+    client = BlockClient(["127.0.0.1:1"])
+    with pytest.raises(NodeUnreachable):
+        await client.status()
+    with pytest.raises(NodeUnreachable):
+        await publish(client, 0, settings=PublishSettings(reconnect=QUICK, give_up_s=0.1))
+    with pytest.raises(NodeUnreachable):
+        async with client.subscribe(
+            0, 1, reconnect=Reconnect(delay_s=0.01, delay_s_max=0.05, give_up_s=0.1)
+        ) as received:
+            await anext(received)
+
+
+async def test_a_subscription_that_no_node_can_serve(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, client):
+        await publish(client, 0)
+        async with client.subscribe(5, 4) as received:
+            with pytest.raises(SubscriptionRefused) as refused:
+                await anext(received)
+        assert refused.value.status is SubscribeStatus.INVALID_END_BLOCK
+        async with client.subscribe(100_000, None, wait=False) as received:
+            with pytest.raises(SubscriptionRefused, match="NOT_AVAILABLE"):
+                await anext(received)
+
+
+async def test_a_subscriber_may_leave_at_any_block(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (running, client):
+        await publish(client, *range(10))
+        async with client.subscribe(0, None) as received:
+            assert (await anext(received)).number == 0
+        await wait_until(lambda: _sessions(running) == 0)
+
+
+def _last(running: Served) -> int | None:
+    blocks = running.statistics().services.blocks
+    assert blocks is not None
+    return blocks.node.store.last_block
+
+
+def _sessions(running: Served) -> int:
+    blocks = running.statistics().services.blocks
+    assert blocks is not None
+    return blocks.readers.subscribe.sessions
+
+
+async def test_a_file_of_a_large_block_goes_in_pieces(tmp_path: Path) -> None:
+    """An item of some megabytes in a compressed file, published, subscribed to and fetched."""
+    from block_node.blocks.generator import BlockShape, ChainGenerator
+    from tests.block_node.client.chains import keys
+
+    block = ChainGenerator(keys(), shape=BlockShape(item_count=6, item_bytes=3_000_000)).next_block()
+    path = tmp_path / "0.blk.zstd"
+    write_block(path, block.items)
+    async with serving(tmp_path / "data") as (_, client):
+        async with client.publisher(SETTINGS) as publisher:
+            await publisher.send(OutgoingBlock.from_file(path))
+        number, root, data = await client.get()
+        assert (number, root, data) == (0, block.root, join_block(block.items))
+        async with client.subscribe(0, 0) as received:
+            assert [tuple(each.items) async for each in received] == [block.items]
+        async with client.subscribe_events(0, 0) as events:
+            kinds = [type(event) async for event in events]
+        assert set(kinds) == {ItemsArrived, BlockArrived}
+        assert kinds.count(ItemsArrived) >= 6
+
+
+async def test_an_early_subscriber_sees_items_before_the_block_is_verified(tmp_path: Path) -> None:
+    blocks = chain(20)
+    async with serving(tmp_path) as (_, client), client.subscribe_events(None, None, early=True) as events:
+        await wait_until(lambda: events.connections)
+        bad = OutgoingBlock.from_items(blocks[0].items[:-1])
+        with pytest.raises(BlockRefused):
+            await publish_one(client, bad)
+        await publish(client, 0)
+        seen: list[type] = []
+        verified: list[bool] = []
+        while BlockArrived not in seen:
+            event = await anext(events)
+            seen.append(type(event))
+            if isinstance(event, ItemsArrived):
+                verified.append(event.verified)
+        assert BlockWithdrawn in seen
+        assert False in verified
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_same_client_under_either_event_loop(tmp_path: Path, backend: str) -> None:
+    """The server is a child process, so that the client has an event loop of its own kind."""
+    from stream_node.process import NodeProcess
+
+    async def main(address: str) -> list[int]:
+        client = BlockClient([address])
+        await publish(client, 0, 1, 2)
+        async with client.subscribe(0, 2) as received:
+            return [block.number async for block in received]
+
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
+        assert anyio.run(main, node.address, backend=backend) == [0, 1, 2]
