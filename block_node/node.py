@@ -23,16 +23,20 @@ from block_node.persistence import Persistence
 from block_node.persistence_operations import ReadRoots
 from block_node.persistence_store import BlockRetention, BlockStore, BlockStoreStatistics
 from block_node.publish_limits import PublishLimits
-from block_node.publish_worker import PublishService
+from block_node.publish_worker import SERVICE_ADDRESS, PublishService
 from block_node.publisher import DeskStatistics
 from block_node.verification import Verification
 from ockam.address import local
+from ockam.message import Message
 from ockam.node import Node
+from ockam.worker import Worker
 from storage.contract import StreamRecord
 from storage.runner import Runner
 
 PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
+EARLY_MESSAGES_MAX = 1_000
+"""Of publishers that come while the node starts; who gets no answer asks again."""
 
 logger = structlog.get_logger(__name__)
 
@@ -56,6 +60,17 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
     facility: FacilityStatistics
     store: BlockStoreStatistics
     publish: DeskStatistics | None
+
+
+class EarlyPublishers(Worker):
+    """Keeps what publishers say before it is known what is stored; it is handed on then."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def handle(self, message: Message) -> None:
+        if len(self.messages) < EARLY_MESSAGES_MAX:
+            self.messages.append(message)
 
 
 class BlockNode:
@@ -92,9 +107,11 @@ class BlockNode:
         )
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
+        self._early = EarlyPublishers()
 
     def start(self) -> None:
         """Serve, as soon as it is known what is stored."""
+        self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
 
@@ -161,7 +178,9 @@ class BlockNode:
             new_id=self._new_id,
             now_s=self._now_s,
         )
+        self._node.unregister(local(SERVICE_ADDRESS))
         self.publishing.register()
+        self._node.send_run(self._early.messages)
         waiting, self._when_ready = self._when_ready, []
         for function in waiting:
             function()

@@ -34,6 +34,7 @@ from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 
 SERVICE: Final = "block_publish"
+OPEN_AGAIN_S: Final = 2.0
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
 """What a node says of a block that is not what it should be; to send it again and again would not help."""
 
@@ -150,13 +151,17 @@ class BlockPublisher:
                 self._nodes.append(node)
 
     async def _open(self, conversation: Conversation) -> None:
-        token = secrets.token_bytes(16)
+        """Ask for a session, more than once: a node that starts may not have heard. Raises RequestTimeout."""
+        opening = PUBLISH.encode_request(OpenSession(secrets.token_bytes(16)))
         self._machine.session_begins()
-        await conversation.send(PUBLISH.encode_request(OpenSession(token)))
-        opened = await self._next_answer(conversation, self._settings.answer_s_max)
-        if opened is None:
-            raise RequestTimeout(f"the node has not opened a session in {self._settings.answer_s_max:g} s")
-        self._take(opened)
+        deadline_s = anyio.current_time() + self._settings.answer_s_max
+        while anyio.current_time() < deadline_s:
+            await conversation.send(opening)
+            opened = await self._next_answer(conversation, min(OPEN_AGAIN_S, self._settings.answer_s_max))
+            if opened is not None:
+                self._take(opened)
+                return
+        raise RequestTimeout(f"the node has not opened a session in {self._settings.answer_s_max:g} s")
 
     async def _serve(self, conversation: Conversation, node: str) -> None:
         sequence = 0

@@ -33,6 +33,7 @@ class PublisherMachine:
         self._numbers: list[int] = []
         self._cursor = 0
         self._resend: int | None = None
+        self._opened = False
         self.acknowledged: int | None = None
         self.sending: int | None = None
         self.too_far_behind = False
@@ -55,6 +56,7 @@ class PublisherMachine:
     def session_begins(self) -> None:
         """A new session: nothing of an earlier one is under way."""
         self.sending = self._resend = None
+        self._opened = False
         self.too_far_behind = False
         self.ended = None
 
@@ -76,6 +78,9 @@ class PublisherMachine:
         if isinstance(response, Acknowledgement):
             self._acknowledge(response.block_number)
         elif isinstance(response, SessionOpened):
+            if self._opened:
+                return
+            self._opened = True
             self._acknowledge(response.last_block)
             lowest = self._numbers[0] if self._numbers else response.next_block
             self._cursor = response.next_block if response.next_block > lowest else lowest

@@ -278,8 +278,8 @@ async def test_a_file_of_a_large_block_goes_in_pieces(tmp_path: Path) -> None:
 
 async def test_an_early_subscriber_sees_items_before_the_block_is_verified(tmp_path: Path) -> None:
     blocks = chain(20)
-    async with serving(tmp_path) as (_, client), client.subscribe_events(None, None, early=True) as events:
-        await wait_until(lambda: events.connections)
+    async with serving(tmp_path) as (running, client), client.subscribe_events(None, None, early=True) as events:
+        await wait_until(lambda: _sessions(running) == 1)
         bad = OutgoingBlock.from_items(blocks[0].items[:-1])
         with pytest.raises(BlockRefused):
             await publish_one(client, bad)
