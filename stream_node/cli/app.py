@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def build() -> typer.Typer:
     """The whole command, with every verb."""
-    from stream_node.cli import cardinal, operate, serve, streams
+    from stream_node.cli import block, cardinal, operate, serve, streams
 
     app = typer.Typer(
         name="stream-node",
@@ -28,7 +28,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         no_args_is_help=True,
     )
-    for commands in (serve.register, streams.register, operate.register, cardinal.register):
+    for commands in (serve.register, streams.register, operate.register, cardinal.register, block.register):
         commands(app)
     return app
 
@@ -69,6 +69,7 @@ def _discard_output() -> None:
 
 def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
+    from block_node.blocks.errors import BlockError
     from cardinal_streams.errors import ApplicationError, CardinalError, PrefixError, SimulationError
     from ockam.errors import InvalidAddress
     from ockam.protocol import ProtocolError
@@ -87,7 +88,7 @@ def exit_code(error: BaseException) -> int | None:
     usage = ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError
     if isinstance(cause, usage | ApplicationError | PrefixError | SimulationError):
         return WRONG_USAGE
-    failed = BackupError | CardinalError | ClientError | CommandFailed | DemoFailed | PeerFailed
+    failed = BackupError | BlockError | CardinalError | ClientError | CommandFailed | DemoFailed | PeerFailed
     return FAILED if isinstance(cause, failed | OSError | ProtocolError | StorageError) else None
 
 

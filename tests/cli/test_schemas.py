@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
 from tests.cli.command import CommandLine
 from tests.cli.schemas import SCHEMAS, Benched, Demonstrated, Listening
@@ -16,7 +17,7 @@ from tests.cli.test_help import COMMANDS
 
 
 def test_every_command_has_a_schema() -> None:
-    assert [" ".join(name) for name in COMMANDS] == [*SCHEMAS, *CARDINAL_SCHEMAS]
+    assert [" ".join(name) for name in COMMANDS] == [*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS]
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

@@ -1,0 +1,261 @@
+"""`stream-node block publish|subscribe|get|status|generate`: blocks to and from a node, and chains for trying it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say, say_json
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from block_node.client import BlockClient
+    from block_node.protocol_reading import BlockRange
+
+SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
+AlsoOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also", metavar="HOST:PORT", help="Another node to go on at where the first fails; may be repeated."
+    ),
+]
+SuffixOption = Annotated[str, typer.Option(help=f"Of the files: {', '.join(SUFFIXES)}.")]
+
+
+def register(app: typer.Typer) -> None:
+    """These commands as the group `block`."""
+    group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
+    for name, command in (
+        ("publish", publish),
+        ("subscribe", subscribe),
+        ("get", get),
+        ("status", status),
+        ("generate", generate),
+    ):
+        group.command(name)(command)
+    app.add_typer(group, name="block")
+
+
+def publish(
+    files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    give_up: Annotated[float, typer.Option(help="Seconds without any acknowledgement, after which this fails.")] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish blocks from .blk, .blk.gz and .blk.zstd files. Done means: verified by the node, and on its disk.
+
+    Example: stream-node block publish chain/*.blk.zstd
+    """
+    from block_node.client import OutgoingBlock, PublishSettings
+
+    by_number = {block.number: block for block in map(OutgoingBlock.from_file, _block_files(files))}
+    blocks = [by_number[number] for number in sorted(by_number)]
+
+    async def run(client: BlockClient) -> None:
+        started_s = time.monotonic()
+        async with client.publisher(PublishSettings(give_up_s=give_up)) as publisher:
+            for block in blocks:
+                await publisher.send(block)
+            await publisher.flush()
+        seconds = time.monotonic() - started_s
+        first, last = blocks[0].number, blocks[-1].number
+        report: dict[str, Any] = {"published": len(blocks), "first_block": first, "last_block": last}
+        report |= {"acknowledged": publisher.acknowledged, "seconds": round(seconds, 6)}
+        say(as_json, report, f"{counted(len(blocks), 'block')}, {first} to {last}, are durable ({seconds:.2f} s)")
+
+    _with_blocks(run, node, also, context, via)
+
+
+def subscribe(
+    start: Annotated[int | None, typer.Option("--from", min=0, help="The first block; what comes if left out.")] = None,
+    end: Annotated[int | None, typer.Option("--to", min=0, help="The last block; endless if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder to write each block to, as a file.")] = None,
+    suffix: SuffixOption = ".blk.zstd",
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print each verified block as it comes: history first, then live, without a gap.
+
+    Example: stream-node block subscribe --from 0 --out blocks
+    """
+    from block_node.blocks.files import write_block
+
+    _check_suffix(suffix)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+
+    async def run(client: BlockClient) -> None:
+        async with client.subscribe(start, end, wait=end is None) as blocks:
+            async for block in blocks:
+                file = None if out is None else out / f"{block.number}{suffix}"
+                if file is not None:
+                    write_block(file, block.items)
+                size_bytes = sum(map(len, block.items))
+                report: dict[str, Any] = {"block": block.number, "items": len(block.items), "bytes": size_bytes}
+                report |= {"root": block.root.hex(), "file": None if file is None else str(file)}
+                text = f"block {block.number}: {counted(len(block.items), 'item')}, {size_bytes:,} bytes"
+                say(as_json, report, text)
+
+    _with_blocks(run, node, also, context, via)
+
+
+def get(
+    number: Annotated[int | None, typer.Argument(min=0, help="The block; the latest if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file to write it to; its suffix says how.")] = None,
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch one block.
+
+    Example: stream-node block get 7 --out 7.blk.gz
+    """
+    from block_node.blocks.files import write_block
+    from block_node.blocks.items import split_block
+
+    async def run(client: BlockClient) -> None:
+        found, root, data = await client.get(number)
+        items = list(split_block(data))
+        if out is not None:
+            write_block(out, items)
+        report: dict[str, Any] = {"block": found, "items": len(items), "bytes": len(data)}
+        report |= {"root": root.hex(), "file": None if out is None else str(out)}
+        say(
+            as_json,
+            report,
+            f"block {found}: {counted(len(items), 'item')}, {len(data):,} bytes, root {root.hex()[:16]}…",
+        )
+
+    if out is not None:
+        _check_suffix(out.name)
+    _with_blocks(run, node, also, context, via)
+
+
+def status(
+    node: NodeOption = None,
+    also: AlsoOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What the node has, and which block it wants next.
+
+    Example: stream-node block status --json
+    """
+
+    async def run(client: BlockClient) -> None:
+        found = await client.status(detail=True)
+        detail = found.detail
+        available, stored = ([], []) if detail is None else (_pairs(detail.available), _pairs(detail.stored))
+        plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
+        if as_json:
+            say_json(
+                {
+                    "first_available": found.first_available,
+                    "last_available": found.last_available,
+                    "next_expected": found.next_expected,
+                    "available": available,
+                    "stored": stored,
+                    "version": None if detail is None else detail.version,
+                    "plugins": plugins,
+                }
+            )
+            return
+        rows = [
+            ("available", _shown(available)),
+            ("stored", _shown(stored)),
+            ("next expected", str(found.next_expected)),
+        ]
+        say(False, {}, columns(rows))
+
+    _with_blocks(run, node, also, context, via)
+
+
+def generate(
+    folder: Annotated[Path, typer.Argument(help="Where the files go; made if it does not exist.")],
+    blocks: Annotated[int, typer.Option(min=1, help="How many blocks, from 0 on.")] = 10,
+    items: Annotated[int, typer.Option(min=4, help="Items of each block.")] = 100,
+    item_bytes: Annotated[int, typer.Option(min=0, help="Of each item.")] = 100,
+    suffix: SuffixOption = ".blk.zstd",
+    seed: Annotated[int, typer.Option(help="Another seed is another chain.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a chain of blocks with keys of its own, for trying a node. The keys and their address book go beside it.
+
+    Example: stream-node block generate chain --blocks 100
+    """
+    from block_node.blocks.files import write_block
+    from block_node.blocks.generator import BlockShape, ChainGenerator
+    from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
+
+    _check_suffix(suffix)
+    folder.mkdir(parents=True, exist_ok=True)
+    keys_folder = folder / "keys"
+    if not (keys_folder / ADDRESS_BOOK_FILE).exists():
+        SigningKeys.generate().save(keys_folder)
+    chain = ChainGenerator(
+        SigningKeys.load(keys_folder), shape=BlockShape(item_count=items, item_bytes=item_bytes), seed=seed
+    )
+    size_bytes = sum(write_block(folder / f"{number}{suffix}", chain.next_items()) for number in range(blocks))
+    report: dict[str, Any] = {"folder": str(folder), "blocks": blocks, "first_block": 0, "last_block": blocks - 1}
+    report |= {"items": blocks * items, "bytes": size_bytes, "address_book": str(keys_folder / ADDRESS_BOOK_FILE)}
+    say(as_json, report, f"{counted(blocks, 'block')} of {counted(items, 'item')} in {folder}")
+
+
+def _with_blocks(
+    run: Callable[[BlockClient], Awaitable[None]],
+    node: str | None,
+    also: list[str] | None,
+    context: str | None,
+    via: list[str] | None,
+) -> None:
+    """Run an async function with a client of the nodes meant. Raises ContextError, InvalidAddress, ClientError."""
+    import trio
+
+    from block_node.client import BlockClient
+    from ockam.address import split_host_port, tcp
+    from stream_node.contexts import resolve_target
+
+    target = resolve_target(node, context, via or ())
+    nodes = [target.address, *(also or ())]
+    for address in nodes:
+        split_host_port(address)
+    trio.run(run, BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via)))
+
+
+def _block_files(paths: list[Path]) -> list[Path]:
+    """The files, and those of folders. Raises UsageError where there is none."""
+    from block_node.blocks.files import find_blocks
+
+    files: list[Path] = []
+    for path in paths:
+        files += [file for _, file in find_blocks(path)] if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"there are no block files ({', '.join(SUFFIXES)}) in {', '.join(map(str, paths))}")
+    return files
+
+
+def _check_suffix(name: str) -> None:
+    if not name.endswith(SUFFIXES):
+        raise UsageError(f"{name!r} does not end as block files do: {', '.join(SUFFIXES)}")
+
+
+def _pairs(ranges: list[BlockRange]) -> list[list[int]]:
+    return [[each.first_block, each.last_block] for each in ranges]
+
+
+def _shown(ranges: list[list[int]]) -> str:
+    return ", ".join(f"{first} to {last}" for first, last in ranges) or "no block"

@@ -1,0 +1,112 @@
+"""`block generate`, `publish`, `subscribe`, `get` and `status` against a node of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from block_node.blocks.files import read_items
+from stream_node.process import NodeProcess
+from tests.cli.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
+from tests.cli.command import CommandLine
+
+
+@pytest.fixture(scope="module")
+def block_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("blocks") / "data", arguments=("--log-level", "error")) as node:
+        yield node
+
+
+@pytest.fixture
+def at_blocks(command: CommandLine, block_server: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv("STREAM_NODE_ADDRESS", block_server.address)
+    return command
+
+
+def test_a_chain_there_and_back(at_blocks: CommandLine, tmp_path: Path) -> None:
+    """Generated, published, seen in the status, fetched, and written by a subscriber as it was."""
+    chain, copy = tmp_path / "chain", tmp_path / "copy"
+    empty = at_blocks("block", "status", "--json").read(BlockStatus)
+    assert (empty.first_available, empty.last_available, empty.next_expected, empty.available) == (None, None, 0, [])
+    made = at_blocks("block", "generate", chain, "--blocks", "6", "--items", "20", "--json").read(ChainGenerated)
+    assert (made.blocks, made.last_block, made.items) == (6, 5, 120)
+    done = at_blocks("block", "publish", chain / "3.blk.zstd", chain, "--json").read(BlocksPublished)
+    assert (done.published, done.first_block, done.last_block, done.acknowledged) == (6, 0, 5, 5)
+    status = at_blocks("block", "status", "--json").read(BlockStatus)
+    assert (status.available, status.stored, status.next_expected) == ([(0, 5)], [(0, 5)], 6)
+    assert {"persistence", "verification"} <= set(status.plugins)
+    one = at_blocks("block", "get", "4", "--out", tmp_path / "4.blk.gz", "--json").read(BlockRow)
+    assert (one.block, one.items) == (4, 20)
+    assert list(read_items(tmp_path / "4.blk.gz")) == list(read_items(chain / "4.blk.zstd"))
+    assert at_blocks("block", "get", "--json").read(BlockRow).block == 5
+    arguments = ("--from", "1", "--to", "5", "--out", copy, "--suffix", ".blk", "--json")
+    rows = at_blocks("block", "subscribe", *arguments).read_lines(BlockRow)
+    assert [row.block for row in rows] == [1, 2, 3, 4, 5]
+    assert rows[3].root == one.root
+    for number in range(1, 6):
+        assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
+    again = at_blocks("block", "publish", chain, "--json").read(BlocksPublished)
+    assert again.acknowledged == 5
+
+
+def test_what_is_said_in_words(at_blocks: CommandLine, tmp_path: Path) -> None:
+    assert at_blocks("block", "generate", tmp_path, "--blocks", "1").text.startswith("1 block of 100 items in ")
+    assert "block 2: 20 items" in at_blocks("block", "subscribe", "--from", "2", "--to", "2").text
+    assert "0 to 5" in at_blocks("block", "status").text
+    assert at_blocks("block", "get", "2").text.startswith("block 2: 20 items, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("get", "77"), 1, "block 77 is not available"),
+        (("get", "1", "--out", "block.txt"), 2, "does not end as block files do"),
+        (("subscribe", "--from", "4", "--to", "3"), 1, "INVALID_END_BLOCK"),
+        (("subscribe", "--from", "99999", "--to", "99999"), 1, "NOT_AVAILABLE"),
+        (("publish", "missing.blk"), 1, "missing.blk"),
+        (("publish", "."), 2, "there are no block files"),
+        (("status", "--also", "nowhere"), 2, "is not HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_done(
+    at_blocks: CommandLine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in at_blocks("block", *arguments).failed(code)
+
+
+def test_a_block_that_the_node_refuses(at_blocks: CommandLine, tmp_path: Path) -> None:
+    at_blocks("block", "generate", tmp_path, "--blocks", "8", "--seed", "1")
+    line = at_blocks("block", "publish", tmp_path / "6.blk.zstd").failed(1)
+    assert "block 6 was refused (BAD_BLOCK_PROOF)" in line
+
+
+def test_no_node_is_reached(command: CommandLine, tmp_path: Path) -> None:
+    command("block", "generate", tmp_path, "--blocks", "1", "--suffix", ".blk")
+    for arguments in (("status",), ("get", "0"), ("publish", tmp_path, "--give-up", "0.1")):
+        command("block", *arguments, "--node", "127.0.0.1:1").failed(3)
+
+
+def test_the_stream_of_the_blocks_is_read_by_all_and_written_by_none(at_blocks: CommandLine) -> None:
+    """Its messages are the blocks; pushing, truncating and deleting are refused, and so is another stream like it."""
+    name = "block_node.blocks"
+    assert at_blocks("pull", name).code == 0
+    before = at_blocks("stream", "info", name, "--json").text
+    assert json.loads(before)["messages"] == 6
+    for arguments in (
+        ("push", name, "--data", "x"),
+        ("stream", "truncate", name, "--before", "3"),
+        ("stream", "delete", name),
+        ("stream", "retention", name, "--messages", "1"),
+    ):
+        assert at_blocks(*arguments).code == 1
+    assert "made by the block node alone" in at_blocks("push", "block_node.mine", "--data", "x").failed(1)
+    assert at_blocks("stream", "info", name, "--json").text == before
