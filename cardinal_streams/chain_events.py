@@ -81,6 +81,7 @@ class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
     head_number: int | None
     head_weight: int | None
     updates: int
+    updates_with_removals: int
     added: int
     removed: int
     reorg_depth_max: int

@@ -181,6 +181,7 @@ class ChainOrder:
             head_number=None if head is None else head.number,
             head_weight=None if head is None else head.weight,
             updates=state.updates,
+            updates_with_removals=state.updates_with_removals,
             added=state.added,
             removed=state.removed,
             reorg_depth_max=state.depth_max,

@@ -37,7 +37,7 @@ class ChainState:
         self.chain = HeldChain(reorg_threshold)
         self.waiting = WaitingBlocks()
         self.fates: RecentMap[bytes, Fate] = RecentMap(limits.remembered_max)
-        self.updates = self.added = self.removed = self.depth_max = 0
+        self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
         # Whether the last revert went below everything that was held, so that what it removed is not connected to it.
@@ -88,6 +88,7 @@ class ChainState:
             if lowest is not None:
                 final.append(lowest)
         self.updates += 1
+        self.updates_with_removals += bool(replaced)
         self.added += len(path) - 1
         self.removed += len(replaced)
         self.depth_max = max(self.depth_max, len(replaced))

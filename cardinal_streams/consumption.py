@@ -20,7 +20,7 @@ from cardinal_streams.missing import Missing
 from cardinal_streams.recent import RecentMap
 from cardinal_streams.reorg_channel import reorg_topic
 from cardinal_streams.resumption import source_of, split_source
-from cardinal_streams.transport import Receiver, Transport
+from cardinal_streams.transport import Transport
 
 # How many channels' positions are remembered after they were closed.
 CHANNELS_REMEMBERED = 64
@@ -75,6 +75,7 @@ class Consumption(Generic[M, T]):
         self._items: deque[T] = deque()
         self._save_due_s = math.inf
         self._sources: dict[tuple[str, int], str] = {}
+        self._read: dict[str, int] = {}
         self._channel_offsets: RecentMap[bytes, int] = RecentMap(CHANNELS_REMEMBERED)
 
     def __aiter__(self) -> Self:
@@ -115,9 +116,10 @@ class Consumption(Generic[M, T]):
         """What this block is missing."""
         return self.machine.why_incomplete(hash_)
 
-    def receivers(self) -> list[Receiver]:
-        """The subscriptions that are being read; those of `stream_transport` know how far they are behind."""
-        return self._feeds.receivers()
+    def lags(self) -> dict[str, int]:
+        """By source, how many records are known to be there and have not been handed over."""
+        ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
+        return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
     def finished(self) -> None:
         """Something was done: it is to be saved, and more may be read."""
@@ -150,6 +152,7 @@ class Consumption(Generic[M, T]):
                 while page := await receiver.receive_some():
                     for each in page:
                         self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
+        self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)
         self._feeds.open(None, self._application.topics, checkpoint.position)
@@ -172,6 +175,7 @@ class Consumption(Generic[M, T]):
             source = self._sources.get(where)
             if source is None:
                 source = self._sources[where] = delivery.source
+            self._read[source] = delivery.offset + 1
             if ancestor is None:
                 events = receive(delivery.key, delivery.value, source, delivery.offset)
             else:

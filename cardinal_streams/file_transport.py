@@ -193,9 +193,10 @@ class FileTransport:
 
 
 class FileReceiver:
-    """`Receiver` over a replay."""
+    """`Receiver` over a replay, which does not know where it ends."""
 
     def __init__(self, deliveries: Generator[Delivery, None, None]) -> None:
+        self.ends: Mapping[str, int] = {}
         self._deliveries = deliveries
 
     async def receive_some(self) -> Sequence[Delivery]:

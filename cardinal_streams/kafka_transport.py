@@ -180,12 +180,14 @@ class KafkaTransport:
 
 
 class KafkaReceiver:
-    """`Receiver` over partitions that are read at one pace. `holes`: offsets that were gone at the start."""
+    """`Receiver` over partitions that are read at one pace. `holes`: offsets that were gone at the start; `ends` goes
+    by what was fetched."""
 
     def __init__(
         self, kafka: Any, consumer: Any, starts: Mapping[Partition, int], holes: int, stop_at_end: bool
     ) -> None:
         self.holes = holes
+        self.ends: dict[str, int] = {}
         self._kafka = kafka
         self._consumer = consumer
         self._stop_at_end = stop_at_end
@@ -217,6 +219,7 @@ class KafkaReceiver:
             delivery = Delivery(*partition, message.offset(), message.key() or b"", message.value() or b"")
             _, time_ms = message.timestamp()
             self._merge.put(partition, [delivery], [max(0, time_ms) * 1_000], at_end=False)
+            self.ends[delivery.source] = max(delivery.offset + 1, self.ends.get(delivery.source, 0))
         elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
             self._merge.put(partition, [], [], at_end=True)
             if self._stop_at_end:

@@ -53,6 +53,10 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """The consumer's end of one subscription."""
 
+    @property
+    def ends(self) -> Mapping[str, int]:
+        """By source, the offset of the next record to come, as far as is known without asking."""
+
     async def receive_some(self) -> Sequence[Delivery]:
         """Waits for deliveries and returns those that are there. An empty sequence means that no more will come."""
 

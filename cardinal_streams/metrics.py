@@ -1,0 +1,56 @@
+"""Figures of consumers and producers under the names that the real ones publish, so that existing dashboards fit. Who
+publishes them is the caller's business.
+
+Not here: `/streams/delta`, which the real one never records; `/streams/waiter/…` and `/streams/producers`, since there
+are no waiters and we send no pings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cardinal_streams.consumer_events import ConsumerStatistics, UnorderedStatistics
+from cardinal_streams.producer import ProducerStatistics
+from cardinal_streams.reassembly_events import ReassemblyStatistics
+
+
+def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:
+    """`lags`: by source, as `Consumption.lags` has them."""
+    chain = statistics.chain
+    return {
+        **_reassembly_metrics(statistics.reassembly, statistics.bad_messages),
+        "/streams/omp/height": chain.head_number or 0,
+        "/streams/omp/pending": chain.chain_length + chain.waiting,
+        "/streams/omp/queued": chain.waiting,
+        "/streams/reorg/exec": chain.updates_with_removals + chain.reverts,
+        "/streams/reorg/add": chain.added,
+        "/streams/reorg/drop": chain.removed,
+        **_lag_metrics(lags or {}),
+    }
+
+
+def unordered_metrics(statistics: UnorderedStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:
+    return {**_reassembly_metrics(statistics.reassembly, statistics.bad_messages), **_lag_metrics(lags or {})}
+
+
+def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
+    """`/streams/skipped` is the part of blocks that were there already; the real one says 1 or 0 for each."""
+    blocks = statistics.blocks_sent + statistics.blocks_skipped
+    return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}
+
+
+def _reassembly_metrics(statistics: ReassemblyStatistics, bad_messages: int) -> dict[str, float]:
+    return {
+        "/streams/con/pending": statistics.incomplete,
+        "/streams/con/messages": statistics.messages,
+        "/streams/con/failures": statistics.refused + bad_messages,
+        "streams/kafka/heartbeat": statistics.pings,
+    }
+
+
+def _lag_metrics(lags: Mapping[str, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for source, lag in lags.items():
+        topic, _, partition = source.rpartition(":")
+        found[f"streams/kafka/{topic}/{partition}/lag"] = lag
+    return found
