@@ -11,6 +11,7 @@ import trio
 
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item
+from block_node.client.publisher_machine import PublisherMachine
 from block_node.protocol import (
     PUBLISH,
     Acknowledgement,
@@ -223,3 +224,43 @@ class BlockPublisher:
         assert self._address is not None
         message = Message((to,), (self._address,), PUBLISH.encode_request(request))
         self._network.to_node(message, in_order=True)
+
+
+class ClientPublisher(BlockPublisher):
+    """A healthy publisher that decides as our own client does."""
+
+    def __init__(self, network: BlockNetwork, rng: random.Random, chain: Sequence[GeneratedBlock]) -> None:
+        super().__init__(network, rng, chain, (), HEALTHY)
+        self._machine = PublisherMachine()
+        for block in chain:
+            self._machine.add(block.number)
+
+    async def run(self) -> None:
+        machine = self._machine
+        while machine.kept:
+            machine.session_begins()
+            await self._open()
+            while machine.kept and machine.ended is None and not machine.too_far_behind:
+                number = machine.next_block()
+                if number is not None:
+                    await self._publish_block(number)
+                elif not await self._wait():
+                    break
+            await self._close()
+
+    async def _publish_block(self, number: int) -> None:
+        items = self._chain[number].items
+        self._machine.begin(number)
+        for at in range(0, len(items), 3):
+            self._send(BlockItems(self._next(), list(items[at : at + 3])))
+            await trio.sleep(self._pause_s())
+            if self._machine.sending != number:
+                return
+        self._send(EndOfBlock(self._next(), number))
+        self._machine.finish(number)
+
+    def _hear(self, message: Message) -> None:
+        response = PUBLISH.decode_response(message.payload)
+        if isinstance(response, SessionOpened | StreamEnded) or message.return_route[0] == self._session:
+            self._machine.take(response)
+        super()._hear(message)

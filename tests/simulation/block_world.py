@@ -28,7 +28,7 @@ from storage.database import Database
 from stream_node.services import deliver_done
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
-from tests.simulation.block_publisher import HEALTHY, BlockPublisher, Habits
+from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults
 from tests.simulation.world import Misfortune, Stuck
@@ -133,7 +133,8 @@ class BlockWorld:
             for _ in range(rng.randint(0, 3)):
                 others.start_soon(self._add(network, Habits.draw(rng)).run)
             await trio.sleep(rng.choice((0.0, 0.0, 5.0)))
-            await self._add(network, HEALTHY).run()
+            # Its decisions are the client library's, or those of the other publishers without their faults.
+            await (self._add(network, HEALTHY) if rng.random() < 0.3 else self._add_client(network)).run()
             others.cancel_scope.cancel()
         for publisher in self._publishers:
             publisher.vanish()
@@ -142,6 +143,11 @@ class BlockWorld:
 
     def _add(self, network: BlockNetwork, habits: Habits) -> BlockPublisher:
         publisher = BlockPublisher(network, random.Random(self._rng.random()), true_chain(), bad_blocks(), habits)
+        self._publishers.append(publisher)
+        return publisher
+
+    def _add_client(self, network: BlockNetwork) -> BlockPublisher:
+        publisher = ClientPublisher(network, random.Random(self._rng.random()), true_chain())
         self._publishers.append(publisher)
         return publisher
 
