@@ -1,0 +1,82 @@
+"""Goal: `stream-node export` says in one line what is missing or wrong. Method: the command, with and without extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import CommandLine
+
+WITHOUT = """
+import importlib.abc, sys
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.argv = ["stream-node", *{arguments}]
+from stream_node.cli import main
+main()
+"""
+
+
+def run_without(missing: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command where these packages are not installed."""
+    program = WITHOUT.format(missing=missing, arguments=arguments)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+
+
+@pytest.mark.parametrize("verb", ["run", "verify"])
+@pytest.mark.parametrize("missing", [{"pyarrow", "pyspark", "aiosqlite"}, {"aiosqlite"}])
+def test_without_the_extra_it_says_how_to_get_it(missing: set[str], verb: str, tmp_path: Path) -> None:
+    if missing == {"aiosqlite"}:
+        pytest.importorskip("pyarrow")
+        pytest.importorskip("pyspark")
+        (tmp_path / "ledger.sqlite").touch()
+    done = run_without(missing, "export", verb, str(tmp_path))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stream-node: an export needs the extra `spark`")
+    assert "stream-node[spark]" in line
+
+
+def test_other_commands_do_not_need_it() -> None:
+    done = run_without({"pyarrow", "pyspark", "aiosqlite", "spark_export"}, "context", "list")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--format", "orc"), "one of parquet, delta, iceberg"),
+        (("--pattern", "("), "is not a regular expression"),
+        (("--conf", "spark.x"), "is not a setting: NAME=VALUE"),
+        (("--data-dir", "/no/such/folder"), "is no folder"),
+        (("--log-level", "loud"), "one of debug, info"),
+    ],
+)
+def test_wrong_usage_is_2_and_touches_nothing(
+    command: CommandLine, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    for module in ("pyarrow", "pyspark", "aiosqlite"):
+        pytest.importorskip(module)
+    target = tmp_path / "lake"
+    assert said in command("export", "run", target, *arguments).failed(2)
+    assert not target.exists()
+
+
+def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> None:
+    for module in ("pyarrow", "pyspark", "aiosqlite"):
+        pytest.importorskip(module)
+    line = command("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1", "--master", "inline").failed(3)
+    assert "127.0.0.1:1" in line
+
+
+@pytest.mark.parametrize("verb", ["verify", "history", "compact"])
+def test_a_folder_without_an_export_is_told(command: CommandLine, tmp_path: Path, verb: str) -> None:
+    for module in ("pyarrow", "pyspark", "aiosqlite"):
+        pytest.importorskip(module)
+    assert "holds no export" in command("export", verb, tmp_path).failed(1)
