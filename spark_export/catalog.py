@@ -6,6 +6,7 @@ import re
 from typing import Protocol
 
 from spark_export.errors import OptionError, StreamMissing
+from spark_export.file_catalog import FileCatalog
 from spark_export.node_client import NodeConnection, require_partitions
 from spark_export.node_wire import StreamEnds
 from spark_export.options import LATEST, ReadOptions
@@ -41,7 +42,7 @@ class NodeCatalog:
 
 def find_catalog(options: ReadOptions) -> Catalog:
     """The one that the options name."""
-    return NodeCatalog(options)
+    return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:

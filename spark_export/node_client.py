@@ -102,10 +102,14 @@ class NodeConnection:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def send(self, address: bytes, protocol: str, body: bytes) -> bytes:
-        """Send a request, and give the return address that its answer will come to. Raises ConnectionBroken."""
-        self._number += 1
-        return_address = b"spark-%d" % self._number
+    def send(self, address: bytes, protocol: str, body: bytes, return_address: bytes | None = None) -> bytes:
+        """Send a request, and give the return address that its answer will come to. Raises ConnectionBroken.
+
+        return_address: one of the caller's own, which does not begin as ours do; made up where None.
+        """
+        if return_address is None:
+            self._number += 1
+            return_address = b"spark-%d" % self._number
         # The hello goes with the first frame: alone it would make the node wait for more before it answers.
         sent, self._unsent = self._unsent + frame(address, return_address, payload(protocol, body)), b""
         self._send_bytes(sent)

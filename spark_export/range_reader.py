@@ -6,17 +6,20 @@ What is gone is a DataLoss, or is reported and skipped. It plans nothing.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_export.bulk_pages import BulkPage, BulkPages
-from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable, RequestRefused
+from spark_export.bulk_pages import BulkPages
+from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnreachable, RequestRefused, SourceError
+from spark_export.file_catalog import database_path
 from spark_export.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.options import ReadOptions
 from spark_export.plan import Loss, Range
 from spark_export.schema import batch_of_columns, batch_of_messages, check_batch
+from storage.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
 
 RETRY_DELAY_S = 0.2
 
@@ -49,6 +52,10 @@ class RangeReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        if self._options.path is not None:
+            yield from self._file(self._options.path)
+            self._check()
+            return
         attempts_left = self._options.fetch_retries
         while self.next_index < self.wanted.end:
             reached = self.next_index
@@ -62,7 +69,7 @@ class RangeReader:
                         f"{self.wanted.stream}/{self.wanted.partition} was read up to {self.next_index} "
                         f"of {self.wanted.end} and no further, tried {self._options.fetch_retries} times more: {error}"
                     ) from error
-                _pause(RETRY_DELAY_S)
+                pause(RETRY_DELAY_S)
         self._check()
 
     def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
@@ -82,14 +89,36 @@ class RangeReader:
                 return
             if page.start > self.next_index:
                 self._skip_to(min(page.start, self.wanted.end), page.first_index)
-            if page.rows:
-                yield self._given(self._columns(page))
+            if page.batch is not None and page.rows:
+                yield self._given(self._columns(page.stream_id, page.batch))
 
-    def _columns(self, page: BulkPage) -> pa.RecordBatch:
-        assert page.batch is not None, "a page with rows has a batch"
+    def _columns(self, stream_id: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._options.verify_checksums:
-            check_batch(page.stream_id, page.batch)
-        return batch_of_columns(page.batch, self.wanted.stream, self.wanted.partition, self._options)
+            check_batch(stream_id, batch)
+        return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
+
+    def _file(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Out of the file of a data directory on this machine, as the node's own child reads it."""
+        options, wanted = self._options, self.wanted
+        columns = Columns(options.include_data, True, options.verify_checksums)
+        try:
+            with ArrowPages(database_path(path)) as pages:
+                stream_id = pages.find_stream(wanted.stream, wanted.partition)
+                while stream_id is not None and self.next_index < wanted.end:
+                    page = pages.read(stream_id, self.next_index, wanted.end, options.fetch_bytes, columns)
+                    self._check_same(page.created_us)
+                    if self.next_index < wanted.end:
+                        self._skip_to(min(page.start, wanted.end), page.first_index)
+                    if page.rows:
+                        yield self._given(self._columns(stream_id, page.batch))
+                    elif self.next_index < wanted.end and page.next_index <= self.next_index:
+                        self._lose(wanted.end, f"the stream ends at {page.next_index}, before that")
+                if stream_id is None:
+                    self._check_same(None)
+        except StreamGone:
+            self._check_same(None)
+        except PagesError as error:
+            raise SourceError(str(error)) from error
 
     def _pulls(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
         stream, partition = self.wanted.stream, self.wanted.partition
@@ -139,8 +168,6 @@ class RangeReader:
             raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
 
 
-def _pause(delay_s: float) -> None:
+def pause(delay_s: float) -> None:
     """Wait between two tries."""
-    import threading
-
     threading.Event().wait(delay_s)

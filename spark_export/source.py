@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from spark_export.options import check_names, read_options
+from spark_export.options import check_names, read_options, write_options
 from spark_export.readers import BatchReader, StreamReader
 from spark_export.schema import spark_schema
+from spark_export.writer import StreamWriter
 
 FORMAT = "stream_node"
 
@@ -59,6 +60,9 @@ class StreamNodeSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(read_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return StreamWriter(schema, write_options(self.options), overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(read_options(self.options))

@@ -100,6 +100,16 @@ class ArrowPages:
         with contextlib.suppress(self._error):
             self._connection.close()
 
+    def find_stream(self, name: str, partition: int) -> int | None:
+        """The id of a stream-partition. Raises PagesError."""
+        quoted = name.replace("'", "''")
+        statement = f"SELECT id FROM streams WHERE name = '{quoted}' AND partition = {int(partition)}"
+        try:
+            found = self._fetch(statement)
+        except self._error as error:
+            raise PagesError(f"the database cannot be read: {error}") from error
+        return int(found.column(0)[0].as_py()) if found.num_rows else None
+
     def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
         """Rows from `start` up to, not including, `end`: as many as fit into `bytes_max`, at least one if there is one.
 

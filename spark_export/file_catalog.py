@@ -1,0 +1,67 @@
+"""What streams a data directory has, for reading its file in place of asking its node. It reads no messages' data.
+
+The node may be running or not; nothing here can write, nor copy the write-ahead log into the file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from spark_export.errors import OptionError, SourceError
+from spark_export.node_wire import StreamEnds
+
+FILE_NAME = "streams.sqlite"
+BUSY_TIMEOUT_S = 5.0
+
+
+def database_path(path: str) -> str:
+    """The database file of a data directory. Raises OptionError where there is none."""
+    found = Path(path) / FILE_NAME
+    if not found.is_file():
+        raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
+    return str(found.absolute())
+
+
+class FileCatalog:
+    """See `spark_export.catalog.Catalog`. Raises OptionError where the directory has no database."""
+
+    def __init__(self, path: str) -> None:
+        self._path = database_path(path)
+
+    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
+        rows = self._rows(
+            "SELECT name, partition, first_index, next_index, size_bytes, created_us FROM streams "
+            "WHERE substr(name, 1, ?) = ? ORDER BY name, partition",
+            (len(prefix), prefix),
+        )
+        return [StreamEnds(*row) for row in rows]
+
+    def index_at(self, end: StreamEnds, time_us: int) -> int:
+        """Times never fall along a stream, so this halves the range with each message looked at."""
+        low, high = end.first_index, end.next_index
+        while low < high:
+            middle = (low + high) // 2
+            rows = self._rows(
+                "SELECT time_us FROM messages WHERE idx = ? AND stream_id = "
+                "(SELECT id FROM streams WHERE name = ? AND partition = ?)",
+                (middle, end.stream, end.partition),
+            )
+            if not rows or rows[0][0] < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        try:
+            address = f"file:{quote(self._path)}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
+                return connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"{self._path} cannot be read: {error}; is it a data directory of this version?"
+            ) from error

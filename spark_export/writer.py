@@ -1,0 +1,216 @@
+"""Rows of a DataFrame as messages: `df.write.format("stream_node")`. Each row that is confirmed is on the node's disk.
+
+At least once, as Spark's Kafka sink: a task that Spark runs again pushes its rows again. Within a task nothing is
+doubled, whatever becomes of the connection: each message has a number, by which the node knows what it has stored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, ShortType, StringType, StructType
+
+from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, SourceError
+from spark_export.node_client import NodeConnection, body_of, push_body
+from spark_export.node_wire import BareReader, data, optional, partition_of, stream_address, uint
+from spark_export.options import WriteOptions
+from spark_export.range_reader import RETRY_DELAY_S, pause
+
+PROTOCOL = "node/stream_push/1"
+OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Of what is on its way and has no answer, whatever the option `window` says of its count."""
+TYPES: dict[str, tuple[type, ...]] = {
+    "data": (BinaryType, StringType),
+    "key": (BinaryType, StringType),
+    "stream": (StringType,),
+    "partition": (IntegerType, LongType, ShortType),
+    "headers": (ArrayType,),
+}
+"""The columns that a row to write can have."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task pushed: messages by stream and partition."""
+
+    counts: dict[tuple[str, int], int]
+
+
+class PushFailed(SourceError):
+    """The node could not store a message (a full disk, say); Spark runs the task again."""
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises OptionError where rows of this schema cannot be written."""
+    for field in schema.fields:
+        allowed = TYPES.get(field.name)
+        if allowed is None:
+            raise OptionError(f"the column {field.name!r} cannot be written; there are {', '.join(TYPES)}")
+        if not isinstance(field.dataType, allowed):
+            raise OptionError(f"the column {field.name!r} is {field.dataType.simpleString()}; it is binary or string")
+    names = schema.fieldNames()
+    if "data" not in names:
+        raise OptionError("there is no column 'data': name the column to push so, binary or string")
+    if "stream" not in names and options.stream is None:
+        raise OptionError("say where to push: by the option stream, or by a column 'stream'")
+
+
+class StreamWriter(DataSourceArrowWriter):
+    """Pushes the rows of a job. The stream of the option is made on the driver, where it does not exist."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
+        """Raises OptionError, NodeUnreachable."""
+        if overwrite:
+            raise OptionError("a stream is never overwritten: write with mode('append')")
+        check_columns(schema, options)
+        self._options = options
+        if options.stream is not None:
+            with NodeConnection(options.endpoint, options.request_timeout_s) as node:
+                if options.partitions is not None or not node.list_partitions(options.stream):
+                    node.create_stream(options.stream, options.partitions or 1)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with Pushes(self._options) as pushes:
+            for batch in iterator:
+                for row in batch.to_pylist():
+                    pushes.push(row)
+            pushes.flush()
+            return Written(pushes.counts)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Nothing is left to do: what was pushed is stored already."""
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """What was pushed stays: a stream takes nothing back."""
+
+
+class Pushes:
+    """What one attempt of a task pushes, a window of it on its way.
+
+    Invariant: `_unconfirmed` has, in order, what was sent and has no answer; it is sent again after a reconnect, and
+    what was stored already is answered as such.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.counts: dict[tuple[str, int], int] = {}
+        self._options = options
+        self._publisher_id = secrets.token_bytes(16)
+        self._partitions: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._unconfirmed: dict[bytes, tuple[tuple[str, int], bytes]] = {}
+        self._sent = 0
+        self._unconfirmed_bytes = 0
+        self._node = NodeConnection(options.endpoint, options.request_timeout_s)
+
+    def __enter__(self) -> Pushes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._node.close()
+
+    def push(self, row: dict[str, Any]) -> None:
+        """Send one row, waiting first while the window is full. Raises SourceError."""
+        place = self._place(row)
+        number = self._numbers.get(place, 0)
+        self._numbers[place] = number + 1
+        headers = [(_text(each["key"]), _bytes(each["value"]) or b"") for each in row.get("headers") or ()]
+        message = _bytes(row["data"])
+        if message is None:
+            raise OptionError("a row has null in the column 'data'; leave such rows out")
+        sequence = optional(data(self._publisher_id) + uint(number))
+        body = push_body(number, message, _bytes(row.get("key")), headers) + sequence
+        while self._unconfirmed and (
+            len(self._unconfirmed) >= self._options.window or self._unconfirmed_bytes + len(body) > WINDOW_BYTES
+        ):
+            self._kept(self._confirm_one)
+        self._kept(lambda: self._send(place, body))
+
+    def flush(self) -> None:
+        """Until all that was sent is stored. Raises SourceError."""
+        while self._unconfirmed:
+            self._kept(self._confirm_one)
+
+    def _place(self, row: dict[str, Any]) -> tuple[str, int]:
+        """Stream and partition: as the row says, else by its key, else in turn."""
+        stream = row.get("stream") or self._options.stream
+        if stream is None:
+            raise OptionError("a row has null in the column 'stream', and there is no option stream")
+        count = self._partitions.get(stream)
+        if count is None:
+            count = self._partitions[stream] = self._count(stream)
+        partition = row.get("partition")
+        if partition is None and row.get("key") is not None:
+            partition = partition_of(_bytes(row["key"]) or b"", count)
+        elif partition is None:
+            partition = self._turns[stream] = (self._turns.get(stream, -1) + 1) % count
+        if not 0 <= partition < count:
+            raise OptionError(f"a row is for partition {partition} of {stream!r}, which has {count}")
+        return stream, int(partition)
+
+    def _count(self, stream: str) -> int:
+        """How many partitions a stream has; it is made with one where it does not exist."""
+        with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+            found = node.list_partitions(stream)
+            if not found:
+                node.create_stream(stream, 1)
+            return max((each.partition + 1 for each in found), default=1)
+
+    def _send(self, place: tuple[str, int], body: bytes) -> None:
+        # Noted before it is sent, so that a send that breaks is repeated.
+        self._sent += 1
+        return_address = b"push-%d" % self._sent
+        self._unconfirmed[return_address] = (place, body)
+        self._unconfirmed_bytes += len(body)
+        self._node.send(stream_address(*place), PROTOCOL, body, return_address)
+
+    def _confirm_one(self) -> None:
+        answer = self._node.receive()
+        sent = self._unconfirmed.pop(answer.return_address, None)
+        if sent is None:
+            return
+        place, body = sent
+        self._unconfirmed_bytes -= len(body)
+        reader = BareReader(body_of(answer, PROTOCOL))
+        _, status, _, _ = (reader.uint() for _ in range(4))
+        if status == ERROR:
+            raise PushFailed(f"{self._node.endpoint} could not store a message of {place[0]}/{place[1]}; see its log")
+        if status not in (OK, DUPLICATE):
+            raise BadAnswer(f"{place[0]}/{place[1]}: the node answered status {status} to a push")
+        self.counts[place] = self.counts.get(place, 0) + 1
+
+    def _kept(self, step: Any) -> None:
+        """A step, and where the connection breaks in it, a new connection with all that is unconfirmed sent again."""
+        try:
+            step()
+        except ConnectionBroken as error:
+            self._reconnect(error)
+
+    def _reconnect(self, reason: Exception) -> None:
+        for _ in range(self._options.fetch_retries):
+            pause(RETRY_DELAY_S)
+            self._node.close()
+            try:
+                self._node = NodeConnection(self._options.endpoint, self._options.request_timeout_s)
+                for return_address, (place, body) in self._unconfirmed.items():
+                    self._node.send(stream_address(*place), PROTOCOL, body, return_address)
+                return
+            except (ConnectionBroken, NodeUnreachable) as error:
+                reason = error
+        raise NodeUnreachable(f"pushes have no answer, tried {self._options.fetch_retries} times more: {reason}")
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
