@@ -27,7 +27,7 @@ READ_OPTIONS = (
     *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
-    *("dataSchema", "fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
+    *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
 )
 WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
 
@@ -58,7 +58,7 @@ class ReadOptions:
     """What a read was asked for, checked. See `spark_export.source.StreamNodeSource` for each.
 
     starting, ending: EARLIEST, LATEST, or an index for each partition; starting None where it was not said.
-    *_time_us: microseconds since 1970, None where not asked for. columns of `decode` are the decoder's.
+    *_time_us: microseconds since 1970, None where not asked for.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -78,7 +78,6 @@ class ReadOptions:
     include_headers: bool = False
     include_data: bool = True
     decode: str | None = None
-    data_schema: str | None = None
     fetch_bytes: int = FETCH_BYTES
     fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
@@ -133,7 +132,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         include_headers=taken.flag("includeHeaders", False),
         include_data=taken.flag("includeData", True),
         decode=taken.find("decode"),
-        data_schema=taken.find("dataSchema"),
         fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
         fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,

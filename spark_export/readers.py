@@ -12,11 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from spark_export.catalog import ending_indexes, find_catalog, is_latest, selected, starting_indexes
 from spark_export.errors import OptionError
 from spark_export.options import EARLIEST, LATEST, ReadOptions
 from spark_export.plan import Place, Range, from_offsets, limited, ranges_between, split, to_offsets
+from spark_export.projection import Projection, full_schema
 from spark_export.range_reader import RangeReader, report_losses
 
 
@@ -28,18 +30,21 @@ class RangePartition(InputPartition):
         self.wanted = wanted
 
 
-def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
     """The rows of one task. Where there was nothing to read, Spark calls with an InputPartition of None."""
     wanted = partition.value
     if wanted is not None:
-        yield from RangeReader(wanted, options).batches()
+        for batch in RangeReader(wanted, projection.options).batches():
+            yield projection.apply(batch)
 
 
 class BatchReader(DataSourceReader):
     """Reads what was there when the DataFrame was loaded; every action on that DataFrame reads the same ranges."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """schema: what to read; all that the options give, where it is None. Raises OptionError."""
+        self._projection = Projection(options, schema or full_schema(options))
+        self._options = self._projection.options
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -54,7 +59,7 @@ class BatchReader(DataSourceReader):
         return _partitions(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options)
+        return read_partition(partition, self._projection)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,10 +68,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     `_target` is where an AvailableNow query ends, fixed when it starts.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
+        """schema: as of `BatchReader`. Raises OptionError."""
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
-        self._options = options
+        self._projection = Projection(options, schema or full_schema(options))
+        self._options = self._projection.options
         self._catalog = find_catalog(options)
         self._target: dict[Place, int] | None = None
 
@@ -103,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options)
+        return read_partition(partition, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing depends on it: Spark never calls it for the last micro-batch of an AvailableNow query."""

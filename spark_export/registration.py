@@ -13,12 +13,17 @@ def register(spark: Any) -> None:
 
     Not needed where the project is installed on driver and workers: there Spark finds it by itself.
     """
+    from spark_export.source import StreamNodeSource
+
+    send_by_value()
+    spark.dataSource.register(StreamNodeSource)
+
+
+def send_by_value() -> None:
+    """From now on this process sends our code with what it sends to workers. Safe to repeat."""
     from importlib import import_module
 
     from pyspark import cloudpickle
 
-    from spark_export.source import StreamNodeSource
-
     for package in SENT_BY_VALUE:
         cloudpickle.register_pickle_by_value(import_module(package))
-    spark.dataSource.register(StreamNodeSource)

@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_export.options import check_names, read_options, write_options
+from spark_export.projection import full_schema
 from spark_export.readers import BatchReader, StreamReader
-from spark_export.schema import spark_schema
 from spark_export.writer import StreamWriter
 
 FORMAT = "stream_node"
@@ -42,8 +42,18 @@ class StreamNodeSource(DataSource):
     - `path`: the node's data directory, read as a file where node and executors share the machine.
     - `maxOffsetsPerTrigger`: messages of a micro-batch, shared over partitions by what each has.
     - `minPartitions`, `maxRecordsPerPartition` (1,000,000): how ranges are split into tasks.
-    - `includeHeaders` (false), `includeData` (true; Spark 4.3 does not prune columns of a Python source).
+    - `includeHeaders` (false), `includeData` (true).
+    - `decode`: `json` or `cbor`, for the members of an object as columns, those that `.schema("index LONG, a INT")`
+      names; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`). What cannot be decoded is null.
+    - `verifyChecksums` (false): compute the checksum of every message again; about half a second of a core a million.
     - `fetchBytes` (4 MiB) of one answer, `fetchRetries` (3), `requestTimeoutMs` (120,000).
+
+    A schema given to the reader chooses columns, in any order; those that are not named are not read. Spark 4.3 itself
+    prunes no column of a Python source.
+
+    Options of a write: `endpoint`; `stream`, where rows without a column `stream` go, made where it does not exist,
+    with `partitions` (1); `window` (1,000) of pushes on their way; `fetchRetries`, `requestTimeoutMs`. Columns: `data`
+    binary or string, and optionally `key`, `headers`, `stream`, `partition`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -56,13 +66,13 @@ class StreamNodeSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(read_options(self.options))
+        return full_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(read_options(self.options))
+        return BatchReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return StreamWriter(schema, write_options(self.options), overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(read_options(self.options))
+        return StreamReader(read_options(self.options), schema)

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_export.options import read_options
-from spark_export.readers import BatchReader, read_partition
+from spark_export.readers import BatchReader
 from spark_export.source import StreamNodeSource
 from stream_node.process import NodeProcess
 from stream_service.client import Header, blocking
@@ -130,7 +130,7 @@ def test_trap_3_nothing_to_read_is_an_empty_frame(spark: Any, node: NodeProcess)
     assert load(spark, node, subscribe="b_empty").count() == 0
     options = read_options({"subscribe": "b_empty", "endpoint": node.address})
     assert isinstance(BatchReader(options).partitions(), list)
-    assert list(read_partition(InputPartition(None), options)) == []
+    assert list(BatchReader(options).read(InputPartition(None))) == []
 
 
 def test_trap_4_every_batch_has_the_declared_schema(spark: Any, node: NodeProcess) -> None:
@@ -144,6 +144,25 @@ def test_trap_4_every_batch_has_the_declared_schema(spark: Any, node: NodeProces
     assert frame.count() == 3_000
     assert frame.where("key is not null and size(headers) = 1").count() == 499
     assert frame.schema == StreamNodeSource({"subscribe": "b_shapes", "includeHeaders": "true"}).schema()
+
+
+def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
+    """Goal: columns in the asked order, members of JSON objects among them, and only what was asked for is read."""
+    with blocking.connect(node.address) as client, client.create("b_json").publisher() as publisher:
+        publisher.push_many([b'{"a": %d, "b": {"c": "x"}}' % number for number in range(20)] + [b"no object"])
+    source = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_json", decode="json")
+    frame = source.schema("b STRUCT<c: STRING>, index LONG, a INT").load()
+    assert frame.columns == ["b", "index", "a"]
+    rows = frame.orderBy("index").collect()
+    assert [(row["b"] and row["b"]["c"], row["a"]) for row in rows] == [("x", number) for number in range(20)] + [
+        (None, None)
+    ]
+    plain = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_json")
+    assert plain.schema("timestamp TIMESTAMP, index LONG").load().where("index >= 19").count() == 2
+    with pytest.raises(Exception, match="there is no column 'a'; there are key, data, stream"):
+        plain.schema("a INT").load().count()
+    with pytest.raises(Exception, match="say which columns you want by"):
+        source.load().count()
 
 
 def test_trap_9_spark_names_the_argument_and_lowers_the_names(spark: Any, node: NodeProcess) -> None:
@@ -162,6 +181,8 @@ def test_a_failed_task_is_repeated_with_the_same_rows(spark: Any, node: NodeProc
 
     fill(node, "b_retry", [500, 500])
     frame = load(spark, node, subscribe="b_retry")
+    # The ranges are planned by the first action.
+    assert frame.count() == 1_000
     mark = str(tmp_path / "failed")
 
     @udf("long", useArrow=False)  # type: ignore[untyped-decorator]

@@ -200,6 +200,8 @@ def run_ci(directory: Path, check: str, recipe: str) -> subprocess.CompletedProc
     shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
     (directory / "check").write_text(f"#!/bin/sh\n{check}\n")
     (directory / "check").chmod(0o755)
+    (directory / "tools").mkdir()
+    (directory / "tools/spark.sh").write_text("echo spark\n")
     (directory / "Makefile").write_text(f"test:\n\t@{recipe}\nsmoke:\n\t@echo measured\n")
     environment = {"PATH": os.environ["PATH"], "CI": "true"}
     return subprocess.run(
@@ -209,7 +211,7 @@ def run_ci(directory: Path, check: str, recipe: str) -> subprocess.CompletedProc
 
 def test_ci_ends_with_what_the_tests_say(tmp_path: Path) -> None:
     done = run_ci(tmp_path, "echo checked", "echo 3 passed")
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "3 passed", "measured"])
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "spark", "3 passed", "measured"])
 
 
 def test_ci_stops_where_check_fails(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_ci_stops_where_check_fails(tmp_path: Path) -> None:
 def test_ci_fails_where_the_tests_fail(tmp_path: Path) -> None:
     done = run_ci(tmp_path, "true", "echo 1 failed; exit 1")
     assert done.returncode != 0
-    assert done.stdout.splitlines() == ["1 failed"]
+    assert done.stdout.splitlines() == ["spark", "1 failed"]
 
 
 def test_ci_fails_and_ends_a_process_that_the_tests_left_behind(tmp_path: Path) -> None:

@@ -1,0 +1,208 @@
+"""What is in messages as columns of their own: the option `decode`. One decoder a kind; a message that is none of that
+kind becomes nulls, and never fails a query.
+
+JSON and CBOR objects have the columns that the reader's `.schema(…)` names. Where many messages are alike they are
+decoded together, by Arrow's own reader; one bad message makes its batch be read one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+)
+
+from spark_export.errors import OptionError
+
+DECODE_NAMES = ("json", "cbor", "cardinal")
+
+
+class Decoder(Protocol):
+    """Makes columns of keys and data."""
+
+    def columns(self) -> list[StructField] | None:
+        """Its columns; None where they are whatever the reader's schema names."""
+        ...
+
+    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        """One array a field, as long as the data; null where a message has no such value, or one of another type."""
+        ...
+
+
+def find_decoder(name: str | None) -> Decoder | None:
+    """The decoder of that name. Raises OptionError."""
+    if name is None:
+        return None
+    if name.lower() == "json":
+        return JsonObjects()
+    if name.lower() == "cbor":
+        return CborObjects()
+    if name.lower() == "cardinal":
+        return CardinalMessages()
+    raise OptionError(f"decode={name!r}: it is {', '.join(DECODE_NAMES)}")
+
+
+class JsonObjects:
+    """A message is one JSON object."""
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        together = _read_json(data, fields)
+        return together if together is not None else object_columns(data, fields, json.loads)
+
+
+def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | None:
+    """All messages at once; None where they are not one object each, or one does not fit the types."""
+    if not len(data) or any(pa.types.is_binary(field.type) for field in fields):
+        return None
+    offsets = pa.array([0, len(data)], pa.int32())
+    lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
+    parse = arrow_json.ParseOptions(
+        explicit_schema=pa.schema([field.with_nullable(True) for field in fields]),
+        newlines_in_values=True,
+        unexpected_field_behavior="ignore",
+    )
+    # One block, so that no object is cut between two.
+    read = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
+    except pa.ArrowException:
+        return None
+    if table.num_rows != len(data):
+        return None
+    return [pa.concat_arrays(table.column(field.name).chunks) for field in fields]
+
+
+class CborObjects:
+    """A message is one CBOR map with text keys. Workers need cbor2."""
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        try:
+            import cbor2
+        except ImportError as error:
+            raise OptionError(
+                "decode=cbor needs the package cbor2 on every worker; install the extra `spark`"
+            ) from error
+        return object_columns(data, fields, cbor2.loads)
+
+
+def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[bytes], Any]) -> list[pa.Array]:
+    """Columns of messages that are read one by one."""
+    objects = []
+    for message in data.to_pylist():
+        try:
+            found = load(message)
+        except (ValueError, RecursionError, OverflowError):
+            found = None
+        except Exception as error:
+            # cbor2's errors are no ValueErrors in every version; they have its name for their module.
+            if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
+                raise
+            found = None
+        objects.append(found if isinstance(found, dict) else {})
+    return [typed_array([each.get(field.name) for each in objects], field.type) for field in fields]
+
+
+def typed_array(values: list[Any], wanted: pa.DataType) -> pa.Array:
+    """The values in that type; null where one does not fit."""
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array([value if _fits(value, wanted) else None for value in values], wanted)
+
+
+def _fits(value: Any, wanted: pa.DataType) -> bool:
+    try:
+        pa.array([value], wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+CARDINAL = (
+    StructField("kind", StringType()),
+    StructField("block_hash", BinaryType()),
+    StructField("block_number", LongType()),
+    StructField("parent_hash", BinaryType()),
+    StructField("weight", StringType()),
+    StructField("path", StringType()),
+    StructField("value", BinaryType()),
+    StructField("sub_batch_id", BinaryType()),
+    StructField("item_index", IntegerType()),
+    StructField("item_count", IntegerType()),
+    StructField("values", MapType(StringType(), BinaryType(), False)),
+    StructField("deletes", ArrayType(StringType(), False)),
+    StructField("counts", MapType(StringType(), IntegerType(), False)),
+    StructField("sub_batches", MapType(StringType(), BinaryType(), False)),
+    StructField("problem", StringType()),
+)
+"""One row a message. kind: batch, header, item, value, delete, reorg, reorg_complete, ping, or null where `problem`
+says what is wrong with it. weight: of up to 256 bits, in decimal digits."""
+
+
+class CardinalMessages:
+    """A message is one of Cardinal Streams, its key the key. Workers need this project installed."""
+
+    def columns(self) -> list[StructField] | None:
+        return list(CARDINAL)
+
+    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        try:
+            from cardinal_streams.errors import MessageError
+            from cardinal_streams.messages import decode
+        except ImportError as error:
+            raise OptionError("decode=cardinal needs stream-node installed on every worker") from error
+        rows: list[dict[str, Any]] = []
+        for key, value in zip(keys.to_pylist(), data.to_pylist(), strict=True):
+            try:
+                rows.append(cardinal_row(decode(key or b"", value)))
+            except MessageError as error:
+                rows.append({"problem": str(error)})
+        return [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
+
+
+def cardinal_row(message: Any) -> dict[str, Any]:
+    """What a message has of the columns."""
+    kinds = {
+        "Batch": "batch",
+        "SubBatchHeader": "header",
+        "SubBatchMsg": "item",
+        "BatchMsg": "value",
+        "BatchDeleteMsg": "delete",
+        "Reorg": "reorg",
+        "ReorgComplete": "reorg_complete",
+        "Ping": "ping",
+    }
+    kind = kinds[type(message).__name__]
+    row: dict[str, Any] = {"kind": kind, "block_hash": getattr(message, "hash", None)}
+    if kind in ("batch", "reorg", "reorg_complete"):
+        row["block_number"] = message.number
+    if kind == "batch":
+        row |= {"parent_hash": message.parent, "weight": str(message.weight)}
+        row |= {"values": message.values, "deletes": sorted(message.deletes)}
+        row |= {"counts": message.counts, "sub_batches": message.sub_batches}
+    elif kind in ("value", "delete"):
+        row |= {"path": message.key, "value": getattr(message, "value", None)}
+    elif kind == "header":
+        row |= {"sub_batch_id": message.id, "item_count": message.item_count}
+    elif kind == "item":
+        row |= {"sub_batch_id": message.id, "item_index": message.index}
+        row |= {"values": message.updates, "deletes": list(message.deletes)}
+    return row

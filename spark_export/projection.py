@@ -1,0 +1,65 @@
+"""From the columns of messages to those that a read was asked for: a choice of them, and those of a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_export.decoding import find_decoder
+from spark_export.errors import OptionError
+from spark_export.options import ReadOptions
+from spark_export.schema import spark_schema
+
+
+def full_schema(options: ReadOptions) -> StructType:
+    """What a read gives where the caller names no schema. Raises OptionError."""
+    decoder = find_decoder(options.decode)
+    if decoder is None:
+        return spark_schema(options)
+    columns = decoder.columns()
+    if columns is None:
+        raise OptionError(
+            f"decode={options.decode}: say which columns you want by .schema('…'), such as 'index LONG, amount INT'"
+        )
+    return spark_schema(options, columns)
+
+
+class Projection:
+    """Makes batches of the schema asked for. options: those to read with, which leave out what nobody asked for."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises OptionError where a column cannot be had, or not in that type."""
+        self._decoder = find_decoder(options.decode)
+        whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
+        decoded = None if self._decoder is None else self._decoder.columns()
+        offered = {**whole, **{field.name: field for field in decoded or ()}}
+        for field in schema.fields:
+            known = offered.get(field.name)
+            if known is None and (self._decoder is None or decoded is not None):
+                raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
+            if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
+                raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
+        names = schema.fieldNames()
+        self.options = replace(
+            options,
+            include_data="data" in names or self._decoder is not None or options.verify_checksums,
+            include_headers="headers" in names,
+        )
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._decoded = [field for field in self._schema if field.name not in whole]
+        plain = spark_schema(self.options)
+        self._is_plain = schema.fieldNames() == plain.fieldNames() and schema == plain
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of `schema.arrow_schema(self.options)` as one of the schema asked for."""
+        if self._is_plain:
+            return batch
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        if self._decoder is not None and self._decoded:
+            made = self._decoder.decode(columns["key"], columns["data"], self._decoded)
+            columns |= {field.name: array for field, array in zip(self._decoded, made, strict=True)}
+        arrays = [columns[field.name].cast(field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,0 +1,118 @@
+"""Goal: what is in messages becomes columns, and what is no such thing becomes nulls. Method: arrays; no session."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from cardinal_streams.message_types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
+from cardinal_streams.messages import encode
+from spark_export import decoding
+from spark_export.decoding import CborObjects, JsonObjects, find_decoder, object_columns
+from spark_export.errors import OptionError
+from spark_export.node_wire import StoredMessage
+from spark_export.options import read_options
+from spark_export.projection import Projection, full_schema
+from spark_export.schema import batch_of_messages
+
+pytestmark = pytest.mark.spark
+
+FIELDS = [pa.field("a", pa.int32()), pa.field("b", pa.string()), pa.field("c", pa.list_(pa.float64()))]
+OBJECTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "a": st.integers(-(2**31), 2**31 - 1),
+        "b": st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=9),
+        "c": st.lists(st.floats(-1e9, 1e9), max_size=3),
+        "other": st.none() | st.booleans(),
+    },
+)
+
+
+def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
+    data = pa.array(messages, pa.binary())
+    return [array.to_pylist() for array in decoder.decode(pa.nulls(len(data), pa.binary()), data, FIELDS)]
+
+
+@given(st.lists(OBJECTS, min_size=1, max_size=20), st.none() | st.integers(1, 3))
+def test_json_together_is_json_one_by_one(objects: list[dict[str, Any]], indent: int | None) -> None:
+    """Goal: the fast way gives what the slow way gives. Method: both, on objects with and without line breaks."""
+    messages = [json.dumps(each, indent=indent).encode() for each in objects]
+    one_by_one = object_columns(pa.array(messages, pa.binary()), FIELDS, json.loads)
+    assert columns(JsonObjects(), messages) == [array.to_pylist() for array in one_by_one]
+
+
+def test_one_bad_message_costs_its_own_row_only() -> None:
+    """Goal: neighbours keep their values. Method: no JSON, no object, cut, of another type, two objects."""
+    bad = [b"\xff\xfe", b"[1]", b'{"a":', b'{"a": "text"}', b'{"a": 1}{"a": 2}', b"", b'{"a": 99999999999}']
+    found = columns(JsonObjects(), [b'{"a": 1}', *bad, b'{"a": 2, "b": "x", "c": [1.5]}'])
+    assert found == [[1, *[None] * len(bad), 2], [None] * (len(bad) + 1) + ["x"], [None] * (len(bad) + 1) + [[1.5]]]
+
+
+def test_json_is_read_together() -> None:
+    """Goal: messages that are alike are not read one by one. Method: the fast way alone."""
+    data = pa.array([b'{"a": %d}' % number for number in range(100)], pa.binary())
+    together = decoding._read_json(data, FIELDS)
+    assert together is not None
+    assert together[0].to_pylist() == list(range(100))
+
+
+def test_cbor_maps_become_columns() -> None:
+    """Goal: members of maps; nulls for what is none."""
+    cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    messages = [cbor2.dumps({"a": 1, "b": "x", "c": [0.5]}), b"\xff", b"", cbor2.dumps([1]), cbor2.dumps({"a": "no"})]
+    assert columns(CborObjects(), messages) == [
+        [1, None, None, None, None],
+        ["x", None, None, None, None],
+        [[0.5], None, None, None, None],
+    ]
+
+
+def test_cardinal_messages_become_rows() -> None:
+    """Goal: each kind with its own columns, a bad one with its problem. Method: as the producer encodes."""
+    one, two, three = (bytes([number]) * 32 for number in (1, 2, 3))
+    sent: list[Message] = [
+        Batch(one, 7, two, 2**200, {"a": b"1"}, frozenset({"b"}), {"c": 2}, {"d": three}),
+        BatchMsg(one, "c/x", b"v"),
+        SubBatchMsg(one, three, 0, ("gone",), {"k": b"w"}),
+        Reorg(two, 6),
+    ]
+    messages = [
+        StoredMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
+    ] + [StoredMessage(4, 1, None, [], b"x")]
+    options = read_options({"subscribe": "s", "decode": "cardinal"})
+    schema = full_schema(options)
+    projection = Projection(options, schema)
+    rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
+    assert [row["kind"] for row in rows] == ["batch", "value", "item", "reorg", None]
+    assert (rows[0]["block_number"], rows[0]["weight"], rows[0]["counts"]) == (7, str(2**200), [("c", 2)])
+    assert (rows[0]["parent_hash"], rows[0]["deletes"], rows[0]["sub_batches"]) == (two, ["b"], [("d", three)])
+    assert (rows[1]["path"], rows[1]["value"], rows[1]["block_hash"]) == ("c/x", b"v", one)
+    assert (rows[2]["values"], rows[2]["deletes"], rows[2]["item_index"]) == ([("k", b"w")], ["gone"], 0)
+    assert rows[4]["problem"]
+
+
+def test_columns_that_cannot_be_had_are_refused() -> None:
+    """Goal: a wrong name or type in a schema fails before anything is read."""
+    options = read_options({"subscribe": "s"})
+    with pytest.raises(OptionError, match="there is no column 'offset'; there are key"):
+        Projection(options, StructType([StructField("offset", LongType())]))
+    with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
+        Projection(options, StructType([StructField("partition", LongType())]))
+    with pytest.raises(OptionError, match="decode='xml': it is json, cbor, cardinal"):
+        find_decoder("xml")
+    chosen = Projection(options, StructType([StructField("partition", IntegerType())]))
+    assert (chosen.options.include_data, chosen.options.include_headers) == (False, False)
+    decoded = Projection(
+        read_options({"subscribe": "s", "decode": "json"}), StructType([StructField("x", StringType())])
+    )
+    assert decoded.options.include_data
