@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from stream_node.bench import cardinal
+from stream_node.bench import cardinal, export
 from stream_node.bench.compared import BLOCKING, CEILING
 from stream_node.bench.measure import PAGE_MESSAGES
 from stream_node.bench.plan import MIB
@@ -49,6 +49,10 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
+    native = report.find(export.WORK, system=export.NATIVE)
+    for system, wanted in ((export.OVER_TCP, 0.8), (export.EXPORTER, 1.5)):
+        copied = ratio(report.find(export.WORK, system=system), native, rate)
+        yield Goal(f"rows to Parquet, {system}, to Spark from Parquet", False, wanted, copied)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 

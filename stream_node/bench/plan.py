@@ -13,7 +13,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: how often what is compared runs in turn. single: of those that wait for each answer.
     sizes_bytes, streams, clients, logs: how far the growth of cost is followed.
     memory: pushed to see whether memory grows. idle_connections: opened to see what one costs.
-    slow_seconds: how long each side pushes with a slow sync.
+    exported: brought into Parquet by Spark. slow_seconds: how long each side pushes with a slow sync.
     """
 
     rounds: int = 5
@@ -30,6 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
     memory: int = 10_000_000
     idle_connections: int = 1_000
+    exported: int = 5_000_000
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -48,6 +49,7 @@ QUICK = Plan(
     fanout_messages=500,
     logs=(2_000, 20_000),
     memory=20_000,
+    exported=20_000,
     idle_connections=20,
     slow_publishers=16,
     slow_seconds=0.3,

@@ -22,6 +22,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     window: how many pushes may be unconfirmed, or messages a page; log_messages: stored before the work began.
     p50_us and its neighbours: of single pushes, pulls or deliveries, from the call to the answer.
     server_cpu_s: processor time of the server during the work; server_memory_bytes: resident at its end.
+    cpu_s: processor time of every process that took part.
     fsyncs_per_second: of the server, over its whole life, since it counts its commits and checkpoints (two each).
     """
 
@@ -41,6 +42,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     p999_us: float | None = None
     server_cpu_s: float | None = None
     server_memory_bytes: int | None = None
+    cpu_s: float | None = None
     fsyncs_per_second: float | None = None
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from stream_node.bench import cardinal, compared, scale
+from stream_node.bench import cardinal, compared, export, scale
 from stream_node.bench.codec import compare
 from stream_node.bench.errors import UnknownBench
 from stream_node.bench.goals import goals
@@ -72,6 +72,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "codec": lambda bench: compare(bench.plan.rounds, bench.place),
     "scale": _scales,
     "cardinal": lambda bench: cardinal.samples(bench.plan),
+    "export": lambda bench: export.samples(bench.plan, bench.place),
 }
 
 
@@ -89,6 +90,8 @@ def run_bench(what: str, options: Options) -> None:
         quick=options.quick,
     )
     report.load.append(os.getloadavg()[0])
+    if what in ("all", "export") and not export.is_possible():
+        report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
         bench = _prepare(report, options, stack)
         for name in PARTS if what == "all" else (what,):

@@ -1,0 +1,198 @@
+"""Streams into Parquet by Spark, in every way there is, beside Spark copying the same rows from Parquet to Parquet.
+
+One embedded session on two cores; the ways take turns, so that their ratios hold on a noisy machine. The first turn
+of each, in which the JVM compiles, is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from storage.contract import Append
+from storage.database import Database
+from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.plan import Plan
+from stream_node.bench.report import Sample
+
+WORK = "export"
+STREAM = "exported"
+PARTITIONS = 4
+SIZE_BYTES = 200
+BLOCK = 50_000
+POOL = 100_000
+"""Different messages; a stream repeats them."""
+CORES = 2
+OVER_TCP = "Spark source over TCP"
+OF_FILE = "Spark source of the file"
+EXPORTER = "exporter, its tasks write Parquet"
+NATIVE = "Spark from Parquet to Parquet"
+TUPLES = "Spark source that yields tuples"
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def is_possible() -> bool:
+    """Whether the extra `spark` is installed."""
+    return all(find_spec(name) is not None for name in ("pyspark", "pyarrow", "adbc_driver_sqlite"))
+
+
+def samples(plan: Plan, place: Path) -> Iterator[Sample]:
+    """One sample a way and round. Nothing where the extra `spark` is not installed."""
+    if not is_possible():
+        return
+    from spark_export import open_session
+
+    data_dir = place / "exported"
+    fill(data_dir, plan.exported)
+    with BenchNode(data_dir) as node:
+        spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
+        try:
+            ways = _ways(spark, node, place)
+            for round_ in range(plan.rounds + 1):
+                for system, copy in ways.items():
+                    target = place / "out"
+                    sample = _measure(system, round_ - 1, copy, target, plan.exported, node.pid)
+                    shutil.rmtree(target)
+                    if round_:
+                        yield sample
+        finally:
+            spark.stop()
+
+
+def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
+    """Each way to get all messages into Parquet files below a folder."""
+    from spark_export.exporter.job import ExportSettings, open_exporter
+    from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.spark_engine import SparkEngine
+
+    spark.dataSource.register(_tuple_source())
+    options = {"endpoint": node.address, "subscribe": STREAM, "maxRecordsPerPartition": str(1_000_000)}
+    native = str(place / "native")
+    spark.read.format("stream_node").options(**options).load().write.parquet(native)
+
+    def read(name: str, **more: str) -> Callable[[Path], None]:
+        return lambda target: (
+            spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
+        )
+
+    def export(target: Path) -> None:
+        async def run() -> None:
+            settings = ExportSettings(
+                target, node.address, selection=Selection((STREAM,)), client_id=str(time.time_ns())
+            )
+            async with open_exporter(settings, engine=SparkEngine("", None, {}, session=spark)) as exporter:
+                await exporter.run()
+
+        asyncio.run(run())
+
+    return {
+        NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
+        OVER_TCP: read("stream_node"),
+        OF_FILE: read("stream_node", path=str(node.data_dir)),
+        EXPORTER: export,
+        TUPLES: read("bench_tuples"),
+    }
+
+
+def _tuple_source() -> type[Any]:
+    """The same source, with rows as Python tuples, as most sources written in Python have them."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    from spark_export.options import read_options
+    from spark_export.readers import BatchReader
+    from spark_export.source import StreamNodeSource
+
+    class TupleReader(BatchReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            for batch in super().read(partition):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    class TupleSource(StreamNodeSource):
+        @classmethod
+        def name(cls) -> str:
+            return "bench_tuples"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return TupleReader(read_options(self.options), schema)
+
+    return TupleSource
+
+
+def _measure(
+    system: str, round_: int, copy: Callable[[Path], None], target: Path, messages: int, node_pid: int
+) -> Sample:
+    roots = (os.getpid(), node_pid)
+    cpu_s, began_s = _cpu_s(roots), time.perf_counter()
+    copy(target)
+    seconds = time.perf_counter() - began_s
+    return Sample(
+        work=WORK,
+        system=system,
+        durability="files closed",
+        round=round_,
+        size_bytes=SIZE_BYTES,
+        streams=PARTITIONS,
+        messages=messages,
+        seconds=seconds,
+        cpu_s=_cpu_s(roots) - cpu_s,
+    )
+
+
+def _cpu_s(roots: tuple[int, ...]) -> float:
+    """Processor time of these processes and all below them, and of those of them that have ended."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            try:
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(each.name))
+            ticks[int(each.name)] = sum(map(int, fields[11:15]))
+    found, waiting = set[int](), list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
+    return sum(ticks.get(pid, 0) for pid in found) / TICKS_PER_SECOND
+
+
+def fill(data_dir: Path, messages: int) -> None:
+    """A log of so many messages in PARTITIONS partitions, written by the storage: pushes are not measured."""
+    seeded = random.Random(1)
+    pool = [_message(seeded, number) for number in range(min(POOL, messages))]
+    database = Database.open(data_dir)
+    try:
+        session = database.session()
+        for partition in range(PARTITIONS):
+            session.begin()
+            stream_id = session.log.ensure_stream(STREAM, partition, 1).stream_id
+            session.commit()
+            for start in range(0, messages // PARTITIONS, BLOCK):
+                data = [
+                    pool[(start + number) % len(pool)] for number in range(min(BLOCK, messages // PARTITIONS - start))
+                ]
+                session.begin()
+                session.log.append([Append(stream_id, start, 1_700_000_000_000_000 + start, data)])
+                session.commit()
+            session.checkpoint("TRUNCATE")
+        session.close()
+    finally:
+        database.close()
+
+
+def _message(seeded: random.Random, number: int) -> bytes:
+    """JSON of SIZE_BYTES that compresses about three times, as records do."""
+    account, amount = seeded.randrange(10**6), seeded.randrange(10**9)
+    status = seeded.choice(("OK", "FAILED", "PENDING"))
+    text = f'{{"account":"0.0.{account}","amount":{amount},"memo":"order {number}","status":"{status}","note":"'
+    return (text + seeded.randbytes(SIZE_BYTES).hex()[::2])[: SIZE_BYTES - 2].encode() + b'"}'
