@@ -175,14 +175,17 @@ class ArrowThread(threading.Thread):
         """Exactly so many bytes of the child's answer. Raises EOFError, TimeoutError."""
         assert child.stdout is not None, "it was started with pipes"
         descriptor = child.stdout.fileno()
+        # Not select(), which knows no descriptor above 1,023: a node may have ten thousand connections.
+        ready = select.poll()
+        ready.register(descriptor, select.POLLIN)
         taken = bytearray(size)
         view, at = memoryview(taken), 0
         while at < size:
-            if not select.select([descriptor], [], [], ANSWER_TIMEOUT_S)[0]:
+            if not ready.poll(ANSWER_TIMEOUT_S * 1000):
                 raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S} s")
             count = os.readv(descriptor, [view[at:]])
             if not count:
-                raise EOFError(f"exit code {child.wait(END_TIMEOUT_S)}")
+                raise EOFError(f"exit code {child.poll()}")
             at += count
         return taken
 
