@@ -24,10 +24,11 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
+    "storage/arrow_pages.py": "spark",
+    "stream_node/bench/export.py": "spark",
     "cardinal_streams/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_table.py": "iceberg",
-    "storage/arrow_pages.py": "spark",
 }
 
 # What is not in the locks, and why.
