@@ -1,8 +1,12 @@
-"""Cardinal Streams: blocks as messages over partitioned topics, and back. Pure machines, a transport interface, and a
-transport over a file."""
+"""Cardinal Streams: blocks as messages over partitioned topics, and back. Pure machines, shells around them, and
+transports over the streams of a node, over a file and over Kafka. docs/cardinal.md says what is what.
+"""
 
+from cardinal_streams.application import Application, Prefix
 from cardinal_streams.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert, Start
 from cardinal_streams.chain_order_machine import ChainOrder
+from cardinal_streams.checkpoint_file import FileCheckpoints
+from cardinal_streams.checkpoints import CheckpointStore, NodeCheckpoints
 from cardinal_streams.consumer_events import (
     BadMessage,
     Checkpoint,
@@ -12,22 +16,32 @@ from cardinal_streams.consumer_events import (
     ReorgRefused,
 )
 from cardinal_streams.consumer_machine import Consumer
+from cardinal_streams.consuming import Arrival, Update, consume, consume_unordered
 from cardinal_streams.errors import CardinalError, MessageError, PayloadError
+from cardinal_streams.evm import evm
 from cardinal_streams.file_transport import FileTransport, Recorder, replay
+from cardinal_streams.kafka_transport import KafkaTransport
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.producer import Producer
+from cardinal_streams.publishing import Block, BlockPublisher, SubBatch, publish
 from cardinal_streams.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.reorg_channel import ReorgChannel
+from cardinal_streams.stream_transport import StreamTransport
 from cardinal_streams.transport import Delivery, Receiver, Sender, Transport
 
 __all__ = [
+    "Application",
+    "Arrival",
     "BadMessage",
+    "Block",
+    "BlockPublisher",
     "CardinalError",
     "ChainOrder",
     "ChainUpdate",
     "Checkpoint",
+    "CheckpointStore",
     "CloseReorgChannel",
     "CompleteBatch",
     "Completed",
@@ -37,12 +51,16 @@ __all__ = [
     "Dropped",
     "Evicted",
     "Feeds",
+    "FileCheckpoints",
     "FileTransport",
+    "KafkaTransport",
     "MessageError",
     "NeedsReorg",
+    "NodeCheckpoints",
     "OpenReorgChannel",
     "Payload",
     "PayloadError",
+    "Prefix",
     "Producer",
     "Reassembler",
     "Receiver",
@@ -53,7 +71,14 @@ __all__ = [
     "Revert",
     "Sender",
     "Start",
+    "StreamTransport",
+    "SubBatch",
     "Tracked",
     "Transport",
+    "Update",
+    "consume",
+    "consume_unordered",
+    "evm",
+    "publish",
     "replay",
 ]

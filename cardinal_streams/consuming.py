@@ -20,10 +20,10 @@ from functools import partial
 import anyio
 
 from cardinal_streams.application import Application
-from cardinal_streams.chain_events import ChainUpdate, Revert
+from cardinal_streams.chain_events import ChainUpdate, Revert, Start
 from cardinal_streams.checkpoints import CheckpointStore
 from cardinal_streams.consumer_events import Checkpoint, ConsumerStatistics, UnorderedStatistics
-from cardinal_streams.consumer_machine import NEW, Consumer
+from cardinal_streams.consumer_machine import Consumer
 from cardinal_streams.consumption import Consumption, OnEvent
 from cardinal_streams.feeds import FeedSet
 from cardinal_streams.payload import CompleteBatch
@@ -109,6 +109,7 @@ async def consume(
     store: CheckpointStore | None = None,
     *,
     checkpoint: Checkpoint | None = None,
+    start: Start | None = None,
     tracked: Tracked | None = None,
     wanted: Mapping[int, bytes] | None = None,
     stop_at_end: bool = False,
@@ -117,11 +118,12 @@ async def consume(
 ) -> AsyncIterator[Updates]:
     """Iterate over the updates of the chain, for ever or up to what is there now (`stop_at_end`).
 
-    It goes on at `checkpoint`, else where `store` says, else begins with the first block that arrives. `wanted` maps
-    numbers to the only hash that is accepted there. Once `ConsumerLimits.unfinished_max` updates are not done, the
+    It goes on at `checkpoint`, else where `store` says, else after the block `start`, which the application has with
+    all below it; without that it begins with the first block that arrives, whichever that is. `wanted` maps numbers
+    to the only hash that is accepted there. Once `ConsumerLimits.unfinished_max` updates are not done, the
     iteration waits for `done`.
     """
-    known = await _known(checkpoint, store)
+    known = await _known(checkpoint, store, start)
     machine = Consumer(
         reorg_threshold=application.reorg_threshold,
         tracked=tracked or application.tracked(),
@@ -157,7 +159,7 @@ async def consume_unordered(
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
     """Iterate over complete blocks as they come, forks and all. The rest as `consume`."""
-    known = await _known(checkpoint, store)
+    known = await _known(checkpoint, store, None)
     machine = UnorderedConsumer(tracked=tracked or application.tracked(), checkpoint=known, limits=application.limits)
 
     def finish(event: Completed) -> None:
@@ -174,10 +176,10 @@ async def consume_unordered(
         await arrivals.save()
 
 
-async def _known(checkpoint: Checkpoint | None, store: CheckpointStore | None) -> Checkpoint:
+async def _known(checkpoint: Checkpoint | None, store: CheckpointStore | None, start: Start | None) -> Checkpoint:
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
-    return NEW if checkpoint is None else checkpoint
+    return Checkpoint(start=start) if checkpoint is None else checkpoint
 
 
 @asynccontextmanager

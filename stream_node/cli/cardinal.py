@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.chain_events import Start
     from cardinal_streams.checkpoints import CheckpointStore
-    from cardinal_streams.consumer_events import Checkpoint
     from cardinal_streams.payload import CompleteBatch, Payload
     from cardinal_streams.transport import Transport
     from stream_service.client import StreamClient
@@ -122,7 +121,6 @@ def consume(
     """
     from cardinal_streams.checkpoint_file import FileCheckpoints
     from cardinal_streams.checkpoints import NodeCheckpoints
-    from cardinal_streams.consumer_events import Checkpoint
     from cardinal_streams.consuming import consume as consume_chain
     from cardinal_streams.consuming import consume_unordered
 
@@ -136,11 +134,9 @@ def consume(
         store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
-        saved = None if store is None else await store.load()
-        begin: Checkpoint = saved or Checkpoint(start=first)
         left = limit
         if unordered:
-            async with consume_unordered(known, transport, store, checkpoint=begin, stop_at_end=not follow) as arrivals:
+            async with consume_unordered(known, transport, store, stop_at_end=not follow) as arrivals:
                 async for arrival in arrivals:
                     shown.update(None, (), (arrival.batch,))
                     arrival.done()
@@ -148,7 +144,7 @@ def consume(
                     if left == 0:
                         break
             return
-        async with consume_chain(known, transport, store, checkpoint=begin, stop_at_end=not follow) as updates:
+        async with consume_chain(known, transport, store, start=first, stop_at_end=not follow) as updates:
             async for update in updates:
                 to = update.reverted_to
                 shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)

@@ -96,9 +96,8 @@ def hashes(*chains: list[Block]) -> list[bytes]:
 async def read_all(transport: StreamTransport, ledger: Ledger, client_id: str | None = None) -> int:
     """Consume up to the end, finishing everything; how many updates there were."""
     store = None if client_id is None else NodeCheckpoints(transport.client, client_id)
-    known = None if store is None else await store.load()
     count = 0
-    async with consume(EVERYTHING, transport, store, checkpoint=known or GENESIS, stop_at_end=True) as updates:
+    async with consume(EVERYTHING, transport, store, start=GENESIS.start, stop_at_end=True) as updates:
         async for update in updates:
             ledger.apply(update)
             update.done()
