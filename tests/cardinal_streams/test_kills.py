@@ -31,7 +31,7 @@ from tests.cardinal_streams.world import GENESIS
 from tests.support.command import Command
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 BLOCKS = 400
 
 
