@@ -17,6 +17,7 @@ from ockam.address import Address
 from ockam.era import HEAD_SILENCE_S, HEADER_TIMEOUT_S
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameReader, FrameWriter
+from ockam.immediate import send_now
 from ockam.mailbox import Mailbox
 from ockam.message import Message, Origin
 from ockam.node import Node
@@ -124,9 +125,15 @@ class Connection(Worker):
         self._encode(self._writer, run)
 
     def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
+        """Send the run, or what the socket does not take at once behind what waits already."""
         frames = writer.frames(run, self._refuse)
         self._sent += len(frames)
-        self._enqueue(b"".join(frames))
+        data = b"".join(frames)
+        if data and not self._backlog_bytes and self._closed_because is None:
+            rest = send_now(self._stream, data)
+            self._sent_bytes += len(data) - len(rest)
+            data = rest
+        self._enqueue(data)
 
     def _send_kept(self) -> None:
         """Send what is passed on, as much as the soft limit lets; those who bring it wait while some is left."""

@@ -1,7 +1,8 @@
 """The worker of one stream-partition: it alone assigns indexes, confirms what is on disk, and answers pulls.
 
-It takes its mailbox in runs. All pushes of a run are one append; while that commits, the mailbox waits, so that the
-next run is as large as the commit was long. It keeps no messages and knows nothing of consumers.
+It takes its mailbox in runs. All pushes of a run are one append; plain pushes that come while it commits are decoded
+and staged for the next one, which is as large as the commit was long. It keeps no messages and knows nothing of
+consumers.
 
 What a peer may rely on: pushes are confirmed in the order in which they came, pulls are answered in the order in which
 they came, and a pull sees every push that came before it.
@@ -36,6 +37,10 @@ from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 
 CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
+STAGED_MESSAGES_MAX = 10_000
+"""With so many pushes staged the mailbox waits: as many as one run can have."""
+STAGED_BYTES_MAX = 16 * 1024 * 1024
+"""The same, by the size of their payloads: as much as fills a mailbox."""
 
 logger = structlog.get_logger(__name__)
 
@@ -48,9 +53,9 @@ class StreamWorker(Worker):
     behind whatever the worker's earlier life left in the writing thread.
     removed: called when the stream has been deleted, to free its address.
     keeper: who alone writes this stream, and tells by `note_changed`; None where anybody may, through this worker.
-    Invariant: `_busy` counts what is under way and must end before the mailbox goes on: at most one append and one
-    loading of sequences; the mailbox is paused while it is not 0, or while too many
-    pulls wait.
+    Invariant: `_busy` counts what is under way: at most one append and one loading of sequences. The mailbox is paused
+    while something is held or sequences are loaded, while too many pulls wait or too many pushes are staged. Pushes are
+    staged only while an append is under way, and behind them nothing but more plain pushes until they are appended.
     """
 
     def __init__(
@@ -72,6 +77,8 @@ class StreamWorker(Worker):
         self._loaded = False
         self._busy = 0
         self._held: Sequence[Message] = ()
+        self._staged = PushRun(None)
+        self._staged_bytes = 0
         self._last_time_us = 0
         self._route: tuple[Address, ...] = ()
         self._sequences: SequenceMachine | None = None
@@ -99,11 +106,15 @@ class StreamWorker(Worker):
 
     def stopped(self) -> None:
         """What is held must not be stored any more: a later life may be at work by the time it could be."""
+        self.context.send_run(self._take_staged().refused(self._route))
         self._answer_held("the stream's worker has stopped; nothing was stored")
 
     def receive(self, run: Sequence[Message]) -> None:
         if self.keeper is not None:
             self._receive_kept(run)
+            return
+        if self._busy:
+            self._stage(run)
             return
         pushes = PushRun(self._sequences)
         add, push_tag, decode_push = pushes.add, PUSH.tag, PUSH.decode_request
@@ -126,12 +137,13 @@ class StreamWorker(Worker):
             except ProtocolError as error:
                 self._counters.refuse(self, message, str(error), refusal_payload(message))
         if len(pushes):
+            self._pulls.hold()
             self._append(pushes)
         else:
             self.context.send_run(pushes.answers_behind)
             self._pulls.answer()
-            if self._pulls.full:
-                self.context.pause()
+        if self._pulls.full:
+            self.context.pause()
 
     def note_changed(self, record: StreamRecord) -> None:
         """The stream's keeper has written to it, or has cut its front; those who wait for messages have them."""
@@ -202,6 +214,33 @@ class StreamWorker(Worker):
             raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
         return request
 
+    def _stage(self, run: Sequence[Message]) -> None:
+        """Decode plain pushes for the next append; from the first other message on, hold the run until that is done."""
+        add, push_tag, decode_push = self._staged.add, PUSH.tag, PUSH.decode_request
+        bytes_max = self._limits.message_bytes_max
+        for position, message in enumerate(run):
+            payload = message.payload
+            size_bytes = len(payload)
+            if size_bytes > bytes_max or not payload.startswith(push_tag):
+                self._held = run[position:]
+                self.context.pause()
+                return
+            try:
+                add(message, decode_push(payload))
+            except ProtocolError as error:
+                self._counters.refuse(self, message, str(error))
+            self._staged_bytes += size_bytes
+        if self._stage_full:
+            self.context.pause()
+
+    @property
+    def _stage_full(self) -> bool:
+        return len(self._staged) >= STAGED_MESSAGES_MAX or self._staged_bytes >= STAGED_BYTES_MAX
+
+    def _take_staged(self) -> PushRun:
+        staged, self._staged, self._staged_bytes = self._staged, PushRun(None), 0
+        return staged
+
     def _append(self, pushes: PushRun) -> None:
         if not pushes.data:
             self._settled(pushes.stored(self._end.next_index, self._route))
@@ -212,8 +251,6 @@ class StreamWorker(Worker):
             self._settled([])
             return
         self._busy += 1
-        self._pulls.hold()
-        self.context.pause()
         self._last_time_us = max(self._last_time_us, self._now_us())
         self._storage.submit_write(
             Append(
@@ -233,7 +270,14 @@ class StreamWorker(Worker):
             self._counters.write_failure = None
             first_index, self._end.next_index = self._end.next_index, self._end.next_index + len(pushes.data)
             self._pulls.wake()
-            self._settled(pushes.stored(first_index, self._route))
+            if len(self._staged) and not self._busy and self._counters.push_refusal is None:
+                # The next append is on its way before the answers to this one are made.
+                self._append(self._take_staged())
+                self.context.send_run(pushes.stored(first_index, self._route))
+                self._pulls.answer()
+                self._maybe_resume()
+            else:
+                self._settled(pushes.stored(first_index, self._route))
             return
         if isinstance(operation.error, IndexConflict | StreamNotFound):
             self.context.send_run(pushes.refused(self._route))
@@ -279,11 +323,15 @@ class StreamWorker(Worker):
         self.context.send_run(reply_to(each, self.context.address, failure_payload(each, reason)) for each in held)
 
     def _settled(self, answers: Sequence[Message]) -> None:
-        """Send answers; when nothing of ours is under way any more, go on with what was held, or with the mailbox."""
+        """Send answers; when nothing of ours is under way any more, go on: with what was staged, with what was held
+        behind that, or with the mailbox."""
         self.context.send_run(answers)
         if self._busy:
             return
-        if self._held:
+        if len(self._staged):
+            self._pulls.answer()
+            self._append(self._take_staged())
+        elif self._held:
             held, self._held = self._held, ()
             self.receive(held)
         else:
@@ -291,7 +339,7 @@ class StreamWorker(Worker):
         self._maybe_resume()
 
     def _maybe_resume(self) -> None:
-        if not self._busy and not self._pulls.full:
+        if not self._held and not self._stage_full and not self._pulls.full:
             self.context.resume()
 
     def _loaded_again(self, operation: EnsureStreams) -> None:
