@@ -253,13 +253,9 @@ class Connection(Worker):
             self._frame_deadline_s = began_s + self._limits.frame_s
         if waiting_bytes != self._partial_bytes:
             self._note_partial(waiting_bytes)
-        full: set[Mailbox] = set()
-        deliver = self._node.deliver
         with self._node.batch():
-            for message in messages:
-                mailbox = deliver(message)
-                if mailbox is not None and mailbox.full:
-                    full.add(mailbox)
+            fed = self._node.deliver_run(messages)
+            full = [mailbox for mailbox in fed if mailbox.full]
         if failure is not None:
             raise failure
         for mailbox in full:

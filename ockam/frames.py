@@ -3,7 +3,8 @@
 Frames are taken in runs: everything complete in one read comes out in one call. Routes repeat on a connection, so the
 bytes of a frame's header are looked up before they are decoded: first the header of the frame before, then the other
 headers seen. Both headers are self-delimiting (see `Wire.decode_routes`), so the shortcut cannot change what is read;
-`tests/ockam/test_frames.py` shows it equal to the plain path on any bytes.
+sizes repeat too, so a frame as long as the one before that has the same bytes around its payload is not decoded at all.
+`tests/ockam/test_frames.py` shows both equal to the plain path on any bytes.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class FrameReader:
         return_route: Route = ()
         if self._last is not None:
             raw, onward_route, return_route = self._last
+        size_before, same_size, head, tail = -1, -1, b"", b""
+        head_bytes = tail_bytes = 0
         at = 0
         while have - at >= width:
             start = at + width
@@ -97,11 +100,24 @@ class FrameReader:
                 self._need = width + size
                 return at
             at = end
+            if size == same_size and data.startswith(head, start) and data.startswith(tail, end - tail_bytes):
+                if onward_route:
+                    append(Message(onward_route, return_route, data[start + head_bytes : end - tail_bytes], origin))
+                continue
             if raw is None or not data.startswith(raw, start, end):
                 if not size:
                     continue
                 raw, onward_route, return_route = self._header(data, start, end)
+                size_before = same_size = -1
             payload = decode_payload(data, start, start + len(raw), end)
+            if size == size_before:
+                head, tail = wire.around_payload(len(payload))
+                head, tail_bytes = raw + head, len(tail)
+                head_bytes = len(head)
+                # Only a frame with nothing but these bytes around its payload tells how another of its size is read.
+                plain = size == head_bytes + len(payload) + tail_bytes
+                same_size = size if plain and data.startswith(head, start) and data.endswith(tail, start, end) else -1
+            size_before = size
             if onward_route:
                 append(Message(onward_route, return_route, payload, origin))
         self._need = width
@@ -128,32 +144,70 @@ class FrameReader:
         return header
 
 
+class FrameHeads:
+    """What stands before and behind a payload in a frame: length, header, head; and tail. By header and size.
+
+    Routes and sizes repeat, so that most frames are made by joining three pieces.
+    Invariant: `_count` is how many pieces are known, at most KNOWN_HEADERS_MAX, none with a header that is too long.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known: dict[bytes, dict[int, tuple[bytes, bytes]]] = {}
+        self._count = 0
+
+    def around(self, raw: bytes) -> dict[int, tuple[bytes, bytes]]:
+        """The pieces known for a header, by size of payload; what is missing there, `make` gives."""
+        return self._known.get(raw) or {}
+
+    def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+        """The pieces for a header and a size of payload. Raises FrameTooLarge where this framing cannot carry it."""
+        wire = self._wire
+        head, tail = wire.around_payload(size_bytes)
+        size = len(raw) + len(head) + size_bytes + len(tail)
+        if size > wire.send_bytes_max:
+            raise FrameTooLarge(size, wire.send_bytes_max)
+        pieces = size.to_bytes(wire.length_bytes, "big") + raw + head, tail
+        if len(raw) <= KNOWN_HEADER_BYTES_MAX:
+            if self._count >= KNOWN_HEADERS_MAX:
+                self._known.clear()
+                self._count = 0
+            self._count += 1
+            self._known.setdefault(raw, {})[size_bytes] = pieces
+        return pieces
+
+
 class FrameWriter:
     """Encodes messages as frames of one wire, remembering the headers of the routes it has sent along."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._known: dict[tuple[Route, Route], bytes] = {}
+        self._heads = FrameHeads(wire)
 
     def frames(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> list[bytes]:
         """Each message as a frame, its length in front, without the first hop of its onward route (which is us).
 
         A message that this framing cannot carry is left out and told to `too_large`.
         """
-        wire = self._wire
-        width, size_max, encode_payload = wire.length_bytes, wire.send_bytes_max, wire.encode_payload
         onward_route = return_route = None
         raw, frames = b"", []
+        around: dict[int, tuple[bytes, bytes]] = {}
         for message in messages:
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
                 raw = self._header(onward_route[1:], return_route)
-            body = raw + encode_payload(message.payload)
-            size = len(body)
-            if size > size_max:
-                too_large(FrameTooLarge(size, size_max))
-                continue
-            frames.append(size.to_bytes(width, "big") + body)
+                around = self._heads.around(raw)
+            payload = message.payload
+            pieces = around.get(len(payload))
+            if pieces is None:
+                try:
+                    pieces = self._heads.make(raw, len(payload))
+                    around = self._heads.around(raw)
+                except FrameTooLarge as error:
+                    too_large(error)
+                    continue
+            frames.append(pieces[0] + payload + pieces[1])
         return frames
 
     def _header(self, onward_route: Route, return_route: Route) -> bytes:

@@ -67,6 +67,12 @@ class Mailbox:
         self._size_bytes += len(message.payload)
         self._received += 1
 
+    def put_run(self, run: Sequence[Message]) -> None:
+        """Put many, in order."""
+        self._messages.extend(run)
+        self._size_bytes += sum([len(message.payload) for message in run])
+        self._received += len(run)
+
     def put_back(self, messages: Sequence[Message]) -> None:
         """Return the unhandled end of a run to the front."""
         self._messages.extendleft(reversed(messages))

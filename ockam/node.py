@@ -10,28 +10,23 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ParamSpec
 
 import msgspec
 import structlog
 import trio
 
 from ockam.address import LOCAL, Address, shown
+from ockam.cell import Cell
 from ockam.errors import AddressInUse
 from ockam.mailbox import Life, Mailbox
-from ockam.message import Message, reply_to
+from ockam.message import Message
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
-RESTART_DELAY_S_MIN = 0.1
-RESTART_DELAY_S_MAX = 10.0
-STABLE_AFTER_S = 60.0
-"""A worker that has run this long since its last crash starts again with the shortest delay."""
 RUNS_PER_BATCH_MAX = 10_000
 """After this many runs the event loop gets its turn, so that two workers that call each other cannot stop the node."""
 
 logger = structlog.get_logger(__name__)
 
-P = ParamSpec("P")
 Forward = Callable[[Message], Mailbox | None]
 """Takes a message whose next hop is not on this node; the mailbox that it went to, None where it will not."""
 
@@ -106,8 +101,7 @@ class Node:
     def send_run(self, messages: Iterable[Message]) -> None:
         """Send many in one batch."""
         with self.batch():
-            for message in messages:
-                self.deliver(message)
+            self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
         """Like `send`, but the worker runs when the open batch ends; the mailbox, so that the caller can wait on it."""
@@ -127,6 +121,32 @@ class Node:
             cell.queued = True
             self._ready.append(cell)
         return mailbox
+
+    def deliver_run(self, messages: Sequence[Message]) -> set[Mailbox]:
+        """As `deliver` for each, in order; the mailboxes that they went to.
+
+        Messages that follow each other along the same route, the same object, are put into its mailbox at once.
+        """
+        mailboxes: set[Mailbox] = set()
+        start, count = 0, len(messages)
+        while start < count:
+            route = messages[start].onward_route
+            end = start + 1
+            while end < count and messages[end].onward_route is route:
+                end += 1
+            cell = self._cells.get(route[0]) if route and end - start > 1 else None
+            if cell is None or cell.life is Life.RESTARTING:
+                found = map(self.deliver, messages[start:end])
+                mailboxes.update(mailbox for mailbox in found if mailbox is not None)
+            else:
+                self._routed += end - start
+                cell.mailbox.put_run(messages[start:end])
+                mailboxes.add(cell.mailbox)
+                if not cell.queued and not cell.paused:
+                    cell.queued = True
+                    self._ready.append(cell)
+            start = end
+        return mailboxes
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -204,144 +224,3 @@ class Node:
         """The worker failed on these messages: tell their senders and start it anew after a delay."""
         self._crashes += 1
         cell.crash(failed, error)
-
-
-class Cell:
-    """One worker's place on the node: its addresses, its mailbox, its life over restarts."""
-
-    __slots__ = (
-        "_crashed_at_s",
-        "_crashes",
-        "_factory",
-        "_node",
-        "addresses",
-        "context",
-        "life",
-        "mailbox",
-        "paused",
-        "queued",
-        "worker",
-    )
-
-    def __init__(self, node: Node, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
-        self._node = node
-        self._factory = factory
-        self.addresses = addresses
-        self.mailbox = Mailbox()
-        self.life = Life.STOPPED
-        self.queued = False
-        self.paused = True
-        self._crashes = 0
-        self._crashed_at_s = 0.0
-        self.worker = factory()
-        self.context = CellContext(node, self)
-
-    def start(self) -> None:
-        self.context = CellContext(self._node, self)
-        self.worker.context = self.context
-        self.life = Life.RUNNING
-        self.paused = False
-        self.worker.started()
-        self.make_ready()
-
-    def stop(self) -> None:
-        self._end(Life.STOPPED)
-        self.mailbox.release()
-
-    def make_ready(self) -> None:
-        if not self.queued and not self.paused and len(self.mailbox):
-            self.queued = True
-            self._node.queue(self)
-
-    def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Tell the senders, then start the worker anew after a delay that grows while it keeps failing."""
-        now_s = trio.current_time()
-        if now_s - self._crashed_at_s > STABLE_AFTER_S:
-            self._crashes = 0
-        self._crashed_at_s = now_s
-        delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
-        self._crashes += 1
-        logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
-        self.fail(failed, "the worker failed; it is restarted")
-        self._end(Life.RESTARTING)
-        self._node.call_later(delay_s, self._restart)
-
-    def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answer each sender with the worker's own word for failure, where it has one."""
-        for message in messages:
-            self._node.count_drop("failed")
-            try:
-                payload = self.worker.failure_payload(message, reason)
-            except Exception as error:
-                logger.error("failure_reply_failed", address=str(self.addresses[0]), exc_info=error)
-                continue
-            if payload is not None and message.return_route:
-                self._node.send(reply_to(message, message.onward_route[0], payload))
-
-    def _end(self, life: Life) -> None:
-        self.context.end()
-        self.life = life
-        self.paused = True
-        try:
-            self.worker.stopped()
-        except Exception as error:
-            logger.error("worker_stop_failed", address=str(self.addresses[0]), exc_info=error)
-
-    def _restart(self) -> None:
-        if self.life is not Life.RESTARTING:
-            return
-        try:
-            self.worker = self._factory()
-            self.start()
-        except Exception as error:
-            self.crash((), error)
-
-
-class CellContext:
-    """See `ockam.worker.Context`. Belongs to one life of a worker: late calls of an earlier life change nothing."""
-
-    __slots__ = ("_cell", "_ended", "_node")
-
-    def __init__(self, node: Node, cell: Cell) -> None:
-        self._node = node
-        self._cell = cell
-        self._ended = False
-
-    @property
-    def address(self) -> Address:
-        return self._cell.addresses[0]
-
-    def end(self) -> None:
-        self._ended = True
-
-    def send(self, message: Message) -> bool:
-        return self._node.send(message)
-
-    def send_run(self, messages: Iterable[Message]) -> None:
-        self._node.send_run(messages)
-
-    def pause(self) -> None:
-        if not self._ended:
-            self._cell.paused = True
-
-    def resume(self) -> None:
-        if not self._ended:
-            self._cell.paused = False
-            with self._node.batch():
-                self._cell.make_ready()
-
-    def guard(self, function: Callable[P, None]) -> Callable[P, None]:
-        def call(*args: P.args, **kwargs: P.kwargs) -> None:
-            try:
-                function(*args, **kwargs)
-            except Exception as error:
-                if self._ended:
-                    logger.error("late_call_failed", address=str(self.address), exc_info=error)
-                else:
-                    self._node.crash(self._cell, (), error)
-
-        return call
-
-    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        guarded = self.guard(function)
-        self._node.call_later(delay_s, lambda: None if self._ended else guarded())

@@ -6,7 +6,8 @@ protocols exist is the services' business (`stream_service.protocol`, `index_ser
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ import bare
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 class ProtocolError(ValueError):
@@ -32,35 +34,23 @@ class Protocol(Generic[Q, A]):
     | name: string        | size: uint           | body: the request or |
     | (uint size + UTF-8) | (of the body)        | the response         |
     +---------------------+----------------------+----------------------+
+
+    encode_request, encode_response: from a message to its payload. decode_request, decode_response: back; they raise
+    ProtocolError. All are functions made for this protocol, since every message passes through them.
     """
+
+    encode_request: Callable[[Q], bytes]
+    encode_response: Callable[[A], bytes]
+    decode_request: Callable[[bytes], Q]
+    decode_response: Callable[[bytes], A]
 
     def __init__(self, name: str, request: type[Q], response: type[A]) -> None:
         self.name = name
         self.tag = bare.encode(name, str)
-        self._request_encoder: bare.Encoder[Q] = bare.Encoder(request)
-        self._request_decoder: bare.Decoder[Q] = bare.Decoder(request)
-        self._response_encoder: bare.Encoder[A] = bare.Encoder(response)
-        self._response_decoder: bare.Decoder[A] = bare.Decoder(response)
-
-    def encode_request(self, request: Q) -> bytes:
-        return self._wrap(self._request_encoder.encode(request))
-
-    def encode_response(self, response: A) -> bytes:
-        return self._wrap(self._response_encoder.encode(response))
-
-    def decode_request(self, payload: bytes) -> Q:
-        """Raises ProtocolError."""
-        try:
-            return self._request_decoder.decode(self.body(payload))
-        except bare.DecodeError as error:
-            raise ProtocolError(f"{self.name} request: {error}") from error
-
-    def decode_response(self, payload: bytes) -> A:
-        """Raises ProtocolError."""
-        try:
-            return self._response_decoder.decode(self.body(payload))
-        except bare.DecodeError as error:
-            raise ProtocolError(f"{self.name} response: {error}") from error
+        self.encode_request = _encoder(self, request)
+        self.encode_response = _encoder(self, response)
+        self.decode_request = _decoder(self, request, "request")
+        self.decode_response = _decoder(self, response, "response")
 
     def is_in(self, payload: bytes) -> bool:
         """Whether this payload names this protocol."""
@@ -70,19 +60,43 @@ class Protocol(Generic[Q, A]):
         """What the envelope holds. Raises ProtocolError where it names another protocol or its size is wrong."""
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
-        at = len(self.tag)
-        if at < len(payload) and payload[at] < 128 and at + 1 + payload[at] == len(payload):
-            return payload[at + 1 :]
         try:
-            return _body_decoder.decode(payload[at:])
+            return _body_decoder.decode(payload[len(self.tag) :])
         except bare.DecodeError as error:
             raise ProtocolError(f"{self.name} envelope: {error}") from error
 
-    def _wrap(self, body: bytes) -> bytes:
+
+def _encoder(protocol: Protocol[Any, Any], kind: type[T]) -> Callable[[T], bytes]:
+    encode, tag = bare.Encoder(kind).encode, protocol.tag
+    small = [tag + bytes((size,)) for size in range(SMALL_SIZE_END)]
+
+    def encode_payload(message: T) -> bytes:
+        body = encode(message)
         size = len(body)
-        if size < 128:
-            return self.tag + SMALL_SIZES[size] + body
-        return self.tag + _body_encoder.encode(body)
+        if size < SMALL_SIZE_END:
+            return small[size] + body
+        return tag + _body_encoder.encode(body)
+
+    return encode_payload
+
+
+def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Callable[[bytes], T]:
+    decode, tag = bare.Decoder(kind).decode, protocol.tag
+    at = len(tag)
+
+    def decode_payload(payload: bytes) -> T:
+        # The usual case of `body` in place: a size of one byte, which is that of the rest.
+        size = len(payload) - at - 1
+        if 0 <= size < SMALL_SIZE_END and payload[at] == size and payload.startswith(tag):
+            body = payload[at + 1 :]
+        else:
+            body = protocol.body(payload)
+        try:
+            return decode(body)
+        except bare.DecodeError as error:
+            raise ProtocolError(f"{protocol.name} {direction}: {error}") from error
+
+    return decode_payload
 
 
 REFUSAL = "Invalid request: "
@@ -91,7 +105,8 @@ FAILURE = "the node failed: "
 """How it goes on where not the request is wrong."""
 SHOWN_CHARACTERS_MAX = 64
 """Of a peer's text that goes into an answer or a log line; a payload can have 16 MiB of it."""
-SMALL_SIZES = [bytes((size,)) for size in range(128)]
+SMALL_SIZE_END = 128
+"""Sizes below this take one byte."""
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
 _name_decoder = bare.Decoder(str)

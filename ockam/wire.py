@@ -50,3 +50,7 @@ class Wire(Protocol):
     def encode_payload(self, payload: bytes) -> bytes:
         """The part of a body that carries the payload."""
         ...
+
+    def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
+        """What `encode_payload` puts before and behind every payload of that size."""
+        ...

@@ -68,9 +68,11 @@ class HeadWire:
         return b"\x84" + _write_route(onward_route) + _write_route(return_route)
 
     def encode_payload(self, payload: bytes) -> bytes:
-        size = len(payload)
-        head = BYTE_STRING_HEADS[size] if size < 256 else _write_head(BYTE_STRING, size)
-        return head + payload + b"\xf6"
+        head, tail = self.around_payload(len(payload))
+        return head + payload + tail
+
+    def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
+        return _write_head(BYTE_STRING, size_bytes), b"\xf6"
 
 
 def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
@@ -137,5 +139,4 @@ def _undecodable(what: str) -> RemoteProtocolError:
     return RemoteProtocolError("undecodable", f"not a head message: {what}")
 
 
-BYTE_STRING_HEADS = [_write_head(BYTE_STRING, size) for size in range(256)]
 HEAD = HeadWire()

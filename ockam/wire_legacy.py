@@ -46,6 +46,7 @@ _routes_decoder = bare.Decoder(Routes)
 _routes_encoder = bare.Encoder(Routes)
 _payload_decoder = bare.Decoder(bytes)
 _payload_encoder = bare.Encoder(bytes)
+_size_encoder: bare.Encoder[int] = bare.Encoder(bare.UInt)
 _traced_decoder = bare.Decoder(TracedPayload)
 
 
@@ -83,6 +84,9 @@ class LegacyWire:
 
     def encode_payload(self, payload: bytes) -> bytes:
         return _payload_encoder.encode(payload)
+
+    def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
+        return _size_encoder.encode(size_bytes), b""
 
 
 def _route(addresses: list[RouteAddress]) -> Route:

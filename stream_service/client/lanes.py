@@ -103,16 +103,14 @@ class Lane:
     def take(self, payload: bytes) -> None:
         """Finish what this payload, which came to the lane's address, answers; what answers nothing is ignored."""
         try:
-            if PUSH.is_in(payload):
+            if payload.startswith(PUSH.tag):
                 confirm = PUSH.decode_response(payload)
-                push = self.pushes.get(confirm.request_id)
-                if push is None:
-                    return
                 if confirm.status is Status.OK:
-                    push.index = confirm.index
-                    push.finish()
-                    del self.pushes[confirm.request_id]
-                else:
+                    push = self.pushes.pop(confirm.request_id, None)
+                    if push is not None:
+                        push.index = confirm.index
+                        push.finish()
+                elif confirm.request_id in self.pushes:
                     self._fail(confirm.request_id, self._not_saved(confirm.request_id))
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ockam.address import Address, Route
-from ockam.errors import RemoteProtocolError
-from ockam.frames import FrameReader
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.frames import FrameHeads, FrameReader
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -21,6 +21,7 @@ class Link:
     """
 
     __slots__ = (
+        "_heads",
         "_hello",
         "_outgoing",
         "_reader",
@@ -35,6 +36,7 @@ class Link:
     def __init__(self) -> None:
         self.wire: Wire | None = None
         self._reader = FrameReader(HEAD, HERE)
+        self._heads = FrameHeads(HEAD)
         self._hello = b""
         self._outgoing: list[bytes] = []
         self.outgoing_bytes = 0
@@ -45,7 +47,7 @@ class Link:
     def connected(self, wire: Wire) -> None:
         """A new connection: what was not taken by `data_to_send` is gone, and the hello comes first."""
         self.disconnected()
-        self.wire, self._reader, self._hello = wire, FrameReader(wire, HERE), wire.hello
+        self.wire, self._reader, self._heads, self._hello = wire, FrameReader(wire, HERE), FrameHeads(wire), wire.hello
         if wire.hello:
             self._put(wire.hello)
 
@@ -64,14 +66,14 @@ class Link:
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
         """Put a frame into what goes out, or say why it cannot be sent. header: as `header` gave it, not empty."""
-        wire = self.wire
-        assert wire is not None, "a frame without a connection"
-        body = header + wire.encode_payload(payload)
-        size = len(body)
-        if size > wire.send_bytes_max:
-            most = f"the {wire.name} framing carries at most {wire.send_bytes_max}"
-            return RequestRefused(f"too large to send: a frame of {size} bytes, and {most}")
-        self._put(size.to_bytes(wire.length_bytes, "big") + body)
+        assert self.wire is not None, "a frame without a connection"
+        pieces = self._heads.around(header).get(len(payload))
+        if pieces is None:
+            try:
+                pieces = self._heads.make(header, len(payload))
+            except FrameTooLarge as error:
+                return RequestRefused(f"too large to send over the {self.wire.name} framing: {error}")
+        self._put(pieces[0] + payload + pieces[1])
         return None
 
     def data_to_send(self) -> bytes:

@@ -81,6 +81,46 @@ def test_garbage_gives_the_same_messages_and_error_however_it_is_cut(
     assert outcome([stream]) == outcome(cut(stream, places)) == outcome([bytes((byte,)) for byte in stream])
 
 
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(
+    payload_bytes=st.sampled_from([0, 1, 22, 23, 24, 127, 128, 254, 255, 256]),
+    changes=st.lists(st.lists(st.tuples(st.integers(-12, 40), st.integers(0, 255)), max_size=2), max_size=8),
+)
+def test_frames_as_long_as_the_one_before_mean_what_they_mean_alone(
+    wire: Wire, payload_bytes: int, changes: list[list[tuple[int, int]]]
+) -> None:
+    """Goal: the shortcut for frames of one size changes nothing. Method: a frame again and again, with some of its
+    bytes changed at either end; read at once, and each by a reader of its own."""
+    frame = framed(wire, (local("stream"),), (local("me"),), bytes(payload_bytes))
+    frames = [frame, frame]
+    for places in changes:
+        changed = bytearray(frame)
+        for place, byte in places:
+            if wire.length_bytes <= place < len(frame) or -len(frame) + wire.length_bytes <= place < 0:
+                changed[place] = byte
+        frames.append(bytes(changed))
+
+    def outcome(chunks: list[bytes], readers: list[FrameReader]) -> tuple[list[tuple[Route, Route, bytes]], str]:
+        found: list[tuple[Route, Route, bytes]] = []
+        try:
+            for chunk, reader in zip(chunks, readers, strict=True):
+                found += read(reader, [chunk])
+        except RemoteProtocolError as error:
+            found += [(each.onward_route, each.return_route, each.payload) for each in error.messages]
+            return found, error.kind
+        return found, ""
+
+    alone = outcome(frames, [FrameReader(wire, HERE) for _ in frames])
+    assert outcome([b"".join(frames)], [FrameReader(wire, HERE)]) == alone
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(payload=st.binary(max_size=70_000))
+def test_what_stands_around_a_payload_depends_on_its_size_alone(wire: Wire, payload: bytes) -> None:
+    head, tail = wire.around_payload(len(payload))
+    assert head + payload + tail == wire.encode_payload(payload)
+
+
 def test_more_headers_than_it_remembers_still_read_right() -> None:
     reader = FrameReader(LEGACY, HERE, (US,))
     sent: list[tuple[Route, Route, bytes]] = [

@@ -10,9 +10,10 @@ import trio.testing
 
 from ockam import mailbox as mailbox_module
 from ockam.address import TCP, Address, local
+from ockam.cell import RESTART_DELAY_S_MAX
 from ockam.errors import AddressInUse
 from ockam.message import Message
-from ockam.node import RESTART_DELAY_S_MAX, Node
+from ockam.node import Node
 from ockam.worker import Worker
 
 A, B, ME = local("a"), local("b"), local("me")

@@ -1,0 +1,167 @@
+"""One worker's place on a node: its addresses, its mailbox, its life over restarts. It routes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ParamSpec
+
+import structlog
+import trio
+
+from ockam.address import Address
+from ockam.mailbox import Life, Mailbox
+from ockam.message import Message, reply_to
+from ockam.worker import WorkerFactory
+
+if TYPE_CHECKING:
+    from ockam.node import Node
+
+RESTART_DELAY_S_MIN = 0.1
+RESTART_DELAY_S_MAX = 10.0
+STABLE_AFTER_S = 60.0
+"""A worker that has run this long since its last crash starts again with the shortest delay."""
+
+logger = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+
+
+class Cell:
+    """One worker's place on the node: its addresses, its mailbox, its life over restarts."""
+
+    __slots__ = (
+        "_crashed_at_s",
+        "_crashes",
+        "_factory",
+        "_node",
+        "addresses",
+        "context",
+        "life",
+        "mailbox",
+        "paused",
+        "queued",
+        "worker",
+    )
+
+    def __init__(self, node: Node, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
+        self._node = node
+        self._factory = factory
+        self.addresses = addresses
+        self.mailbox = Mailbox()
+        self.life = Life.STOPPED
+        self.queued = False
+        self.paused = True
+        self._crashes = 0
+        self._crashed_at_s = 0.0
+        self.worker = factory()
+        self.context = CellContext(node, self)
+
+    def start(self) -> None:
+        self.context = CellContext(self._node, self)
+        self.worker.context = self.context
+        self.life = Life.RUNNING
+        self.paused = False
+        self.worker.started()
+        self.make_ready()
+
+    def stop(self) -> None:
+        self._end(Life.STOPPED)
+        self.mailbox.release()
+
+    def make_ready(self) -> None:
+        if not self.queued and not self.paused and len(self.mailbox):
+            self.queued = True
+            self._node.queue(self)
+
+    def crash(self, failed: Sequence[Message], error: BaseException) -> None:
+        """Tell the senders, then start the worker anew after a delay that grows while it keeps failing."""
+        now_s = trio.current_time()
+        if now_s - self._crashed_at_s > STABLE_AFTER_S:
+            self._crashes = 0
+        self._crashed_at_s = now_s
+        delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
+        self._crashes += 1
+        logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
+        self.fail(failed, "the worker failed; it is restarted")
+        self._end(Life.RESTARTING)
+        self._node.call_later(delay_s, self._restart)
+
+    def fail(self, messages: Sequence[Message], reason: str) -> None:
+        """Answer each sender with the worker's own word for failure, where it has one."""
+        for message in messages:
+            self._node.count_drop("failed")
+            try:
+                payload = self.worker.failure_payload(message, reason)
+            except Exception as error:
+                logger.error("failure_reply_failed", address=str(self.addresses[0]), exc_info=error)
+                continue
+            if payload is not None and message.return_route:
+                self._node.send(reply_to(message, message.onward_route[0], payload))
+
+    def _end(self, life: Life) -> None:
+        self.context.end()
+        self.life = life
+        self.paused = True
+        try:
+            self.worker.stopped()
+        except Exception as error:
+            logger.error("worker_stop_failed", address=str(self.addresses[0]), exc_info=error)
+
+    def _restart(self) -> None:
+        if self.life is not Life.RESTARTING:
+            return
+        try:
+            self.worker = self._factory()
+            self.start()
+        except Exception as error:
+            self.crash((), error)
+
+
+class CellContext:
+    """See `ockam.worker.Context`. Belongs to one life of a worker: late calls of an earlier life change nothing."""
+
+    __slots__ = ("_cell", "_ended", "_node")
+
+    def __init__(self, node: Node, cell: Cell) -> None:
+        self._node = node
+        self._cell = cell
+        self._ended = False
+
+    @property
+    def address(self) -> Address:
+        return self._cell.addresses[0]
+
+    def end(self) -> None:
+        self._ended = True
+
+    def send(self, message: Message) -> bool:
+        return self._node.send(message)
+
+    def send_run(self, messages: Iterable[Message]) -> None:
+        self._node.send_run(messages)
+
+    def pause(self) -> None:
+        if not self._ended:
+            self._cell.paused = True
+
+    def resume(self) -> None:
+        if not self._ended:
+            self._cell.paused = False
+            with self._node.batch():
+                self._cell.make_ready()
+
+    def guard(self, function: Callable[P, None]) -> Callable[P, None]:
+        def call(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                if self._ended:
+                    logger.error("late_call_failed", address=str(self.address), exc_info=error)
+                else:
+                    self._node.crash(self._cell, (), error)
+
+        return call
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        guarded = self.guard(function)
+        self._node.call_later(delay_s, lambda: None if self._ended else guarded())
