@@ -21,6 +21,8 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     list_streams_max: streams in one answer to a listing.
     truncate_step_messages, truncate_step_bytes: deleted in one transaction, so that pushes never wait for long.
     pull_wait_s_max: how long a rich pull may wait for a message; the real clients give up after 10 s.
+    tails_bytes_max: the newest messages of all streams together that are kept in memory; tail_bytes_max: of one stream,
+    enough for a consumer that is a few pages behind.
     error_delay_s: how long a failed push waits for its answer, since a real publisher re-sends it at once.
     """
 
@@ -36,4 +38,6 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     list_streams_max: int = 1_000
     truncate_step_messages: int = 1_000
     truncate_step_bytes: int = 4 * 1024 * 1024
+    tails_bytes_max: int = 32 * 1024 * 1024
+    tail_bytes_max: int = 4 * 1024 * 1024
     error_delay_s: float = 1.0

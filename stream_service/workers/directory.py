@@ -15,6 +15,7 @@ from stream_service.limits import StreamLimits
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.stream import StreamWorker
+from stream_service.workers.tail_machine import Tails
 
 
 class StreamDirectory:
@@ -36,6 +37,7 @@ class StreamDirectory:
         keepers: Mapping[str, str] | None = None,
     ) -> None:
         self.counters = StreamCounters()
+        self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
         self.node = node
         self.storage = storage
         self.limits = limits

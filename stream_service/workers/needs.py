@@ -8,10 +8,11 @@ from typing import Protocol
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
+from stream_service.workers.tail_machine import Tails
 
 
 class StreamServices(Protocol):
-    """Storage, bounds, time and counters; `directory.StreamDirectory` has them.
+    """Storage, bounds, time, counters and the room for tails; `directory.StreamDirectory` has them.
 
     now_us: microseconds since 1970.
     """
@@ -27,3 +28,6 @@ class StreamServices(Protocol):
 
     @property
     def counters(self) -> StreamCounters: ...
+
+    @property
+    def tails(self) -> Tails: ...

@@ -13,11 +13,12 @@ from ockam.protocol import error_payload
 from ockam.worker import Worker
 from storage.contract import Record
 from storage.errors import StorageError
-from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, RichMessage, RichPage, RichPull
+from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
 from stream_service.operations import Page, ReadPages, size_of
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
 from stream_service.stored import decode_beside
 from stream_service.workers.needs import StreamServices
+from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
 """Protocol name, sizes, request id, bounds and count of an answer, and the frame around it; about 80 at most."""
@@ -68,15 +69,18 @@ class PullQueue:
     so that a consumer who asks faster than it reads waits and does not get all memory. One message is always sent,
     unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
     data of one full page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
-    nothing may be parked until there is a message or its time is up.
+    nothing may be parked until there is a message or its time is up. What the tail has is not read at all.
     Invariant: at most one read is under way, and its pulls are older than all that wait; none begins while pushes that
     came before a waiting pull are not on disk (`hold`).
     """
 
-    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, worker: Worker, end: StreamEnd, tail: Tail, services: StreamServices, on_room: Callable[[], None]
+    ) -> None:
         """on_room: called after each read that leaves fewer pulls waiting than `full` means."""
         self._worker = worker
         self._end = end
+        self._tail = tail
         self._storage = services.storage
         self._limits = services.limits
         self._counters = services.counters
@@ -85,6 +89,7 @@ class PullQueue:
         self._parked: list[Pull] = []
         self._held_back: list[Pull] = []
         self._reading = False
+        self._resting = False
         self._on_hold = False
 
     @property
@@ -129,15 +134,50 @@ class PullQueue:
         self._answer()
 
     def _answer(self) -> None:
-        """Answer pulls: at once where they lie beyond the end, else when they have been read."""
-        while self._waiting and not self._reading and not self._on_hold:
+        """Answer pulls: at once where they lie beyond the end or in the tail, else when they have been read."""
+        while self._waiting and not self._reading and not self._resting and not self._on_hold:
             pulls = self._take()
-            if not pulls:
-                continue
-            if all(self._finds_nothing(pull.page) for pull in pulls):
-                self._answer_or_park(pulls)
-            else:
+            known = self._find_known(pulls)
+            if known:
+                self._waiting.extendleft(reversed(pulls[known:]))
+                self._answer_or_park(pulls[:known])
+            elif pulls:
                 self._read(pulls)
+
+    def _find_known(self, pulls: Sequence[Pull]) -> int:
+        """How many of the oldest need no read; their pages are found. Fewer, where they have a page's data together:
+        then the rest waits until that is on its way, as after a read."""
+        found_bytes = 0
+        for known, pull in enumerate(pulls):
+            if known and found_bytes >= self._limits.pull_bytes_max:
+                self._resting = True
+                self._worker.context.call_later(0.0, self._rested)
+                return known
+            if not self._finds_nothing(pull.page):
+                found = self._find_in_tail(pull)
+                if not found:
+                    return known
+                pull.page.found = found
+                found_bytes += sum(len(record[1]) for record in found)
+        return len(pulls)
+
+    def _find_in_tail(self, pull: Pull) -> list[Record] | None:
+        """What a read would find, where that is in the tail; None or nothing where it is to be read."""
+        page, end = pull.page, self._end
+        if self._tail.next_index != end.next_index or isinstance(page.start, FromTime):
+            return None
+        if isinstance(page.start, FromIndex):
+            page.index = page.start.index
+        else:
+            page.index = max(end.first_index, end.next_index - page.start.messages)
+        self._bound(pull)
+        return self._tail.find_page(max(page.index, end.first_index), page.limit, page.bytes_max, page.first_bytes_max)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._answer()
+        if not self.full:
+            self._on_room()
 
     def _take(self) -> list[Pull]:
         """The oldest pulls, but of peers who have not taken their earlier answers: those are held back, in order."""

@@ -1,8 +1,7 @@
 """The worker of one stream-partition: it alone assigns indexes, confirms what is on disk, and answers pulls.
 
 It takes its mailbox in runs. All pushes of a run are one append; plain pushes that come while it commits are decoded
-and staged for the next one, which is as large as the commit was long. It keeps no messages and knows nothing of
-consumers.
+and staged for the next one, which is as large as the commit was long. It knows nothing of consumers.
 
 What a peer may rely on: pushes are confirmed in the order in which they came, pulls are answered in the order in which
 they came, and a pull sees every push that came before it.
@@ -19,7 +18,7 @@ from ockam.address import Address
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
-from storage.contract import Append, Operation, StreamRecord
+from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
@@ -34,6 +33,7 @@ from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
 from stream_service.workers.push_run import PushRun, failure_payload, refusal_payload
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
+from stream_service.workers.tail_machine import Tail
 
 CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
@@ -83,7 +83,8 @@ class StreamWorker(Worker):
         self._route: tuple[Address, ...] = ()
         self._sequences: SequenceMachine | None = None
         self._end = StreamEnd(0, 0, 0)
-        self._pulls = PullQueue(self, self._end, services, self._maybe_resume)
+        self._tail = Tail(services.tails)
+        self._pulls = PullQueue(self, self._end, self._tail, services, self._maybe_resume)
         self._bulk = BulkReads(self, self._end, services)
         self.care = Care(self, self._end, services, partial(self._end_with, removed))
         if stream is not None:
@@ -106,6 +107,7 @@ class StreamWorker(Worker):
 
     def stopped(self) -> None:
         """What is held must not be stored any more: a later life may be at work by the time it could be."""
+        self._tail.close()
         self.context.send_run(self._take_staged().refused(self._route))
         self._answer_held("the stream's worker has stopped; nothing was stored")
 
@@ -264,9 +266,10 @@ class StreamWorker(Worker):
             )
         )
 
-    def _appended(self, operation: Operation, pushes: PushRun) -> None:
+    def _appended(self, operation: Append, pushes: PushRun) -> None:
         self._busy -= 1
         if operation.error is None:
+            self._tail.append(operation)
             self._counters.write_failure = None
             first_index, self._end.next_index = self._end.next_index, self._end.next_index + len(pushes.data)
             self._pulls.wake()

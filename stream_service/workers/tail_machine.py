@@ -1,0 +1,132 @@
+"""The newest messages of streams, kept in memory, so that consumers at the end of a stream need no read. No I/O.
+
+What is kept is what an append has stored: its lists, as they are, so that keeping them costs a push next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from storage.contract import Append, Record
+
+MESSAGE_OVERHEAD_BYTES = 56
+"""Of one message beside its data: a bytes object and its place in a list."""
+
+
+class Run(NamedTuple):
+    """The messages of one append; size_bytes is what they take of the room."""
+
+    first_index: int
+    time_us: int
+    data: Sequence[bytes]
+    keys: Sequence[bytes | None] | None
+    headers: Sequence[bytes | None] | None
+    size_bytes: int
+
+    @property
+    def next_index(self) -> int:
+        return self.first_index + len(self.data)
+
+
+class Tails:
+    """The room that all tails of a node share: the stream that nobody wrote to for longest goes first.
+
+    Invariant: `size_bytes` is that of all tails together, at most `bytes_max`; `_used` has those that hold something.
+    """
+
+    def __init__(self, bytes_max: int, stream_bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.stream_bytes_max = min(stream_bytes_max, bytes_max)
+        self.size_bytes = 0
+        self._used: OrderedDict[Tail, None] = OrderedDict()
+
+    def note(self, tail: Tail, grown_bytes: int) -> None:
+        """A tail has grown, or shrunk, by so much."""
+        self.size_bytes += grown_bytes
+        if tail.size_bytes:
+            self._used[tail] = None
+            self._used.move_to_end(tail)
+        else:
+            self._used.pop(tail, None)
+        while self.size_bytes > self.bytes_max:
+            next(iter(self._used)).clear()
+
+
+class Tail:
+    """The newest messages of one stream, whole appends of them.
+
+    Invariant: `_runs` follow each other without a gap; `size_bytes` is theirs, at most `Tails.stream_bytes_max`.
+    """
+
+    def __init__(self, tails: Tails) -> None:
+        self._tails = tails
+        self._runs: deque[Run] = deque()
+        self._closed = False
+        self.size_bytes = 0
+
+    @property
+    def next_index(self) -> int:
+        """Behind the newest message kept; -1 where none is."""
+        return self._runs[-1].next_index if self._runs else -1
+
+    def append(self, stored: Append) -> None:
+        """Keep what has been stored, in place of the oldest. Its lists must not change any more."""
+        size_bytes = sum(map(len, stored.data)) + MESSAGE_OVERHEAD_BYTES * len(stored.data)
+        for beside in (stored.keys, stored.headers):
+            size_bytes += sum(len(each) for each in beside or () if each is not None)
+        if stored.first_index != self.next_index:
+            self.clear()
+        if size_bytes > self._tails.stream_bytes_max or self._closed:
+            self.clear()
+            return
+        run = Run(stored.first_index, stored.time_us, stored.data, stored.keys, stored.headers, size_bytes)
+        self._runs.append(run)
+        grown_bytes = size_bytes
+        while self.size_bytes + grown_bytes > self._tails.stream_bytes_max:
+            grown_bytes -= self._runs.popleft().size_bytes
+        self.size_bytes += grown_bytes
+        self._tails.note(self, grown_bytes)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        size_bytes, self.size_bytes = self.size_bytes, 0
+        self._runs.clear()
+        self._tails.note(self, -size_bytes)
+
+    def close(self) -> None:
+        """Keep nothing, and nothing later either: the stream has another tail, or none."""
+        self._closed = True
+        self.clear()
+
+    def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
+        """The page that `storage.contract.Log.read` would find, where all of it is kept here; None where it is not."""
+        if not self._runs or index < self._runs[0].first_index:
+            return None
+        page: list[Record] = []
+        for run in self._runs:
+            start = index - run.first_index if index > run.first_index else 0
+            if start >= len(run.data):
+                continue
+            for record in _records(run, start, start + limit - len(page)):
+                bytes_max -= len(record[1])
+                if len(record[1]) > first_bytes_max if not page else bytes_max < 0:
+                    return page
+                page.append(record)
+            if len(page) >= limit:
+                break
+        return page
+
+
+def _records(run: Run, start: int, end: int) -> zip[Record]:
+    """The messages of a run from that place on, up to another; fewer where it ends before."""
+    return zip(
+        range(run.first_index + start, run.next_index),
+        run.data[start:end],
+        repeat(run.time_us),
+        repeat(None) if run.keys is None else run.keys[start:end],
+        repeat(None) if run.headers is None else run.headers[start:end],
+        strict=False,
+    )
