@@ -16,10 +16,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exported: brought into Parquet by Spark. slow_seconds: how long each side pushes with a slow sync.
     """
 
-    rounds: int = 5
-    messages: int = 200_000
+    rounds: int = 3
+    messages: int = 100_000
     size_bytes: int = 100
-    single: int = 2_000
+    single: int = 1_000
     windows: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB

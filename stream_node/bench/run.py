@@ -30,11 +30,13 @@ WIDTH = 180
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """peer: redis, nats, all or none of them. ceiling: a prototype to run in turn with us. output: a file that gets
-    the report as JSON, in place of what it had. messages, size_bytes: instead of the plan's."""
+    the report as JSON; keep: with what it has of works that are not measured now. messages, size_bytes: instead of the
+    plan's."""
 
     peer: str | None = None
     ceiling: Path | None = None
     output: Path | None = None
+    keep: bool = False
     quick: bool = False
     as_json: bool = False
     messages: int | None = None
@@ -98,6 +100,8 @@ def run_bench(what: str, options: Options) -> None:
             for sample in PARTS[name](bench):
                 _take(report, sample)
     report.load.append(os.getloadavg()[0])
+    if options.keep and options.output is not None and options.output.exists():
+        _keep(report, msgspec.json.decode(options.output.read_bytes(), type=Report))
     report.goals = list(goals(report))
     encoded = msgspec.json.encode(report)
     if options.output is not None:
@@ -122,6 +126,16 @@ def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
             report.versions[name] = peer.version
             peers.append(stack.enter_context(peer))
     return Bench(plan=plan, peers=peers, ceiling=options.ceiling, place=place)
+
+
+def _keep(report: Report, before: Report) -> None:
+    """Add what an earlier report has of works that this one has not."""
+    works = {sample.work for sample in report.samples}
+    report.samples += [sample for sample in before.samples if sample.work not in works]
+    report.codecs = report.codecs or before.codecs
+    report.versions = {**before.versions, **report.versions}
+    report.load = [*before.load, *report.load]
+    report.quick |= before.quick
 
 
 def _take(report: Report, sample: Sample | CodecSample) -> None:

@@ -82,6 +82,7 @@ def bench(
     size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
     ceiling: Annotated[Path | None, typer.Option(help="A prototype to run in turn with us, for the ratio.")] = None,
     output: Annotated[Path | None, typer.Option(help="A file for the report in JSON.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep there what is not measured now.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure this machine. Every push is fsynced before its confirm; the data lies under the working directory.
@@ -96,6 +97,7 @@ def bench(
             peer=peer,
             ceiling=ceiling,
             output=output,
+            keep=keep,
             quick=quick,
             as_json=as_json,
             messages=messages,

@@ -171,7 +171,11 @@ class PullQueue:
         else:
             page.index = max(end.first_index, end.next_index - page.start.messages)
         self._bound(pull)
-        return self._tail.find_page(max(page.index, end.first_index), page.limit, page.bytes_max, page.first_bytes_max)
+        first = max(page.index, end.first_index)
+        found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)
+        if found and page.rich and size_of(found[0]) > page.first_bytes_max:
+            return None
+        return found
 
     def _rested(self) -> None:
         self._resting = False

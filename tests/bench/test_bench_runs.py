@@ -21,7 +21,7 @@ from stream_node.bench.measure import push_rate
 from stream_node.bench.peers import PROGRAMS, Peer, maybe_peer
 from stream_node.bench.plan import QUICK
 from stream_node.bench.report import OURS, Report
-from stream_node.bench.run import PARTS
+from stream_node.bench.run import PARTS, Options, run_bench
 from stream_node.bench.scale import UNGROUPED, measure_alone, measure_node
 from stream_service.client import blocking
 from tests.storage.crash_samples import need_strace
@@ -60,6 +60,17 @@ def test_deliveries_are_counted_for_every_consumer() -> None:
     samples = list(scale.consumers(plan))
     assert [(sample.clients, sample.messages) for sample in samples] == [(1, 600), (3, 600)]
     assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
+
+
+def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:
+    output = tmp_path / "report.json"
+    for part, size_bytes in (("latency", 10), ("fanout", 10), ("latency", 20)):
+        options = Options(output=output, keep=True, quick=True, messages=100, size_bytes=size_bytes)
+        run_bench(part, options)
+    report = msgspec.json.decode(output.read_bytes(), type=Report)
+    found = {(sample.work, sample.size_bytes) for sample in report.samples}
+    assert found == {("latency", 20), ("fanout", 10)}
+    assert len(report.load) == 6
 
 
 def test_every_part_can_be_asked_for() -> None:
