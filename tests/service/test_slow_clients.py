@@ -6,8 +6,9 @@ Method: a whole server with short time limits, raw sockets, a neighbour who push
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,11 +19,11 @@ from ockam.address import Route, split_host_port
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from storage.contract import Session
 from storage.errors import StorageError
-from stream_service.operations import ReadPages
+from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest
 from stream_service.workers import pulls as pulls_module
+from stream_service.workers.pulls import Pull, PullQueue
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
@@ -97,19 +98,24 @@ async def test_a_publisher_that_never_reads_its_confirms_is_closed_and_its_strea
         assert (message.index, message.data) == (end, b"the end")
 
 
+@pytest.mark.parametrize("tails_bytes_max", [0, 1_000_000])
 async def test_the_answers_of_many_pulls_are_never_in_memory_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tails_bytes_max: int
 ) -> None:
-    """A run of pulls is a few bytes each, and each may ask for a full page."""
+    """A run of pulls is a few bytes each, and each may ask for a full page, whether that is read or kept in memory."""
     sizes: list[int] = []
-    apply = ReadPages.apply
+    answer = PullQueue._answer_or_park
 
-    def apply_and_measure(self: ReadPages, session: Session) -> None:
-        apply(self, session)
-        found = [page.found for page in self.pages[: self.read] if not isinstance(page.found, StorageError)]
+    def answer_and_measure(self: PullQueue, pulls: Sequence[Pull]) -> None:
+        found = [pull.page.found for pull in pulls if not isinstance(pull.page.found, StorageError)]
         sizes.append(sum(len(record[1]) for records in found for record in records))
+        answer(self, pulls)
 
-    monkeypatch.setattr(ReadPages, "apply", apply_and_measure)
+    def limits(**given: Any) -> StreamLimits:
+        return StreamLimits(**given, tails_bytes_max=tails_bytes_max)
+
+    monkeypatch.setattr(PullQueue, "_answer_or_park", answer_and_measure)
+    monkeypatch.setattr("stream_node.services.StreamLimits", limits)
     async with served(tmp_path, pull_bytes_max=50_000) as server, neighbour(server):
         peer = await server.peer()
         route = await peer.create("s")
