@@ -25,9 +25,10 @@ soak: setup-dev ## run the tests that take minutes
 check: setup-dev ## formatting, lint, types and locks: what CI runs before the tests
 	@VENV="$(VENV)" ./check
 
-bench: setup-run ## measure a node on this machine, beside its peers; writes docs/bench.json and its plots
+bench: setup-run ## measure a node on this machine, beside its peers, for docs/performance.md
 	@$(PYTHON) -m stream_node bench all --peer all $(CEILING) --output docs/bench.json $(ARGS)
 	@$(PYTHON) tools/plot_bench.py docs/bench.json docs/plots
+	@$(PYTHON) tools/table_bench.py docs/bench.json docs/performance.md
 
 smoke: setup-run ## a bench of half a minute, to see that it runs
 	@$(PYTHON) -m stream_node bench all --quick --peer all

@@ -79,8 +79,11 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """Everything of one run. absent: what was asked for and is not here, and why; load: of one minute, at the start
-    and at the end, of this run and of those it keeps samples of; quick: the sizes of a smoke run, whose figures say little."""
+    """Everything of one run.
+
+    absent: what was asked for and is not here, and why. load: of one minute, at the start and at the end, of this run
+    and of those it keeps samples of. quick: the sizes of a smoke run, whose figures say little.
+    """
 
     started: str
     machine: str

@@ -39,3 +39,33 @@ def test_points_are_medians_at_their_place_on_logarithmic_axes(tmp_path: Path) -
     ((right, down),) = steps
     assert right > 0 > down
     assert "redis: 100,000 at 1" in [said for _, _, said in places]
+
+
+def test_tables_have_the_medians_and_take_the_place_of_those_before(tmp_path: Path) -> None:
+    nothing = {"p99_us": None, "p999_us": None, "server_cpu_s": 0.5, "server_memory_bytes": 2**20}
+    samples = [
+        {**_sample("stream-node", 10, per_second), **nothing, "fsyncs_per_second": 5.0} for per_second in (1, 5, 999)
+    ]
+    report = {
+        **{
+            "started": "then",
+            "machine": "this",
+            "sqlite": "3",
+            "load": [1.0],
+            "versions": {},
+            "absent": ["nats: gone"],
+        },
+        **{"samples": samples, "codecs": [], "goals": [{"what": "x", "at_most": True, "wanted": 2, "measured": 3.0}]},
+    }
+    source, document = tmp_path / "report.json", tmp_path / "performance.md"
+    source.write_text(json.dumps(report))
+    document.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
+    for _ in range(2):
+        subprocess.run([sys.executable, SCRIPT.with_name("table_bench.py"), source, document], check=True)
+    text = document.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| stream-node | 5 | 0.0 | 100,000.0 | 1 | 5 |" in text
+    assert "| x | at most 2 | 3.00 | **no** |" in text
+    assert "Not measured: nats: gone" in text
