@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import msgspec
 from rich.console import Console
@@ -95,6 +98,8 @@ def run_bench(what: str, options: Options) -> None:
     if what in ("all", "export") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
+        # Ended by a signal, it still ends the servers that it has started, and removes their data.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _exit))
         bench = _prepare(report, options, stack)
         for name in PARTS if what == "all" else (what,):
             for sample in PARTS[name](bench):
@@ -110,6 +115,10 @@ def run_bench(what: str, options: Options) -> None:
         sys.stdout.write(encoded.decode() + "\n")
     else:
         show(report, Console(width=None if sys.stdout.isatty() else WIDTH))
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +54,18 @@ def test_a_quick_run_measures_every_kind_of_growth_and_leaves_nothing(tmp_path: 
     }
     assert "messages/s" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stream_node", "bench", "push", "--messages", "10000000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        deadline_s = time.monotonic() + 60
+        while not list(tmp_path.glob(".bench-*/node.log")):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        bench.terminate()
+        assert bench.wait(60) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_deliveries_are_counted_for_every_consumer() -> None:
