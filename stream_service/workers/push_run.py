@@ -12,6 +12,7 @@ from ockam.address import Route
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.stored import NOTHING_BESIDE, Beside, encode_beside
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
@@ -129,6 +130,18 @@ def refusal_payload(message: Message) -> bytes | None:
     except ProtocolError:
         return None
     return RICH_PUSH.encode_response(RichConfirm(request_id, RichStatus.REFUSED, 0, 0))
+
+
+def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
+    """The request. Raises ProtocolError where a key or headers are too large to be kept beside a message."""
+    if len(request.key or b"") > limits.key_bytes_max:
+        raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
+    size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)
+    if size_bytes > limits.headers_bytes_max:
+        raise ProtocolError(f"headers of {size_bytes} bytes; at most {limits.headers_bytes_max}")
+    if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
+        raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
+    return request
 
 
 def failure_payload(message: Message, reason: str) -> bytes:

@@ -22,8 +22,7 @@ from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
-from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, RichPush
-from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
@@ -31,12 +30,15 @@ from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
-from stream_service.workers.push_run import PushRun, failure_payload, refusal_payload
+from stream_service.workers.push_run import PushRun, check_size, failure_payload, refusal_payload
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.tail_machine import Tail
 
 CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
+STAGED_BEHIND_MIN = 32
+"""Behind an append of fewer messages none are staged but wait in the mailbox, since handing them over one by one costs
+more than the writing thread can wait."""
 STAGED_MESSAGES_MAX = 10_000
 """With so many pushes staged the mailbox waits: as many as one run can have."""
 STAGED_BYTES_MAX = 16 * 1024 * 1024
@@ -54,8 +56,8 @@ class StreamWorker(Worker):
     removed: called when the stream has been deleted, to free its address.
     keeper: who alone writes this stream, and tells by `note_changed`; None where anybody may, through this worker.
     Invariant: `_busy` counts what is under way: at most one append and one loading of sequences. The mailbox is paused
-    while something is held or sequences are loaded, while too many pulls wait or too many pushes are staged. Pushes are
-    staged only while an append is under way, and behind them nothing but more plain pushes until they are appended.
+    while something is held, too many pulls wait or too many pushes are staged, or nothing is staged behind an append
+    (`_stages`). Pushes are staged only while an append is under way, and behind them nothing but more plain pushes.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class StreamWorker(Worker):
         self._loaded = False
         self._busy = 0
         self._held: Sequence[Message] = ()
+        self._stages = False
         self._staged = PushRun(None)
         self._staged_bytes = 0
         self._last_time_us = 0
@@ -129,7 +132,7 @@ class StreamWorker(Worker):
                 if payload.startswith(push_tag):
                     add(message, decode_push(payload))
                 elif RICH_PUSH.is_in(payload):
-                    request = self._checked(RICH_PUSH.decode_request(payload))
+                    request = check_size(RICH_PUSH.decode_request(payload), self._limits)
                     if request.sequence is not None and self._sequences is None:
                         self._load_sequences(run[position:])
                         break
@@ -204,18 +207,6 @@ class StreamWorker(Worker):
         if name is not None and name != self._name:
             raise ProtocolError("this is another stream; create streams at the stream service")
 
-    def _checked(self, request: RichPush) -> RichPush:
-        """Raises ProtocolError where a key or headers are too large to be kept beside a message."""
-        limits = self._limits
-        if len(request.key or b"") > limits.key_bytes_max:
-            raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
-        size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)
-        if size_bytes > limits.headers_bytes_max:
-            raise ProtocolError(f"headers of {size_bytes} bytes; at most {limits.headers_bytes_max}")
-        if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
-            raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
-        return request
-
     def _stage(self, run: Sequence[Message]) -> None:
         """Decode plain pushes for the next append; from the first other message on, hold the run until that is done."""
         add, push_tag, decode_push = self._staged.add, PUSH.tag, PUSH.decode_request
@@ -230,7 +221,7 @@ class StreamWorker(Worker):
             try:
                 add(message, decode_push(payload))
             except ProtocolError as error:
-                self._counters.refuse(self, message, str(error))
+                self._counters.refuse(self, message, str(error), refusal_payload(message))
             self._staged_bytes += size_bytes
         if self._stage_full:
             self.context.pause()
@@ -252,19 +243,17 @@ class StreamWorker(Worker):
             self._refuse(pushes, refusal)
             self._settled([])
             return
+        self._submit(pushes)
+
+    def _submit(self, pushes: PushRun) -> None:
         self._busy += 1
+        self._stages = len(pushes) >= STAGED_BEHIND_MIN
+        if not self._stages:
+            self.context.pause()
         self._last_time_us = max(self._last_time_us, self._now_us())
-        self._storage.submit_write(
-            Append(
-                self._end.stream_id,
-                self._end.next_index,
-                self._last_time_us,
-                pushes.data,
-                pushes.keys,
-                pushes.headers,
-                on_done=self.context.guard(lambda operation: self._appended(operation, pushes)),
-            )
-        )
+        place = self._end.stream_id, self._end.next_index, self._last_time_us
+        done = self.context.guard(lambda operation: self._appended(operation, pushes))
+        self._storage.submit_write(Append(*place, pushes.data, pushes.keys, pushes.headers, on_done=done))
 
     def _appended(self, operation: Append, pushes: PushRun) -> None:
         self._busy -= 1
@@ -273,9 +262,9 @@ class StreamWorker(Worker):
             self._counters.write_failure = None
             first_index, self._end.next_index = self._end.next_index, self._end.next_index + len(pushes.data)
             self._pulls.wake()
-            if len(self._staged) and not self._busy and self._counters.push_refusal is None:
+            if len(self._staged) and not self._busy and self._counters.find_no_room(self._staged.data) is None:
                 # The next append is on its way before the answers to this one are made.
-                self._append(self._take_staged())
+                self._submit(self._take_staged())
                 self.context.send_run(pushes.stored(first_index, self._route))
                 self._pulls.answer()
                 self._maybe_resume()
@@ -342,7 +331,8 @@ class StreamWorker(Worker):
         self._maybe_resume()
 
     def _maybe_resume(self) -> None:
-        if not self._held and not self._stage_full and not self._pulls.full:
+        waits = self._busy and not self._stages
+        if not waits and not self._held and not self._stage_full and not self._pulls.full:
             self.context.resume()
 
     def _loaded_again(self, operation: EnsureStreams) -> None:

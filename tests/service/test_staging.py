@@ -42,6 +42,7 @@ class Gate:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate()
     monkeypatch.setattr("storage.commit.failpoint", gate.pass_through)
+    monkeypatch.setattr(stream_module, "STAGED_BEHIND_MIN", 0)
     yield gate
     gate.open.set()
 
@@ -87,7 +88,12 @@ async def _pushing(server: Served, gate: Gate) -> Pushing:
     return pushing
 
 
-async def test_what_comes_while_an_append_commits_is_one_append(tmp_path: Path, gate: Gate) -> None:
+@pytest.mark.parametrize("behind_min", [0, 32])
+async def test_what_comes_while_an_append_commits_is_one_append(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, behind_min: int
+) -> None:
+    """Whether it is staged, or waits in the mailbox since the append is small."""
+    monkeypatch.setattr(stream_module, "STAGED_BEHIND_MIN", behind_min)
     async with served(tmp_path) as server:
         pushing = await _pushing(server, gate)
         commits = server.statistics().storage.commits
