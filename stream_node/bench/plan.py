@@ -20,7 +20,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 100_000
     size_bytes: int = 100
     single: int = 1_000
-    windows: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    windows: tuple[int, ...] = (1, 100, 1_000, 10_000)
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
