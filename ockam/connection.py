@@ -129,11 +129,9 @@ class Connection(Worker):
         frames = writer.frames(run, self._refuse)
         self._sent += len(frames)
         data = b"".join(frames)
-        if data and not self._backlog_bytes and self._closed_because is None:
-            rest = send_now(self._stream, data)
-            self._sent_bytes += len(data) - len(rest)
-            data = rest
-        self._enqueue(data)
+        rest = data if self._backlog_bytes or not data else send_now(self._stream, data)
+        self._sent_bytes += len(data) - len(rest)
+        self._enqueue(rest)
 
     def _send_kept(self) -> None:
         """Send what is passed on, as much as the soft limit lets; those who bring it wait while some is left."""

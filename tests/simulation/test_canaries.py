@@ -61,7 +61,7 @@ def assert_caught(ground: Path, saying: str, **options: Any) -> None:
 def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     appended = StreamWorker._appended
 
-    def appended_whatever_happened(self: StreamWorker, operation: Operation, pushes: PushRun) -> None:
+    def appended_whatever_happened(self: StreamWorker, operation: Append, pushes: PushRun) -> None:
         operation.error = None
         appended(self, operation, pushes)
 
