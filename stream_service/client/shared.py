@@ -110,7 +110,7 @@ class SharedConsumer(BaseConsumer):
         self._drop_lost()
         returned = asked_back & self._fences.keys()
         if returned and not await self._has_saved(returned):
-            # Kept for now: who has it next would process again what this one has done.
+            # Kept meanwhile: who has it next would process again what this one has done.
             asked_back -= returned
         elif returned:
             self._drop_lost()
