@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from stream_node.bench import cardinal, export
+from stream_node.bench import block, cardinal, export
 from stream_node.bench.compared import BLOCKING, CEILING
 from stream_node.bench.measure import PAGE_MESSAGES
 from stream_node.bench.plan import MIB
@@ -53,6 +53,10 @@ def goals(report: Report) -> Iterator[Goal]:
     for system, wanted in ((export.OVER_TCP, 0.8), (export.EXPORTER, 1.5)):
         copied = ratio(report.find(export.WORK, system=system), native, rate)
         yield Goal(f"rows to Parquet, {system}, to Spark from Parquet", False, wanted, copied)
+    verified = typical(report.find(block.PUBLISHED, window=1_000), rate)
+    yield Goal("block items verified and durable a second, 1,000 a block", False, 100_000.0, verified)
+    large = typical(report.find(block.LARGE), memory_bytes)
+    yield Goal("MiB of the server with a block of 100 MB", True, 300.0, None if large is None else large / MIB)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 

@@ -7,6 +7,7 @@
 5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed; no more are stored again
    than were on their way at the kill.
 6. Where Spark is installed, export the stream to Parquet, and ask a question of the table in SQL.
+7. Blocks: two publishers, of which one dies in the middle of a block, and a subscriber (`blocks`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from stream_node.demo.blocks import BlockProof, run_blocks
 from stream_node.demo.errors import DemoFailed
 from stream_node.demo.export import Exported, export
 from stream_node.demo.proof import Proof, prove
@@ -68,12 +70,15 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
             "steps": msgspec.to_builtins(demo.steps),
             "proof": msgspec.to_builtins(demo.proof),
             "export": msgspec.to_builtins(demo.exported),
+            "blocks": msgspec.to_builtins(demo.blocks),
         }
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         _print_report(console, demo)
     if demo.proof.broken:
         raise DemoFailed("; ".join(demo.proof.broken))
+    if demo.blocks is not None and demo.blocks.broken:
+        raise DemoFailed("; ".join(demo.blocks.broken))
 
 
 class Demo:
@@ -101,6 +106,7 @@ class Demo:
         self._task = self._progress.add_task("pushing", total=len(lines))
         self.steps: list[Step] = []
         self.exported: Exported | str = "it was not asked for"
+        self.blocks: BlockProof | None = None
         self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
     def run(self) -> None:
@@ -114,6 +120,9 @@ class Demo:
                 if self._with_export:
                     self._export(store)
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
+        self.blocks = blocks = run_blocks(self._directory)
+        count = blocks.published + blocks.real
+        self.steps.append(Step("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds))
 
     async def _push_and_read(self, store: NodeProcess, readers: Readers) -> None:
         started_s = time.monotonic()
@@ -249,6 +258,10 @@ def _print_report(console: Console, demo: Demo) -> None:
     )
     if not proof.broken:
         console.print("[green]every confirmed message is stored once per push, in order, byte for byte[/green]")
+    blocks = demo.blocks
+    if blocks is not None and not blocks.broken:
+        real = f", and {blocks.real} real ones from files" if blocks.real else ""
+        console.print(f"[green]each of {blocks.published} blocks{real} came to the subscriber once, and whole[/green]")
     if isinstance(demo.exported, str):
         console.print(f"no export: {demo.exported}", highlight=False, markup=False)
         return

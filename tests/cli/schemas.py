@@ -274,9 +274,20 @@ class DemoProof(Strict, frozen=True):
     broken: list[str]
 
 
+class DemoBlocks(Strict, frozen=True):
+    published: int
+    received: int
+    real: int
+    size_bytes: int
+    seconds: float
+    broken: list[str]
+
+
 class Demonstrated(Strict, frozen=True):
     steps: list[DemoStep]
     proof: DemoProof
+    export: Any
+    blocks: DemoBlocks
 
 
 SCHEMAS: dict[str, type[Strict]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,14 @@ from tests.cli.command import CommandLine
 
 @pytest.fixture(scope="module")
 def block_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("blocks") / "data", arguments=("--log-level", "error")) as node:
+    """A node that has the blocks 0 to 5 of a generated chain."""
+    folder = tmp_path_factory.mktemp("blocks")
+    with NodeProcess(folder / "data", arguments=("--log-level", "error")) as node:
+        for arguments in (
+            ("generate", str(folder / "chain"), "--blocks", "6", "--items", "20"),
+            ("publish", str(folder / "chain"), "--node", node.address),
+        ):
+            subprocess.run([sys.executable, "-m", "stream_node", "block", *arguments], check=True, capture_output=True)
         yield node
 
 
@@ -26,30 +35,32 @@ def at_blocks(command: CommandLine, block_server: NodeProcess, monkeypatch: pyte
     return command
 
 
-def test_a_chain_there_and_back(at_blocks: CommandLine, tmp_path: Path) -> None:
+def test_a_chain_there_and_back(command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated, published, seen in the status, fetched, and written by a subscriber as it was."""
     chain, copy = tmp_path / "chain", tmp_path / "copy"
-    empty = at_blocks("block", "status", "--json").read(BlockStatus)
-    assert (empty.first_available, empty.last_available, empty.next_expected, empty.available) == (None, None, 0, [])
-    made = at_blocks("block", "generate", chain, "--blocks", "6", "--items", "20", "--json").read(ChainGenerated)
-    assert (made.blocks, made.last_block, made.items) == (6, 5, 120)
-    done = at_blocks("block", "publish", chain / "3.blk.zstd", chain, "--json").read(BlocksPublished)
-    assert (done.published, done.first_block, done.last_block, done.acknowledged) == (6, 0, 5, 5)
-    status = at_blocks("block", "status", "--json").read(BlockStatus)
-    assert (status.available, status.stored, status.next_expected) == ([(0, 5)], [(0, 5)], 6)
-    assert {"persistence", "verification"} <= set(status.plugins)
-    one = at_blocks("block", "get", "4", "--out", tmp_path / "4.blk.gz", "--json").read(BlockRow)
-    assert (one.block, one.items) == (4, 20)
-    assert list(read_items(tmp_path / "4.blk.gz")) == list(read_items(chain / "4.blk.zstd"))
-    assert at_blocks("block", "get", "--json").read(BlockRow).block == 5
-    arguments = ("--from", "1", "--to", "5", "--out", copy, "--suffix", ".blk", "--json")
-    rows = at_blocks("block", "subscribe", *arguments).read_lines(BlockRow)
-    assert [row.block for row in rows] == [1, 2, 3, 4, 5]
-    assert rows[3].root == one.root
-    for number in range(1, 6):
-        assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
-    again = at_blocks("block", "publish", chain, "--json").read(BlocksPublished)
-    assert again.acknowledged == 5
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
+        monkeypatch.setenv("STREAM_NODE_ADDRESS", node.address)
+        empty = command("block", "status", "--json").read(BlockStatus)
+        assert (empty.first_available, empty.last_available, empty.available) == (None, None, [])
+        made = command("block", "generate", chain, "--blocks", "6", "--items", "20", "--json").read(ChainGenerated)
+        assert (made.blocks, made.last_block, made.items) == (6, 5, 120)
+        done = command("block", "publish", chain / "3.blk.zstd", chain, "--json").read(BlocksPublished)
+        assert (done.published, done.first_block, done.last_block, done.acknowledged) == (6, 0, 5, 5)
+        status = command("block", "status", "--json").read(BlockStatus)
+        assert (status.available, status.stored, status.next_expected) == ([(0, 5)], [(0, 5)], 6)
+        assert {"persistence", "verification"} <= set(status.plugins)
+        one = command("block", "get", "4", "--out", tmp_path / "4.blk.gz", "--json").read(BlockRow)
+        assert (one.block, one.items) == (4, 20)
+        assert list(read_items(tmp_path / "4.blk.gz")) == list(read_items(chain / "4.blk.zstd"))
+        assert command("block", "get", "--json").read(BlockRow).block == 5
+        arguments = ("--from", "1", "--to", "5", "--out", copy, "--suffix", ".blk", "--json")
+        rows = command("block", "subscribe", *arguments).read_lines(BlockRow)
+        assert [row.block for row in rows] == [1, 2, 3, 4, 5]
+        assert rows[3].root == one.root
+        for number in range(1, 6):
+            assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
+        again = command("block", "publish", chain, "--json").read(BlocksPublished)
+        assert again.acknowledged == 5
 
 
 def test_what_is_said_in_words(at_blocks: CommandLine, tmp_path: Path) -> None:
