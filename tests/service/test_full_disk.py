@@ -26,7 +26,6 @@ from ockam.protocol import ERROR
 from storage import database as database_module
 from storage.database import Database
 from storage.session import SqliteSession
-from stream_node import server as server_module
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_service.client import NodeFailed, PushFailed, Stream, connect
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
@@ -205,60 +204,6 @@ async def create_until_full(peer: StreamPeer) -> bytes:
         if not CREATE.is_in(answer.payload):
             return answer.payload
     raise AssertionError("the disk does not fill up")
-
-
-async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that there is room left to delete and to stop."""
-    free_bytes = 10_000_000
-    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 0.01)
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free_bytes))
-    with capture_logs() as logs:
-        async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
-            peer = await server.peer()
-            route = await peer.create("s")
-            await peer.push(route, b"stored")
-            free_bytes = 4_999_999
-            await wait_until(lambda: server.server.refusing_pushes)
-            assert await peer.push(route, b"refused") == PushConfirm(1, Status.ERROR, 0)
-            assert "free_disk_bytes_min" in (server.statistics().services.write_failure or "")
-            assert [message.data for message in (await peer.pull(route, 0, 10)).messages] == [b"stored"]
-            assert await peer.create("t")
-            await peer.save_index("c", "s", 1)
-            assert await peer.get_index("c", "s") == 1
-            free_bytes = 6_000_000
-            await wait_until(lambda: not server.server.refusing_pushes)
-            assert (await peer.push(route, b"again")).index == 1
-            assert server.statistics().services.write_failure is None
-            assert server.statistics().services.pushes_failed == 1
-    assert [line["refusing_pushes"] for line in logs if line["event"] == "disk_floor"] == [True, False]
-
-
-async def test_what_is_pushed_between_two_looks_at_the_disk_leaves_it_its_floor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: a burst cannot fill the disk. Method: nobody looks again, and the room that was seen is used up, counted
-    twice since each message is written to the log and to the database."""
-    usage = shutil.disk_usage(tmp_path)
-    looks: list[Path] = []
-
-    def look(path: Path) -> Any:
-        looks.append(path)
-        return usage._replace(free=11_000_000)
-
-    monkeypatch.setattr(server_module, "DISK_INTERVAL_S", 3_600.0)
-    monkeypatch.setattr(shutil, "disk_usage", look)
-    async with served(tmp_path, error_delay_s=0.05, free_disk_bytes_min=5_000_000) as server:
-        peer = await server.peer()
-        route = await peer.create("s")
-        await wait_until(lambda: bool(looks))
-        confirms = [await peer.push(route, bytes(1_000_000)) for _ in range(4)]
-        assert [confirm.status for confirm in confirms] == [Status.OK, Status.OK, Status.ERROR, Status.ERROR]
-        assert (await peer.push(route, b"small")).index == 2
-        assert len(looks) == 1
-    assert [len(data) for data in stored_messages(tmp_path, "s")] == [1_000_000, 1_000_000, 5]
 
 
 @asynccontextmanager
