@@ -22,6 +22,7 @@ from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_tree
 from spark_export.exporter.ledger import Ledger, RunFile
 from spark_export.exporter.parquet_table import ParquetTable, link_or_copy, run_folder
+from spark_export.exporter.run_machine import COUNTED
 from spark_export.exporter.write_files import FILE_BYTES_MAX, FILE_SCHEMA, TableWriter
 
 logger = structlog.get_logger(__name__)
@@ -44,7 +45,7 @@ class Compaction:
 
 
 class Compactor:
-    """Compactions of one export folder. Whoever makes it holds the folder's lock, and has recovered its runs."""
+    """Compactions of one export folder. Whoever makes it holds the folder's lock."""
 
     def __init__(self, layout: Layout, ledger: Ledger, *, now_us: Callable[[], int], keep_s: float = KEEP_S) -> None:
         if ledger.identity.format != "parquet":
@@ -58,8 +59,13 @@ class Compactor:
         self._keep_s = keep_s
 
     async def run(self) -> Compaction:
-        """Merge what is worth it. Raises ExportError, LedgerError; the table is as before then."""
+        """Merge what is worth it. Raises ExportError, also where a run was left behind; the table is as before then."""
         await self.recover()
+        for run in await self._ledger.load_unfinished():
+            if run.state not in COUNTED:
+                raise ExportError(
+                    f"run {run.run_id} was left {run.state} by a crash; `stream-node export run` finishes it first"
+                )
         old = await self._ledger.current_generation()
         files = await self._ledger.load_files(old)
         groups = plan_merges(files)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, SITES
 from tests.spark_export.exporter.export_world import World
 
@@ -84,6 +85,20 @@ def test_a_compaction_killed_at_a_site(world: World, site: str) -> None:
     world.push(5)
     world.run()
     world.assert_whole()
+    world.compact()
+    world.assert_whole()
+
+
+def test_a_compaction_waits_for_a_run_that_was_left_behind(world: World) -> None:
+    """It would forget where the run's files are."""
+    for _ in range(2):
+        world.push(50)
+        world.run()
+    world.push(50)
+    export_child(world, "run", "written")
+    with pytest.raises(ExportError, match="run 3 was left written by a crash"):
+        world.compact()
+    world.run()
     world.compact()
     world.assert_whole()
 
