@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from block_node.protocol import PublishStatus
 from block_node.protocol_reading import GetStatus, SubscribeStatus
-from stream_service.client.errors import ClientError, Fault
+from stream_service.client.errors import ClientError
 
 
 class BlockRefused(ClientError):
@@ -22,8 +20,8 @@ class BlockRefused(ClientError):
 class PublishGaveUp(ClientError):
     """No block was acknowledged for so long that the publisher gave up; what was acknowledged is durable."""
 
-    fault: ClassVar[Fault] = "network"
-    retriable: ClassVar[bool] = True
+    fault = "network"
+    retriable = True
 
 
 class SubscriptionRefused(ClientError):
@@ -46,5 +44,5 @@ class BlockNotAvailable(ClientError):
 class DamagedAnswer(ClientError):
     """What came of a block is not whole: messages are missing, or the bytes are no block."""
 
-    fault: ClassVar[Fault] = "node"
-    retriable: ClassVar[bool] = True
+    fault = "node"
+    retriable = True

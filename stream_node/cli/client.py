@@ -36,6 +36,17 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
+async def get_partition(client: StreamClient, name: str, partition: int) -> Stream:
+    """The stream-partition, which exists. Raises StreamNotFound."""
+    from stream_service.client import RequestRefused
+
+    try:
+        return (await get_partitions(client, name, partition))[0]
+    except RequestRefused:
+        # A peer without `node/stream_list/1` tells where a stream is only when asked to make it.
+        return await open_partition(client, name, partition)
+
+
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
     """All partitions of a stream that exists, or the one asked for. Raises StreamNotFound."""
     from stream_service.client import StreamNotFound

@@ -136,18 +136,26 @@ async def _places(
     places: list[tuple[int, int | None]] = []
     for each in await get_partitions(client, stream, partition):
         index = start if start is None or isinstance(start, int) else await each.find_index(start)
+        if isinstance(start, int) and start > (end := (await each.info()).next_index):
+            raise UsageError(f"{stream}/{each.partition} ends at {end}; choose an index up to there, or last")
         places.append((each.partition, index))
     return places
 
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
-    """The saved index, if there is one; asking by the specification's GET would make one."""
+    """The saved index, if there is one; asking by the specification's GET would make one. Raises RequestRefused where
+    it could not be set."""
     from index_service.client import list_positions
+    from stream_service.client import RequestRefused
 
     found = None
     async for each in list_positions(client, stream_name=stream, client_id=client_id):
         if each.partition == partition:
             found = each.index
+            if each.holder is not None:
+                raise RequestRefused(
+                    f"{each.holder} holds the lease of partition {partition}; stop that consumer first"
+                )
     return found
 
 

@@ -124,7 +124,7 @@ class _Message(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], _Message]
 ) -> None:
-    """Push what comes, and say what was confirmed, also where something went wrong."""
+    """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
     from stream_service.client import PushesFailed
 
     target: PartitionedStream | Stream
@@ -157,7 +157,10 @@ async def _push_lines(
     rate: float | None,
     tally: _Tally,
 ) -> None:
-    with _rate_shown() as show:
+    import trio
+
+    with _rate_shown() as show, trio.CancelScope() as going_on:
+        tally.on_failure = going_on.cancel
         async for line in lines:
             if rate is not None:
                 await _pace(tally, rate)
@@ -189,12 +192,13 @@ class _Stored:
 
 
 class _Tally:
-    """What has been pushed since when, by partition."""
+    """What has been pushed since when, by partition. on_failure: called with each push that fails."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
         self.sent = self.stored = 0
         self.partitions: dict[int, _Stored] = {}
+        self.on_failure: Callable[[], None] = lambda: None
 
     def watch(self, push: Push) -> None:
         self.sent += 1
@@ -208,6 +212,8 @@ class _Tally:
             stored.count += 1
             stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
             stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
+        else:
+            self.on_failure()
 
 
 async def _as_they_come(

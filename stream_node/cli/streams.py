@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import index_admin, stream_admin
-from stream_node.cli.client import get_partitions, open_partition, with_client
+from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
 from stream_node.cli.push import push
@@ -16,6 +16,8 @@ from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
     from stream_service.client import RichMessage, Stream, StreamClient
+    from stream_service.client.iteration import Messages
+    from stream_service.client.shared import SharedMessages
     from stream_service.client.starts import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
@@ -77,7 +79,7 @@ def pull(
         if all_partitions:
             sources = await get_partitions(client, stream, None)
         else:
-            sources = [await open_partition(client, stream, partition)]
+            sources = [await get_partition(client, stream, partition)]
         for source in sources:
             await read(source, begin, wanted, shown)
 
@@ -109,6 +111,9 @@ def consume(
     via: ViaOption = None,
     partition: PartitionOption = 0,
     all_partitions: AllOption = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="Share its partitions with all who consume so under this --client.")
+    ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
     limit: StopOption = None,
     keys: KeysOption = False,
@@ -121,30 +126,45 @@ def consume(
     Example: stream-node consume logs --client mailer --follow
 
     All partitions, for a program: stream-node consume orders --client billing --all-partitions --json
+
+    In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
     from index_service.client import SavedIndexes
-    from stream_service.client import PartitionedStream
+    from index_service.client_leases import LeaseMember
+    from stream_service.client import LeaseLost, PartitionedStream
 
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    if (all_partitions or share) and partition:
+        raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
     shown = Shown(keys, headers, times, as_json)
 
     async def run(client: StreamClient) -> None:
-        positions = SavedIndexes(client, client_id)
+        left = limit
+
+        async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
+            nonlocal left
+            async with aclosing(messages):
+                async for at, message in messages:
+                    _show(message, at, shown)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        break
+
+        if share:
+            async with (await client.get_stream(stream)).shared_consumer(LeaseMember(client, client_id)) as member:
+                going_on = True
+                while going_on:
+                    try:
+                        await show_all(member.messages(stop_at_end=not follow))
+                        going_on = False
+                    except LeaseLost as lost:
+                        typer.echo(f"stream-node: {lost}", err=True)
+            return
         if all_partitions:
             source = await client.get_stream(stream)
         else:
-            source = PartitionedStream([await open_partition(client, stream, partition)])
-        left = limit
-        async with (
-            source.consumer(positions) as consumer,
-            aclosing(consumer.messages(stop_at_end=not follow)) as messages,
-        ):
-            async for at, message in messages:
-                _show(message, at, shown)
-                left = None if left is None else left - 1
-                if left == 0:
-                    break
+            source = PartitionedStream([await get_partition(client, stream, partition)])
+        async with source.consumer(SavedIndexes(client, client_id)) as consumer:
+            await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, context, via)
 
@@ -181,7 +201,7 @@ def tail(
         if all_partitions:
             sources = await get_partitions(client, stream, None)
         else:
-            sources = [await open_partition(client, stream, partition)]
+            sources = [await get_partition(client, stream, partition)]
         left = limit
 
         async def show_all(source: Stream) -> None:

@@ -29,7 +29,7 @@ from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.client import StreamClient
 from stream_service.client.clock import boot_time_s
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import ConnectionLost, NodeUnreachable, UnexpectedAnswer
+from stream_service.client.errors import ConnectionLost, NodeUnreachable, UnexpectedAnswer, silent
 from stream_service.client.requests import Waiting
 from stream_service.client.session import (
     ANSWER_TIMEOUT_S,
@@ -157,7 +157,7 @@ class AsyncShell:
             with anyio.fail_after(CONNECT_TIMEOUT_S):
                 stream = await anyio.connect_tcp(host, port)
         except (OSError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
+            reason = _reason(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {reason}") from error
         if self._framing != "auto":
             return Dialled(stream, HEAD if self._framing == "head" else LEGACY)
@@ -194,6 +194,8 @@ class AsyncShell:
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
         backoff.lost(self.now_s())
+        if backoff.is_over(self.now_s()):
+            self.core.fail_all(silent(self._address))
         while True:
             await anyio.sleep(backoff.next_delay_s())
             try:
@@ -202,7 +204,6 @@ class AsyncShell:
                 if backoff.is_over(self.now_s()):
                     self.core.fail_all(error)
             else:
-                backoff.connected()
                 return connected
 
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
@@ -249,3 +250,11 @@ class AsyncShell:
 
     def _wake_sender(self) -> None:
         self._outgoing.set()
+
+
+def _reason(error: BaseException) -> str:
+    """Why a connection could not be made; AnyIO keeps that behind what it raises."""
+    cause = error.__cause__ or error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[-1]
+    return str(cause)

@@ -10,8 +10,8 @@ import msgspec
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """How a lost connection is made again: delays in seconds, doubling from first to most, each times 0.5 to 1.
 
-    give_up_s: after so long without a connection everything that waits fails with NodeUnreachable, and what is asked
-    later fails at the next attempt; attempts go on. None waits for ever.
+    give_up_s: after so long without a connection that brings anything, everything that waits fails with
+    NodeUnreachable, and what is asked later fails at the next attempt; attempts go on. None waits for ever.
     """
 
     delay_s: float = 0.05
@@ -20,7 +20,7 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backoff:
-    """The attempts since the last connection that brought anything."""
+    """The attempts since the last connection that brought anything: one that is accepted and brings nothing is none."""
 
     def __init__(self, reconnect: Reconnect, random: Callable[[], float]) -> None:
         """random: draws from 0 to 1."""
@@ -45,9 +45,7 @@ class Backoff:
         give_up_s = self._reconnect.give_up_s
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 
-    def connected(self) -> None:
-        """A connection stands; the delays stay long until it has brought something (`succeeded`)."""
-        self._lost_at_s = None
-
     def succeeded(self) -> None:
+        """A connection has brought something."""
+        self._lost_at_s = None
         self._delay_s = self._reconnect.delay_s

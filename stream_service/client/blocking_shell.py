@@ -26,7 +26,7 @@ from ockam.wire_legacy import LEGACY
 from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.clock import boot_time_s
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, UnexpectedAnswer
+from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, UnexpectedAnswer, silent
 from stream_service.client.requests import Waiting
 from stream_service.client.session import CHECK_INTERVAL_S, CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 
@@ -174,6 +174,8 @@ class BlockingShell:
         if self.core.link.received_bytes > self._received_before:
             self._backoff.succeeded()
         self._backoff.lost(self.now_s())
+        if self._backoff.is_over(self.now_s()):
+            self.core.fail_all(silent(self._address))
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
@@ -191,7 +193,6 @@ class BlockingShell:
                 self.core.fail_all(error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
         else:
-            self._backoff.connected()
             self._adopt(connection, wire)
 
     def _dial(self) -> tuple[socket.socket, Wire]:

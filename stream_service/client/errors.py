@@ -6,7 +6,7 @@ Errors of other libraries are mapped to these where they enter (`async_client`, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from stream_service.client.requests import Push
@@ -21,8 +21,8 @@ class ClientError(Exception):
     fault: who must act. retriable: the same request may succeed later, unchanged.
     """
 
-    fault: ClassVar[Fault] = "caller"
-    retriable: ClassVar[bool] = False
+    fault: Fault = "caller"
+    retriable: bool = False
 
 
 class NodeUnreachable(ClientError):
@@ -60,16 +60,23 @@ class NodeFailed(ClientError):
 class PushFailed(ClientError):
     """The node could not save this message (a full disk, say); it has not been stored."""
 
-    fault = "node"
+    fault: Fault = "node"
     retriable = True
 
 
 class PushesFailed(PushFailed):
-    """Some pushes of a publisher failed that its owner had not asked about; `pushes` are these, each with its error."""
+    """Some pushes of a publisher failed that its owner had not asked about; `pushes` are these, each with its error.
+
+    fault, retriable: of the first that no retry helps, else of the first.
+    """
 
     def __init__(self, pushes: Iterable[Push]) -> None:
         self.pushes: Sequence[Push] = tuple(pushes)
-        super().__init__(f"{len(self.pushes)} messages were not confirmed; the first: {self.pushes[0].error}")
+        errors = [push.error for push in self.pushes if push.error is not None]
+        decisive = next((error for error in errors if not error.retriable), errors[0])
+        self.fault, self.retriable = decisive.fault, decisive.retriable
+        what = "1 message was" if len(errors) == 1 else f"{len(errors)} messages were"
+        super().__init__(f"{what} not confirmed; the first: {errors[0]}")
 
 
 class UnexpectedAnswer(ClientError):
@@ -104,3 +111,8 @@ class LeaseLost(ClientError):
 
 class ClientClosed(ClientError):
     """The client has been closed by its owner."""
+
+
+def silent(address: str) -> NodeUnreachable:
+    """Connections are made, and nothing comes over any of them."""
+    return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")

@@ -18,6 +18,9 @@ from stream_service.client.sequence_machine import SequenceMachine, not_saved, r
 from stream_service.extensions import RICH_PUSH, Header, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
 
+FAILED_KEPT = 100
+"""How many failed pushes are kept at least before those whose result was taken are let go."""
+
 
 class Lane:
     """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
@@ -31,6 +34,7 @@ class Lane:
         "_has_rich",
         "_header",
         "_link",
+        "_look_through_at",
         "_next_request_id",
         "_oldest_checked",
         "_on_empty",
@@ -50,6 +54,7 @@ class Lane:
         self._header = b""
         self._next_request_id = 0
         self._oldest_checked = -1
+        self._look_through_at = FAILED_KEPT
         self._sent_again_below = 0
         self._room: Waiting | None = None
         self._on_empty: Callable[[], None] | None = None
@@ -225,6 +230,9 @@ class Lane:
             push = self.pushes.pop(request_id)
             if push.error is not None and self.failed is not None:
                 self.failed.append(push)
+                if len(self.failed) >= self._look_through_at:
+                    self.failed[:] = [each for each in self.failed if not each.taken]
+                    self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
 
     def _tell_room(self) -> None:
         room, self._room = self._room, None

@@ -39,8 +39,9 @@ class Publisher:
         self._port = port
         self._window = window
         self._sequenced = sequences is not None
-        self._keep_failed = keep_failed
         self._lane = session.core.open_lane(port, sequences)
+        if keep_failed:
+            self._lane.failed = None
 
     async def __aenter__(self) -> Publisher:
         return self
@@ -59,7 +60,7 @@ class Publisher:
     @property
     def failed(self) -> Sequence[Push]:
         """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
-        return () if self._keep_failed else tuple(self._lane.failed or ())
+        return tuple(push for push in self._lane.failed or () if not push.taken)
 
     def close(self) -> None:
         """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
@@ -90,7 +91,7 @@ class Publisher:
         try:
             await self._session.finished(push, None)
         finally:
-            self._taken(push)
+            push.taken = True
         return push.index
 
     async def push_many(self, messages: Iterable[bytes]) -> list[int]:
@@ -99,7 +100,7 @@ class Publisher:
         await self.flush()
         failed = [push for push in pushes if push.error is not None]
         for push in failed:
-            self._taken(push)
+            push.taken = True
         _raise_failed(failed)
         return [push.index for push in pushes]
 
@@ -107,10 +108,6 @@ class Publisher:
         """Wait until everything sent has been answered, one way or the other."""
         while self._lane.pushes:
             await self._session.shell.wait(self._lane.room())
-
-    def _taken(self, push: Push) -> None:
-        if self._lane.failed and push in self._lane.failed:
-            self._lane.failed.remove(push)
 
 
 class Turns:

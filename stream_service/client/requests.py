@@ -65,9 +65,12 @@ class Waiting:
 
 
 class Push(Waiting):
-    """A message on its way to `partition`; `index` is where it was stored there, once done without an error."""
+    """A message on its way to `partition`; `index` is where it was stored there, once done without an error.
 
-    __slots__ = ("data", "index", "partition")
+    taken: somebody has asked for the result.
+    """
+
+    __slots__ = ("data", "index", "partition", "taken")
 
     def __init__(self, data: bytes, partition: int) -> None:
         self.done = False
@@ -76,10 +79,12 @@ class Push(Waiting):
         self.data = data
         self.partition = partition
         self.index = -1
+        self.taken = False
 
     def result(self) -> int:
         """Where the message was stored. Raises its error; and ValueError while there is no answer."""
         if self.error is not None:
+            self.taken = True
             raise self.error
         if not self.done:
             raise ValueError("this push has no answer yet: wait for it, or flush its publisher")

@@ -80,6 +80,32 @@ def test_what_is_pushed_from_a_pipe_is_stored_as_it_comes(command: Command, here
     assert (process.returncode, said.startswith(b"3 messages in live/0 at 0 to 2 ")) == (130, True)
 
 
+def test_the_first_push_that_fails_ends_a_push_from_a_pipe(command: Command, tmp_path: Path) -> None:
+    """Goal: nothing is stored far behind a gap, and who pipes hears of it while the pipe is still open.
+
+    Method: a node without room for any push, and a pipe that is never closed.
+    """
+    settings = {"STREAM_NODE_FREE_DISK_BYTES_MIN": str(2**60), "STREAM_NODE_ERROR_DELAY_S": "0.05"}
+    with NodeProcess(tmp_path / "full", environment=settings) as node:
+        deadline_s = time.monotonic() + PATIENCE_S
+        with command.start("push", "s", "--node", node.address, stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            while process.poll() is None:
+                assert time.monotonic() < deadline_s
+                try:
+                    process.stdin.write(b"line\n")
+                    process.stdin.flush()
+                except BrokenPipeError:
+                    break
+                time.sleep(0.05)
+            assert process.wait(PATIENCE_S) == 1
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.read().startswith(b"0 messages in s/0 ")
+            assert b"not confirmed" in process.stderr.read()
+            process.stdin.close()
+
+
 def test_partitions(command: Command, here: tuple[str, str]) -> None:
     pushed = command("push", "parted", "--partition", "2", "--data", "x", "--json", *here).row
     assert (pushed["partition"], pushed["first_index"], pushed["last_index"]) == (2, 0, 0)

@@ -168,6 +168,13 @@ def test_positions_of_all_partitions_are_set(at_node: CommandLine, stream: str) 
     assert "leave one out" in at_node(*set_to, "--partition", "1").failed(2)
 
 
+def test_no_position_is_set_beyond_the_end(at_node: CommandLine, stream: str) -> None:
+    at_node("push", stream, stdin=b"a\nb\n")
+    for flags in ((), ("--dry-run",)):
+        assert f"{stream}/0 ends at 2" in at_node("index", "set", stream, "3", "--client", "c", *flags).failed(2)
+    assert at_node("index", "set", stream, "2", "--client", "c").code == 0
+
+
 def test_a_position_whose_stream_is_gone_can_be_forgotten(at_node: CommandLine, stream: str) -> None:
     fill(at_node, stream, 1)
     at_node("consume", stream, "--client", "c")

@@ -168,6 +168,18 @@ def test_a_consumer_of_all_partitions(at_node: CommandLine, stream: str) -> None
     assert "no stream 'never made'" in at_node("consume", "never made", "--client", "c", "--all-partitions").failed(1)
 
 
+def test_a_consumer_that_shares_reads_what_nobody_else_has(at_node: CommandLine, stream: str) -> None:
+    """Goal: `--share` takes part by leases, and saves under them. Method: alone it gets every partition, once."""
+    at_node("push", stream, "--partition", "1", "--data", "makes two")
+    at_node("push", stream, "--all-partitions", stdin=b"a\nb\nc\nd\n")
+    consume = ("consume", stream, "--client", "c", "--share")
+    some = at_node(*consume, "--limit", "2").stdout.splitlines()
+    rest = at_node(*consume).stdout.splitlines()
+    assert sorted([*some, *rest]) == [b"a", b"b", b"c", b"d", b"makes two"]
+    assert at_node(*consume).stdout == b""
+    assert "no stream 'never made'" in at_node("consume", "never made", "--client", "c", "--share").failed(1)
+
+
 def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream: str) -> None:
     at_node("push", stream, stdin=b"".join(b"%d\n" % number for number in range(20)))
     assert at_node("tail", stream, "--limit", "10").stdout.split() == [b"%d" % number for number in range(10, 20)]
@@ -193,7 +205,21 @@ def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream
         (["tail", "s", "--from", "first", "--last", "1"], "choose one"),
         (["tail", "s", "--partition", "1", "--all-partitions"], "leave one out"),
         (["consume", "s", "--client", "c", "--partition", "1", "--all-partitions"], "leave one out"),
+        (["consume", "s", "--client", "c", "--partition", "1", "--share"], "leave one out"),
     ],
 )
 def test_what_contradicts_itself_is_wrong_usage(command: CommandLine, arguments: list[Any], says: str) -> None:
     assert says in command(*arguments).failed(2)
+
+
+@pytest.mark.parametrize(
+    "reading", [("pull",), ("pull", "--all-partitions"), ("consume", "--client", "c"), ("tail", "--limit", "1")]
+)
+def test_who_reads_an_unknown_stream_is_told_and_makes_none(
+    at_node: CommandLine, stream: str, reading: tuple[str, ...]
+) -> None:
+    verb, *options = reading
+    assert f"no stream '{stream}'" in at_node(verb, stream, *options).failed(1)
+    assert not at_node("stream", "list", stream, "--json").stdout
+    at_node("push", stream, "--data", "x")
+    assert "no partition 1" in at_node("pull", stream, "--partition", "1").failed(1)

@@ -15,6 +15,7 @@ from ockam.protocol import error_payload
 from stream_node.process import NodeProcess
 from stream_service.client import (
     ConnectionLost,
+    NodeUnreachable,
     Push,
     Reconnect,
     RequestTimeout,
@@ -27,6 +28,7 @@ from stream_service.client.backoff import Backoff
 from stream_service.protocol import CREATE, StreamCreated
 from tests.client.sockets import listener
 from tests.support.fake_node import Answers, fake_node
+from tests.support.served import PATIENCE_S
 
 
 async def test_many_tasks_share_a_client(node: NodeProcess) -> None:
@@ -79,7 +81,8 @@ async def test_a_cancelled_consumer_has_saved_what_it_had_processed(node: NodePr
         stream = await client.create("cancelled consumer")
         async with stream.publisher() as publisher:
             await publisher.push_many([b"x"] * 5)
-    with trio.move_on_after(0.2) as scope:
+    processed = 0
+    with trio.fail_after(PATIENCE_S), trio.CancelScope() as scope:
         async with (
             connect(node.address) as client,
             (await client.create("cancelled consumer")).consumer(
@@ -87,7 +90,9 @@ async def test_a_cancelled_consumer_has_saved_what_it_had_processed(node: NodePr
             ) as consumer,
         ):
             async for _ in consumer:
-                pass
+                processed += 1
+                if processed == 5:
+                    scope.cancel()
     assert scope.cancelled_caught
     async with connect(node.address) as client:
         assert await SavedIndexes(client, "c").get("cancelled consumer") == 5
@@ -179,6 +184,35 @@ async def test_a_client_without_reconnect_reports_at_once() -> None:
                     await client.create("s")
 
 
+@pytest.mark.parametrize("shell", ["async", "blocking"])
+async def test_a_node_that_takes_connections_and_stands_still_is_given_up(
+    shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: `give_up_s` holds also where connections are taken and nothing comes. Method: a socket nobody reads."""
+    for module in (async_client, blocking_shell):
+        monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.01)
+    with listener() as (address, _), trio.fail_after(PATIENCE_S):
+        reconnect = Reconnect(give_up_s=0.3)
+        if shell == "async":
+            async with connect(address, reconnect=reconnect, answer_timeout_s=None) as client:
+                with pytest.raises(NodeUnreachable, match="sends nothing"):
+                    await client.create("s")
+            return
+        with (
+            blocking.connect(address, reconnect=reconnect, answer_timeout_s=None) as blocked,
+            pytest.raises(NodeUnreachable, match="sends nothing"),
+        ):
+            await trio.to_thread.run_sync(blocked.create, "s")
+
+
+async def test_why_a_node_cannot_be_reached_is_told() -> None:
+    with listener() as (address, listening):
+        listening.close()
+        with pytest.raises(NodeUnreachable, match="refused"):
+            async with connect(address):
+                pass
+
+
 def test_delays_grow_with_jitter_and_begin_anew() -> None:
     draws = iter((0.0, 1.0, 0.5, 1.0, 1.0, 1.0))
     backoff = Backoff(Reconnect(delay_s=1.0, delay_s_max=4.0, give_up_s=10.0), lambda: next(draws))
@@ -189,7 +223,7 @@ def test_delays_grow_with_jitter_and_begin_anew() -> None:
     backoff.lost(100.0)
     backoff.lost(105.0)
     assert (backoff.is_over(109.9), backoff.is_over(110.0)) == (False, True)
-    backoff.connected()
+    backoff.succeeded()
     assert not backoff.is_over(1e9)
     assert not Backoff(Reconnect(), lambda: 0.0).is_over(1e9)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_service.client import Header, PushFailed, RequestRefused
+from stream_service.client import Header, PushesFailed, PushFailed, RequestRefused
 from stream_service.limits import StreamLimits
 from tests.client.shells import Tools, World
 
@@ -66,5 +66,26 @@ def test_a_publisher_that_counts_its_messages_stops_at_a_refused_one(world: Worl
             assert all(isinstance(push.error, PushFailed) for push in pushes[4:])
             async with stream.publisher(publisher_id=b"p", first_number=10) as publisher:
                 assert await publisher.push_many([b"number 10"]) == [3]
+
+    world.run(scenario)
+
+
+def test_failures_follow_their_causes_and_are_told_once(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create(world.name)
+            with pytest.raises(PushesFailed, match="1 message was not") as caught:
+                async with stream.publisher() as publisher:
+                    await publisher.push(b"bad", key=LARGE_KEY)
+            assert (caught.value.fault, caught.value.retriable) == ("caller", False)
+            async with stream.publisher() as publisher:
+                for _ in range(1_000):
+                    push = await publisher.push(b"bad", key=LARGE_KEY)
+                    with pytest.raises(RequestRefused):
+                        push.result()
+                assert not publisher.failed
+            async with stream.publisher(keep_failed=True) as publisher:
+                await publisher.push(b"bad", key=LARGE_KEY)
+                assert not publisher.failed
 
     world.run(scenario)

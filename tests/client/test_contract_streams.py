@@ -110,7 +110,7 @@ def test_a_push_that_fails_is_told_though_nobody_asks(world: World) -> None:
                     pushes.append(await publisher.push(b"small"))
                     pushes.append(await publisher.push(bytes(70_000)))
 
-            with pytest.raises(PushesFailed, match="1 messages were not confirmed") as caught:
+            with pytest.raises(PushesFailed, match="1 message was not confirmed") as caught:
                 await push_both()
             assert (pushes[0].result(), list(caught.value.pushes)) == (0, pushes[1:])
             with pytest.raises(RequestRefused, match="too large to send"):
