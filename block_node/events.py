@@ -78,7 +78,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     as items (backfill). root: 48 bytes where it is known. failure: a stable word for what was wrong; None in a success.
     informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
     verifier_state: what a verifier must know to continue behind this block, to be kept beside it; empty where this
-    block is not the last verified one.
+    block is not the last verified one. previous_root: of a success, what the block's footer names.
     """
 
     block_number: int
@@ -90,6 +90,7 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     informational: bool = False
     reason: str = ""
     verifier_state: bytes = b""
+    previous_root: bytes = b""
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):
@@ -107,12 +108,16 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block from another node; it is to be verified like any other."""
+    """A whole block from another node; it is to be verified like any other.
+
+    root: the one that it must have, as the footer of the block above it says; empty where that is not known.
+    """
 
     block_number: int
     items: list[bytes]
     size_bytes: int
     source: Source = Source.BACKFILL
+    root: bytes = b""
 
 
 class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):

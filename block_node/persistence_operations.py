@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from block_node.persistence_log import BlockNumberUnknown, ChainLog, NewBlock, StoredChain
-from block_node.persistence_schema import BlockPlace
+from block_node.persistence_schema import GET_CHAIN, RECOUNT_CHAIN, BlockPlace
 from storage.contract import Operation, Session, StreamRecord
 from storage.errors import DatabaseCorrupt
 
@@ -46,6 +46,32 @@ class OpenChain(Operation):
 
     def apply(self, session: Session) -> None:
         self.stream, self.state = self.log.open(session)
+
+
+class ReadChain(Operation):
+    """What is persisted of a chain now; `state` is None where it has not begun."""
+
+    __slots__ = ("log", "state")
+
+    def __init__(self, log: ChainLog, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.state: StoredChain | None = None
+
+    def apply(self, session: Session) -> None:
+        known = session.connection.execute(GET_CHAIN, (self.log.chain,)).fetchone()
+        self.state = None if known is None else self.log.state(session)
+
+
+class RecountChain(ReadChain):
+    """The same, in a writing transaction, with the totals made to fit what is there."""
+
+    __slots__ = ()
+
+    def apply(self, session: Session) -> None:
+        chain = self.log.chain
+        session.connection.execute(RECOUNT_CHAIN, (chain, chain, chain))
+        super().apply(session)
 
 
 class StoreBlock(Operation):

@@ -153,6 +153,18 @@ SET_VERIFIER_STATE: Final = compiled(
     *("verifier_state", "chain"),
 )
 
+_of_counted = _places.chain == bindparam("counted")
+_of_summed = _places.chain == bindparam("summed")
+RECOUNT_CHAIN: Final = compiled(
+    update(block_chains)
+    .where(_this_chain)
+    .values(
+        blocks=select(func.count()).select_from(block_index).where(_of_counted).scalar_subquery(),
+        size_bytes=select(func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_summed).scalar_subquery(),
+    ),
+    *("counted", "summed", "chain"),
+)
+
 ADD_PLACE: Final = compiled(
     insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root")
 )

@@ -18,7 +18,9 @@ from block_node.persistence_operations import (
     FindBlock,
     OpenChain,
     ReadBlocks,
+    ReadChain,
     ReadRoots,
+    RecountChain,
     StageParts,
     StoreBlock,
     Unstage,
@@ -118,6 +120,42 @@ class BlockStore:
                     function()
 
         self._storage.submit_write(OpenChain(self._log, opened))
+
+    def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
+        """Compare what is known with what is stored: blocks that somebody else removed are not available any more."""
+        before = self.available.copy()
+
+        def counted(operation: RecountChain) -> None:
+            if operation.error is None and operation.state is not None:
+                logger.warning("blocks_vanished", blocks=self.available.count() - operation.state.available.count())
+                self._learn(operation.state)
+            on_done(operation.error)
+
+        def read(operation: ReadChain) -> None:
+            there = BlockRanges() if operation.state is None else operation.state.available
+            gone = [hole for each in before for hole in there.missing(*each)]
+            if operation.error is None and any(first in self.available for first, _ in gone):
+                self._storage.submit_write(RecountChain(self._log, counted))
+            else:
+                on_done(operation.error)
+
+        try:
+            self._storage.submit_read(ReadChain(self._log, read))
+        except StorageClosed as error:
+            on_done(error)
+
+    def kept_from(self, last: int) -> int:
+        """The lowest block that retention would keep, were all up to `last` stored; lower ones need not be fetched."""
+        evicted = self.ever_stored.copy()
+        for each in self.available:
+            evicted.discard(*each)
+        lowest = 0 if evicted.last is None else evicted.last + 1
+        limits = self._retention
+        if limits.blocks is not None:
+            lowest = max(lowest, last - limits.blocks + 1)
+        if limits.size_bytes is not None and self._size_bytes >= limits.size_bytes:
+            lowest = max(lowest, self.available.first or 0)
+        return lowest
 
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
         """Store a verified block; called back when it is on disk, synced, or could not be stored."""

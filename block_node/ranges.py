@@ -34,6 +34,9 @@ class BlockRanges:
     def __iter__(self) -> Iterator[BlockRange]:
         return map(BlockRange, self._firsts, self._lasts)
 
+    def __reversed__(self) -> Iterator[BlockRange]:
+        return map(BlockRange, reversed(self._firsts), reversed(self._lasts))
+
     def __len__(self) -> int:
         """How many ranges."""
         return len(self._firsts)

@@ -1,8 +1,9 @@
 """The plugin that verifies blocks while their items come, and says so. What is checked, `block_node.blocks` knows.
 
 Blocks that continue the chain are verified in the order of their numbers. A block from elsewhere (backfill) is verified
-as a whole: in its place in the chain if it is the next one, by itself if it is below what is verified. The chain goes
-back to what is durable when something could not be stored, and when the node or this plugin failed.
+as a whole: in its place in the chain if it is the next one; if it is below what is verified, by itself and against the
+root that the block above it names. The chain goes back to what is durable when something could not be stored, and when
+the node or this plugin failed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from block_node.blocks.chain import BlockResult, ChainState
-from block_node.blocks.errors import FailureKind, VerificationFailed
+from block_node.blocks.errors import FailureKind, Level, VerificationFailed
 from block_node.blocks.verifier import BlockVerification, Verifier
 from block_node.events import (
     BackfilledBlockNotification,
@@ -95,6 +96,9 @@ class Verification(Plugin):
         reason = None
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
+        elif backfilled.root:
+            # Whatever else becomes of this number, it can only be this very block.
+            reason = None
         elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
             reason = "it is being stored"
         if reason is not None:
@@ -109,6 +113,7 @@ class Verification(Plugin):
         try:
             block.add(backfilled.items)
             result = block.end()
+            _check_root(result, backfilled.root)
             continues = next_number is None or number == next_number
             if continues:
                 self._verifier.link(result)
@@ -120,7 +125,15 @@ class Verification(Plugin):
     def _publish_success(self, result: BlockResult, attempt: int, source: Source, *, continues: bool = True) -> None:
         state = self._verifier.chain.encode() if continues else b""
         self.facility.publish(
-            VerificationNotification(result.number, attempt, source, True, result.root, verifier_state=state)
+            VerificationNotification(
+                result.number,
+                attempt,
+                source,
+                True,
+                result.root,
+                verifier_state=state,
+                previous_root=result.previous_root,
+            )
         )
 
     def _publish_failure(self, number: int, attempt: int, source: Source, failure: VerificationFailed) -> None:
@@ -138,6 +151,13 @@ class Verification(Plugin):
                 reason=str(failure),
             )
         )
+
+
+def _check_root(result: BlockResult, root: bytes) -> None:
+    """Raises VerificationFailed where the block is not the one that the block above it continues."""
+    if root and result.root != root:
+        reason = f"its root is {result.root[:8].hex()}, and the footer of the block above names {root[:8].hex()}"
+        raise VerificationFailed(FailureKind.BAD_ROOT, Level.CHAIN, result.number, reason)
 
 
 def _add(block: BlockVerification, event: ItemsReceived) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import msgspec
 import trio
 
+from block_node.backfill.service import BackfillService
+from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
+from block_node.backfill.statistics import BackfillStatistics
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
@@ -40,11 +43,16 @@ def check_settings(config: Config) -> None:
         (settings.verifier or VerifierSettings()).check()
     except SettingsError as error:
         raise ConfigError(f"block_levels: {error}") from error
+    try:
+        _backfill_settings(config).check()
+    except BackfillSettingsError as error:
+        raise ConfigError(f"backfill: {error}") from error
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
     node: BlockNodeStatistics
     readers: ReadersStatistics
+    backfill: BackfillStatistics
 
 
 class BlockServices:
@@ -75,13 +83,26 @@ class BlockServices:
             on_stream_changed=directory.note_changed,
         )
         self._readers = BlockReaders(node, self._blocks, version=program_version(), new_id=new_id, now_s=now_s)
+        self._backfill = BackfillService(
+            node,
+            self._blocks,
+            storage,
+            _backfill_settings(config),
+            chain=config.block_chain,
+            first_block=_first_block(config),
+            new_id=new_id,
+            now_s=now_s,
+        )
 
     def start(self) -> None:
         self._blocks.start()
         self._readers.start()
+        self._backfill.start()
 
     def statistics(self) -> BlockServicesStatistics:
-        return BlockServicesStatistics(self._blocks.statistics(), self._readers.statistics())
+        return BlockServicesStatistics(
+            self._blocks.statistics(), self._readers.statistics(), self._backfill.statistics()
+        )
 
     def refuse_blocks(self, reason: str | None) -> None:
         """From now on store no block, for that reason; None stores again."""
@@ -104,8 +125,20 @@ def _settings(config: Config) -> BlockNodeSettings:
     )
     retention = BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
     return BlockNodeSettings(
-        first_block=config.block_first, chain=config.block_chain, retention=retention, verifier=verifier
+        first_block=_first_block(config), chain=config.block_chain, retention=retention, verifier=verifier
     )
+
+
+def _backfill_settings(config: Config) -> BackfillSettings:
+    fields = msgspec.structs.fields(BackfillSettings)
+    return BackfillSettings(**{field.name: getattr(config, f"backfill_{field.name}") for field in fields})
+
+
+def _first_block(config: Config) -> int:
+    """With which an empty node begins: what it fetches begins no lower than what it wants."""
+    if not config.backfill_block_node_sources:
+        return config.block_first
+    return max(config.block_first, config.backfill_first_block_available)
 
 
 def _levels(names: tuple[str, ...]) -> Level:

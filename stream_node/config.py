@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 ENVIRONMENT_PREFIX = "STREAM_NODE_"
 APPLICATION = "stream-node"
+BACKFILL_TABLE = "backfill"
+_CAPITAL = re.compile("[A-Z]")
 
 
 class ConfigError(Exception):
@@ -47,6 +50,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
     state_proof. block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
     most; the lowest numbers go first.
+    backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
+    stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
     """
 
@@ -77,6 +82,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_bytes_max: Count = 1024 * 1024 * 1024
     block_retention_blocks: Count | None = None
     block_retention_bytes: Count | None = None
+    backfill_first_block_available: Amount = 0
+    backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
+    backfill_block_node_sources: tuple[str, ...] = ()
+    backfill_scan_interval_secs: Seconds = 60.0
+    backfill_max_retries: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 3
+    backfill_fetch_batch_size: Annotated[int, msgspec.Meta(ge=1, le=1_024)] = 100
+    backfill_initial_retry_delay_secs: Seconds = 5.0
+    backfill_max_backoff_secs: Seconds = 300.0
+    backfill_greedy: bool = False
+    backfill_max_incoming_buffer_size: Count = 104_857_600
+    backfill_concurrent_fetches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    backfill_fetch_timeout_secs: Seconds = 60.0
+    backfill_processing_timeout_secs: Seconds = 10.0
     error_delay_s: Delay = 1.0
     drain_timeout_s: Delay = 10.0
     log_level: str = "info"
@@ -121,11 +139,25 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return flattened(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
+
+
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says, with `[backfill] scanIntervalSecs` as `backfill_scan_interval_secs`. Raises ConfigError."""
+    found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
+    table = values.get(BACKFILL_TABLE, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{BACKFILL_TABLE}: is a table, [{BACKFILL_TABLE}], with settings in it")
+    for name, value in table.items():
+        full = f"{BACKFILL_TABLE}_{_CAPITAL.sub(lambda match: '_' + match[0].lower(), name)}"
+        if full in found:
+            raise ConfigError(f"{full}: is given twice, as {BACKFILL_TABLE}.{name} too")
+        found[full] = value
+    return found
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

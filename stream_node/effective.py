@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from stream_node.config import ENVIRONMENT_PREFIX, Config, load_config
+from stream_node.config import ENVIRONMENT_PREFIX, Config, flattened, load_config
 
 Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
@@ -29,7 +29,7 @@ def load_effective(
 ) -> tuple[Config, list[Setting]]:
     """The settings that `load_config` gives, in the order of `Config`, each with its origin. Raises ConfigError."""
     config = load_config(flags, file=file, environment=environment)
-    in_file = tomllib.loads(file.read_text(encoding="utf-8")) if file is not None else {}
+    in_file = flattened(tomllib.loads(file.read_text(encoding="utf-8"))) if file is not None else {}
     settings = []
     for field in msgspec.structs.fields(Config):
         name = field.name

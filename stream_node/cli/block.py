@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stream_node.cli import block_backfill
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
 from stream_node.cli.values import UsageError
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
         ("generate", generate),
     ):
         group.command(name)(command)
+    block_backfill.register(group)
     app.add_typer(group, name="block")
 
 

@@ -43,10 +43,62 @@ class ChainGenerated(Strict, frozen=True):
     address_book: str
 
 
+class BackfillGap(Strict, frozen=True):
+    live_tail: bool
+    first_block: int
+    last_block: int
+
+
+class BackfillStatus(Strict, frozen=True):
+    state: str
+    queue: int
+    missing: int
+    gaps: list[BackfillGap]
+    held_bytes: int
+    under_way: int
+    eta_s: float | None
+    newest_known: int | None
+    scans: int
+    runs: int
+    gaps_detected: int
+    blocks_fetched: int
+    blocks_stored: int
+    fetched_bytes: int
+    fetch_errors: int
+    persistence_failures: int
+    given_up: int
+
+
+class BackfillRun(BackfillStatus, frozen=True):
+    stored_now: int
+
+
+class BackfillSource(Strict, frozen=True):
+    source: str
+    priority: int
+    first_block: int | None
+    last_block: int | None
+    ranges: int
+    blocks: int
+    bytes: int
+    latency_s: float | None
+    failures: int
+    errors: int
+    backoff_s: float
+    last_error: str | None
+
+
+class BackfillSources(Strict, frozen=True):
+    sources: list[BackfillSource]
+
+
 BLOCK_SCHEMAS: dict[str, type[Strict]] = {
     "block publish": BlocksPublished,
     "block subscribe": BlockRow,
     "block get": BlockRow,
     "block status": BlockStatus,
     "block generate": ChainGenerated,
+    "block backfill status": BackfillStatus,
+    "block backfill run": BackfillRun,
+    "block backfill sources": BackfillSources,
 }

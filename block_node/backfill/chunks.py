@@ -1,0 +1,147 @@
+"""What the fill machine (`fill_machine`) is made of: requests under way, and what it asks its caller to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+PENDING_SHARE = 8
+"""One part in so many of the buffer is for blocks that are handed on and not stored."""
+
+
+class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """buffer_bytes: fetched and not stored, in all. chunks: requests at a time. batch_blocks: in one request.
+
+    pending_blocks: handed on and not stored; few, so that a commit with them delays a live block little.
+    """
+
+    buffer_bytes: int = 104_857_600
+    chunks: int = 4
+    batch_blocks: int = 100
+    retries_max: int = 3
+    fetch_s_max: float = 60.0
+    pending_blocks: int = 16
+    processing_s_max: float = 10.0
+
+    @property
+    def pending_bytes(self) -> int:
+        return max(1, self.buffer_bytes // PENDING_SHARE)
+
+    @property
+    def alone_bytes(self) -> int:
+        """For one request that is under way alone."""
+        return max(1, self.buffer_bytes - self.pending_bytes)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return max(1, self.alone_bytes // self.chunks)
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Ask this source for these blocks, both included."""
+
+    chunk_id: int
+    source: str
+    first: int
+    last: int
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """Have this block verified and stored. root: the one that it must have; empty where the chain decides, or none."""
+
+    number: int
+    items: list[bytes]
+    size_bytes: int
+    root: bytes
+    source: str
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """These blocks are not fetched now; the next scan finds them again."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Pending(msgspec.Struct):
+    """A block that was handed on. verified: that it passed, and is to be stored. waits: how often it was overdue."""
+
+    source: str
+    size_bytes: int
+    since_s: float
+    verified: bool = False
+    waits: int = 0
+
+
+class Chunk:
+    """Blocks asked for in one request, from `first` to `last`, and what has come of them.
+
+    next_block: the next that is to come; all have when `complete`. alone: nothing else is fetched meanwhile.
+    Invariant: `size_bytes` is that of `blocks` and of what has come of the next one (`partial_bytes`); the blocks are
+    in ascending order.
+    """
+
+    __slots__ = (
+        "_held_bytes",
+        "_sizes",
+        "alone",
+        "blocks",
+        "bytes_max",
+        "chunk_id",
+        "complete",
+        "deadline_s",
+        "first",
+        "last",
+        "next_block",
+        "partial_bytes",
+        "source",
+    )
+
+    def __init__(self, fetch: Fetch, bytes_max: int, deadline_s: float, *, alone: bool) -> None:
+        self.chunk_id, self.source, self.first, self.last = fetch.chunk_id, fetch.source, fetch.first, fetch.last
+        self.next_block = fetch.first
+        self.bytes_max = bytes_max
+        self.deadline_s = deadline_s
+        self.alone = alone
+        self.complete = False
+        self.blocks: dict[int, list[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        self._held_bytes = 0
+        self.partial_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._held_bytes + self.partial_bytes
+
+    @property
+    def top(self) -> int:
+        """The highest block that is held."""
+        return next(reversed(self.blocks))
+
+    @property
+    def bottom(self) -> int:
+        """The lowest block that is held."""
+        return next(iter(self.blocks))
+
+    def numbers(self) -> Iterator[int]:
+        """What is held or still to come."""
+        yield from self.blocks
+        if not self.complete:
+            yield from range(self.next_block, self.last + 1)
+
+    def add(self, number: int, items: list[bytes], size_bytes: int) -> None:
+        self.blocks[number] = items
+        self._sizes[number] = size_bytes
+        self._held_bytes += size_bytes
+
+    def take(self, number: int) -> tuple[list[bytes], int]:
+        """Its items and their size; it is not held any more."""
+        size_bytes = self._sizes.pop(number)
+        self._held_bytes -= size_bytes
+        return self.blocks.pop(number), size_bytes
+
+    def forget(self, number: int) -> None:
+        if number in self.blocks:
+            self.take(number)

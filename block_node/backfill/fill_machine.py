@@ -1,0 +1,349 @@
+"""Fills holes of one kind: which blocks to ask whom for, and which fetched one is handed on next. Pure; no I/O.
+
+History is filled from the top of each hole downwards: the block above is stored, and its footer names the root that the
+one below must have, whose footer names the next. So nothing is stored that is not tied to the chain. The live tail is
+filled upwards, where each block continues what is verified.
+
+    open ──next_fetch──▶ in a chunk ──next_delivery──▶ delivered ──stored──▶ gone
+      ▲                    │ failed                      │ refused, put_back
+      └────────────────────┴─────────────────────────────┘
+
+A hole that cannot be filled now is given up: the next scan finds it again. Times are the caller's, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from block_node.backfill.chunks import Chunk, Delivery, Fetch, FillLimits, GivenUp, Pending
+from block_node.backfill.health_machine import Health
+from block_node.backfill.plan import Kind
+from block_node.ranges import BlockRange, BlockRanges
+
+EDGES_LOOKED_AT = 64
+"""Holes that are looked at for one that can be fetched, so that thousands of them cost no more than some."""
+
+
+class FillMachine:
+    """holes: what is missing and looked after here.
+
+    Invariant (`check`): every hole is open, in one chunk, or delivered, and in one of these only; what is fetched and
+    not stored has at most `limits.buffer_bytes`, but for the message that made it too much.
+    """
+
+    def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
+        self.kind = kind
+        self._downwards = kind is Kind.HISTORICAL
+        self._limits = limits
+        self._health = health
+        self._chunk_ids = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Everything that is looked after."""
+        self._batch = self._limits.batch_blocks
+        self._open = BlockRanges()
+        self._chunks: dict[int, Chunk] = {}
+        self._anchors: dict[int, bytes] = {}
+        self._attempts: Counter[int] = Counter()
+        self._large: set[int] = set()
+        self.holes = BlockRanges()
+        self.delivered: dict[int, Pending] = {}
+        self.given_up: list[GivenUp] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.holes)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return list(self._chunks.values())
+
+    def find_chunk(self, chunk_id: int) -> Chunk | None:
+        return self._chunks.get(chunk_id)
+
+    @property
+    def held_bytes(self) -> int:
+        """Fetched and not stored."""
+        in_chunks = sum(chunk.size_bytes for chunk in self._chunks.values())
+        return in_chunks + sum(pending.size_bytes for pending in self.delivered.values())
+
+    def assign(self, first: int, last: int) -> None:
+        """These blocks are missing; those that are looked after already change nothing."""
+        for hole in self.holes.missing(first, last):
+            self.holes.add(*hole)
+            self._open.add(*hole)
+
+    # Fetching.
+
+    def next_fetch(self, now_s: float) -> Fetch | None:
+        """What to ask for now, if anything. Gives up what nobody has."""
+        while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
+            unclaimed = None
+            for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
+                if not self._health.has_any(edge):
+                    unclaimed = edge
+                    break
+                alone = edge in self._large
+                if alone and self._chunks:
+                    return None
+                fetch = self._fetch(edge, hole, now_s, alone)
+                if fetch is not None:
+                    return fetch
+            if unclaimed is None:
+                return None
+            self._give_up(unclaimed, "no source has it")
+        return None
+
+    def grew(self, chunk_id: int, size_bytes: int) -> bool:
+        """So many more bytes of it are held; False where that is too much: then `overflowed` is to be called."""
+        chunk = self._chunks[chunk_id]
+        chunk.partial_bytes += size_bytes
+        return chunk.size_bytes <= chunk.bytes_max
+
+    def arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
+        """The next block of a chunk is complete; its bytes were counted by `grew`."""
+        chunk = self._chunks[chunk_id]
+        assert number == chunk.next_block, "the caller checks the order"
+        chunk.next_block = number + 1
+        size_bytes, chunk.partial_bytes = chunk.partial_bytes, 0
+        self._health.fetched(chunk.source, size_bytes)
+        if number in self.holes:
+            chunk.add(number, items, size_bytes)
+        if chunk.next_block > chunk.last:
+            chunk.complete = True
+            self._remove_if_done(chunk)
+
+    def overflowed(self, chunk_id: int) -> None:
+        """What was asked for is too much at once. Nobody is to blame."""
+        chunk = self._chunks[chunk_id]
+        came, number, single = chunk.next_block - chunk.first, chunk.next_block, chunk.first == chunk.last
+        self._batch = max(1, came // 2 if self._downwards else came)
+        self._drop(chunk)
+        if single and chunk.alone:
+            self._give_up(number, "it is larger than what maxIncomingBufferSize leaves for one block")
+        elif single:
+            self._large.add(number)
+
+    def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
+        """The source did not send all. lied: it does not have what it claims. slow: it took too long."""
+        chunk = self._chunks.get(chunk_id)
+        if chunk is None:
+            return
+        if slow:
+            self._batch = max(1, self._batch // 2)
+        self._health.failed(chunk.source, now_s, reason)
+        if lied:
+            self._health.disbelieve(chunk.source, chunk.next_block, chunk.next_block)
+        edge = chunk.last if self._downwards else chunk.next_block
+        self._drop(chunk)
+        self._count_attempt(edge, reason)
+
+    def late(self, now_s: float) -> list[Chunk]:
+        """Those whose source takes too long."""
+        return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
+
+    # Handing on.
+
+    def next_delivery(self, now_s: float) -> Delivery | None:
+        """The next block to be verified, where one can be."""
+        pending_bytes = sum(pending.size_bytes for pending in self.delivered.values())
+        if len(self.delivered) >= self._limits.pending_blocks or pending_bytes >= self._limits.pending_bytes:
+            return None
+        chunk = self._deliverable()
+        if chunk is None:
+            return None
+        number = chunk.top if self._downwards else chunk.bottom
+        items, size_bytes = chunk.take(number)
+        self.delivered[number] = Pending(chunk.source, size_bytes, now_s)
+        self._remove_if_done(chunk)
+        return Delivery(number, items, size_bytes, self._anchors.get(number, b""), chunk.source)
+
+    def wanted_anchors(self) -> list[int]:
+        """Blocks whose root is to be learned from the footer of the stored block above (`anchored`)."""
+        if not self._downwards:
+            return []
+        tops = (chunk.top for chunk in self._chunks.values() if chunk.complete)
+        return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
+
+    def anchored(self, number: int, root: bytes) -> None:
+        """The root that this block must have; empty where roots are not checked."""
+        if number in self.holes:
+            self._anchors[number] = root
+
+    def not_anchored(self, number: int, reason: str) -> None:
+        """The stored block above cannot be read."""
+        if number in self.holes:
+            self._give_up(number, reason)
+
+    def verified(self, number: int, previous_root: bytes) -> None:
+        """The block passed. previous_root: what its footer names; empty where roots are not checked."""
+        pending = self.delivered.get(number)
+        if pending is None:
+            return
+        pending.verified = True
+        self._health.succeeded(pending.source)
+        self._attempts.pop(number, None)
+        self._anchors.pop(number, None)
+        if self._downwards and number - 1 in self.holes:
+            self._anchors[number - 1] = previous_root
+        self._batch = min(self._limits.batch_blocks, self._batch + 1)
+
+    def refused(self, number: int, now_s: float, reason: str) -> None:
+        """The block did not pass: who sent it is marked down, and what came with it is not used."""
+        pending = self.delivered.pop(number, None)
+        if pending is None:
+            return
+        self._reopen((number,))
+        for chunk in self.chunks:
+            if chunk.source == pending.source and chunk.first <= number <= chunk.last:
+                self._drop(chunk, keep=False)
+        self._health.failed(pending.source, now_s, reason)
+        self._health.disbelieve(pending.source, number, number)
+        self._count_attempt(number, reason)
+
+    def put_back(self, number: int, reason: str) -> None:
+        """The block was not judged, or could not be stored: it is fetched again."""
+        if self.delivered.pop(number, None) is not None:
+            self._reopen((number,))
+            self._count_attempt(number, reason)
+
+    def stored(self, number: int) -> bool:
+        """The block is on disk, in whatever way it came; whether it was delivered from here."""
+        if number not in self.holes:
+            return False
+        self.holes.discard(number)
+        self._open.discard(number)
+        self._large.discard(number)
+        for chunk in self.chunks:
+            if chunk.first <= number <= chunk.last:
+                chunk.forget(number)
+                self._remove_if_done(chunk)
+        return self.delivered.pop(number, None) is not None
+
+    def overdue(self, now_s: float) -> list[int]:
+        """Delivered blocks that are not stored after `processing_s_max`, again after as long; none is delivered again,
+        but given up after `retries_max` times."""
+        found = []
+        for number, pending in list(self.delivered.items()):
+            if now_s - pending.since_s >= self._limits.processing_s_max:
+                pending.since_s = now_s
+                pending.waits += 1
+                found.append(number)
+                if pending.waits > self._limits.retries_max:
+                    del self.delivered[number]
+                    self._reopen((number,))
+                    self._give_up(number, "it was handed on and is not stored")
+        return found
+
+    def check(self) -> None:
+        """The invariant."""
+        places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
+        places += self.delivered
+        seen = self._open.copy()
+        for number in places:
+            seen.add(number)
+        assert seen == self.holes, f"{seen} is looked after, {self.holes} is missing"
+        assert self._open.count() + len(places) == self.holes.count(), "a block is in two places"
+        partial_bytes = sum(chunk.partial_bytes for chunk in self.chunks)
+        limits = self._limits
+        large = max((pending.size_bytes for pending in self.delivered.values()), default=0)
+        assert self.held_bytes - partial_bytes <= limits.alone_bytes + max(limits.pending_bytes, large) + large
+
+    def _edges(self) -> Iterator[tuple[int, BlockRange]]:
+        """Where fetching can go on: the block that is next to what is there, and the open blocks behind it.
+
+        Of one hole only the outermost open range counts: what is behind another one could not be handed on.
+        """
+        if not self._downwards:
+            first = next(iter(self._open), None)
+            if first is not None:
+                yield first.first, first
+            return
+        above: int | None = None
+        for each in reversed(self._open):
+            end = self.holes.end_of_run(each.last)
+            if end != above:
+                yield each.last, each
+            above = end
+
+    def _fetch(self, edge: int, hole: BlockRange, now_s: float, alone: bool) -> Fetch | None:
+        busy = Counter(chunk.source for chunk in self._chunks.values() if not chunk.complete)
+        source = self._health.choose(edge, now_s, busy)
+        if source is None or source.claims is None:
+            return None
+        blocks = 1 if alone else self._batch
+        if self._downwards:
+            first, last = max(hole.first, edge - blocks + 1), edge
+            lacking = source.claims.missing(first, last)
+            first = lacking[-1].last + 1 if lacking else first
+            large = [number for number in self._large if first <= number < last]
+            first = max(large) + 1 if large else first
+        else:
+            end = source.claims.end_of_run(edge)
+            assert end is not None, "the source has the block"
+            first, last = edge, min(hole.last, end, edge + blocks - 1)
+            last = min([last, *(number - 1 for number in self._large if first < number <= last)])
+        self._chunk_ids += 1
+        fetch = Fetch(self._chunk_ids, source.setting.name, first, last)
+        bytes_max = self._limits.alone_bytes if alone else self._limits.chunk_bytes
+        self._chunks[fetch.chunk_id] = Chunk(fetch, bytes_max, now_s + self._limits.fetch_s_max, alone=alone)
+        self._open.discard(first, last)
+        return fetch
+
+    def _deliverable(self) -> Chunk | None:
+        if self._downwards:
+            ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
+            return max(ready, key=lambda chunk: chunk.top, default=None)
+        if any(not pending.verified for pending in self.delivered.values()):
+            return None
+        lowest = min(self._chunks.values(), key=lambda chunk: next(chunk.numbers()), default=None)
+        first_open = self._open.first
+        waits = lowest is None or not lowest.blocks or (first_open is not None and first_open < lowest.bottom)
+        return None if waits else lowest
+
+    def _remove_if_done(self, chunk: Chunk) -> None:
+        if chunk.complete and not chunk.blocks:
+            self._chunks.pop(chunk.chunk_id, None)
+
+    def _drop(self, chunk: Chunk, *, keep: bool = True) -> None:
+        """Nothing more comes of it. Upwards, what has come is kept; downwards it is no use without what is above."""
+        if self._downwards or not keep:
+            numbers: Iterable[int] = list(chunk.numbers())
+            del self._chunks[chunk.chunk_id]
+        else:
+            numbers = () if chunk.complete else range(chunk.next_block, chunk.last + 1)
+            chunk.partial_bytes, chunk.complete = 0, True
+            self._remove_if_done(chunk)
+        self._reopen(numbers)
+
+    def _reopen(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self.holes:
+                self._open.add(number)
+
+    def _count_attempt(self, edge: int, reason: str) -> None:
+        self._attempts[edge] += 1
+        if self._attempts[edge] > self._limits.retries_max:
+            self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
+
+    def _give_up(self, edge: int, reason: str) -> None:
+        """From this block on, the way in which the hole is filled; it must be open. What is delivered goes on."""
+        if edge not in self.holes:
+            return
+        end = self.holes.end_of_run(edge)
+        assert end is not None, "the block is missing"
+        below = self.holes.missing(0, edge)
+        start = below[-1].last + 1 if below else 0
+        first, last = (start, edge) if self._downwards else (edge, self.holes.last or end)
+        for chunk in self.chunks:
+            if first <= chunk.first <= last:
+                self._drop(chunk, keep=False)
+        for low, high in [each for each in self._open if each.last >= first and each.first <= last]:
+            low, high = max(low, first), min(high, last)
+            self._open.discard(low, high)
+            self.holes.discard(low, high)
+        self._attempts.pop(edge, None)
+        self.given_up.append(GivenUp(first, last, reason))

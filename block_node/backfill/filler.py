@@ -1,0 +1,205 @@
+"""One of the two workers that fill holes: carries out what its machine says, and tells it what happens.
+
+It asks sources, reads the footers that tie history to the chain, and hands blocks on through the facility. What is done
+when is the machine's business (`fill_machine`), when it may be done the plugin's (`worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import structlog
+
+from block_node.backfill.anchors import find_previous_root
+from block_node.backfill.chunks import Fetch, FillLimits
+from block_node.backfill.fill_machine import FillMachine
+from block_node.backfill.health_machine import Health
+from block_node.backfill.plan import Kind
+from block_node.backfill.source import BlockSource, RunningFetch
+from block_node.backfill.statistics import Counters
+from block_node.blocks.errors import Level
+from block_node.blocks.verifier import Verifier
+from block_node.events import BackfilledBlockNotification, PersistedNotification, VerificationNotification
+from block_node.facility import Facility
+from block_node.persistence_store import BlockStore
+
+NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
+"""Where one of them is off, the operator does not want blocks to be tied to each other."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Filler:
+    """See the module. wake: called when there is something to be done; `step` is to follow.
+
+    Invariant: `_fetches` are those of the machine's chunks that are not complete, when `step` returns.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        limits: FillLimits,
+        *,
+        facility: Facility,
+        store: BlockStore,
+        verifier: Verifier,
+        health: Health,
+        sources: Mapping[str, BlockSource],
+        counters: Counters,
+        now_s: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self.machine = FillMachine(kind, limits, health)
+        self._facility = facility
+        self._store = store
+        self._verifier = verifier
+        self._health = health
+        self._sources = sources
+        self._counters = counters
+        self._now_s = now_s
+        self._wake = wake
+        self._fetches: dict[int, RunningFetch] = {}
+        self._reading: set[int] = set()
+
+    def step(self, may_deliver: bool) -> bool:
+        """Do what is to be done; whether there may be more at once."""
+        machine, now_s = self.machine, self._now_s()
+        for chunk in machine.late(now_s):
+            self.fail(chunk.chunk_id, "it took too long", slow=True)
+        for number in machine.overdue(now_s):
+            logger.warning("backfilled_block_not_stored_yet", block=number)
+        while (fetch := machine.next_fetch(now_s)) is not None:
+            self._begin(fetch)
+        for number in machine.wanted_anchors():
+            self._find_anchor(number)
+        delivery = machine.next_delivery(now_s) if may_deliver else None
+        if delivery is not None:
+            self._facility.publish(
+                BackfilledBlockNotification(delivery.number, delivery.items, delivery.size_bytes, root=delivery.root)
+            )
+        self._tidy()
+        return delivery is not None
+
+    def verified(self, notification: VerificationNotification) -> None:
+        machine, number = self.machine, notification.block_number
+        pending = machine.delivered.get(number)
+        if pending is None:
+            return
+        if notification.success:
+            machine.verified(number, notification.previous_root)
+        elif not notification.informational:
+            self._counters.fetch_errors += 1
+            logger.error(
+                "backfilled_block_refused",
+                block=number,
+                source=pending.source,
+                failure=notification.failure,
+                reason=notification.reason,
+            )
+            machine.refused(number, self._now_s(), notification.reason)
+        elif number not in self._store.ever_stored:
+            machine.put_back(number, notification.reason)
+
+    def persisted(self, notification: PersistedNotification, *, is_backfilled: bool) -> None:
+        number = notification.block_number
+        if notification.succeeded:
+            if self.machine.stored(number) and is_backfilled:
+                self._counters.blocks_stored += 1
+        elif is_backfilled and number in self.machine.delivered:
+            self._counters.persistence_failures += 1
+            self.machine.put_back(number, notification.reason)
+
+    def node_failed(self, reason: str) -> None:
+        """What was handed on is forgotten by whoever had it."""
+        for number in sorted(self.machine.delivered):
+            self.machine.put_back(number, reason)
+
+    def stop(self) -> None:
+        self.machine.forget()
+        self._tidy()
+
+    def fail(self, chunk_id: int, reason: str, *, lied: bool = False, slow: bool = False) -> None:
+        """A request ended before all had come."""
+        chunk = self.machine.find_chunk(chunk_id)
+        if chunk is None:
+            return
+        self._counters.fetch_errors += 1
+        logger.warning(
+            "backfill_fetch_failed", source=chunk.source, first=chunk.first, last=chunk.last, at=chunk.next_block,
+            reason=reason,
+        )  # fmt: skip
+        self.machine.failed(chunk_id, self._now_s(), reason, lied=lied, slow=slow)
+        self._wake()
+
+    def _begin(self, fetch: Fetch) -> None:
+        listener = _Listener(self, fetch.chunk_id, self._counters, self._wake)
+        logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
+        self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
+
+    def _find_anchor(self, number: int) -> None:
+        """Learn which root the block must have: from the block above it, or from where the chain goes on."""
+        if number in self._reading:
+            return
+        chain = self._verifier.chain
+        if self._verifier.settings.levels & NEEDED_LEVELS != NEEDED_LEVELS:
+            self.machine.anchored(number, b"")
+        elif number + 1 in self._store.available:
+            self._reading.add(number)
+            find_previous_root(self._store, number + 1, partial(self._anchor_found, number))
+        elif chain.next_number == number + 1 and chain.previous_root:
+            self.machine.anchored(number, chain.previous_root)
+        else:
+            self.machine.not_anchored(number, f"block {number + 1}, which would name its root, is not here")
+
+    def _anchor_found(self, number: int, root: bytes | None, reason: str) -> None:
+        self._reading.discard(number)
+        if root:
+            self.machine.anchored(number, root)
+        else:
+            self.machine.not_anchored(number, f"block {number + 1}, which names its root: {reason or 'names none'}")
+        self._wake()
+
+    def _tidy(self) -> None:
+        for chunk_id in list(self._fetches):
+            chunk = self.machine.find_chunk(chunk_id)
+            if chunk is None or chunk.complete:
+                self._fetches.pop(chunk_id).cancel()
+        for given_up in self.machine.given_up:
+            self._counters.given_up += 1
+            logger.error(
+                "backfill_given_up",
+                kind=self.machine.kind.value,
+                first=given_up.first,
+                last=given_up.last,
+                reason=given_up.reason,
+            )
+        self.machine.given_up.clear()
+
+
+class _Listener:
+    """Tells the machine what comes of one request, as long as it looks after it."""
+
+    def __init__(self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None]) -> None:
+        self._filler = filler
+        self._machine = filler.machine
+        self._chunk_id = chunk_id
+        self._counters = counters
+        self._wake = wake
+
+    def grew(self, size_bytes: int) -> None:
+        if self._machine.find_chunk(self._chunk_id) is None:
+            return
+        self._counters.fetched_bytes += size_bytes
+        if not self._machine.grew(self._chunk_id, size_bytes):
+            self._machine.overflowed(self._chunk_id)
+            self._wake()
+
+    def block(self, number: int, items: list[bytes]) -> None:
+        if self._machine.find_chunk(self._chunk_id) is not None:
+            self._counters.blocks_fetched += 1
+            self._machine.arrived(self._chunk_id, number, items)
+            self._wake()
+
+    def ended(self, reason: str, *, lied: bool) -> None:
+        self._filler.fail(self._chunk_id, reason, lied=lied)

@@ -1,0 +1,119 @@
+"""Which blocks are missing: the holes between what is to be here and what is. Pure; it fetches nothing.
+
+Source: specs/backfill.md, "Design", and facts/block_node.md §5.2.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from block_node.persistence_schema import NUMBER_MAX
+from block_node.ranges import BlockRange, BlockRanges
+
+
+class Kind(enum.Enum):
+    """HISTORICAL: below the block that the chain goes on with. LIVE_TAIL: from that block on."""
+
+    HISTORICAL = "historical"
+    LIVE_TAIL = "live_tail"
+
+
+class Gap(NamedTuple):
+    """Missing blocks from `first` to `last`, both included; it may be a single one."""
+
+    kind: Kind
+    first: int
+    last: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is made from.
+
+    known: blocks that are stored, or were and went by retention. next_block: with which the chain goes on.
+    newest_known: the highest block that the network is known to have. sources_last: the highest block of the sources.
+    follows: whether what only sources have is wanted.
+    """
+
+    known: BlockRanges
+    next_block: int
+    newest_known: int | None = None
+    sources_last: int | None = None
+    follows: bool = False
+
+
+def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
+    """The blocks that are to be here; None where there are none yet. last_to_store: -1 is no end."""
+    ends = [view.known.last, view.newest_known, view.next_block - 1]
+    if view.follows:
+        ends.append(view.sources_last)
+    end = min(NUMBER_MAX, max((each for each in ends if each is not None), default=-1))
+    if last_to_store >= 0:
+        end = min(end, last_to_store)
+    return BlockRange(first_available, end) if end >= first_available else None
+
+
+def find_gaps(intended: BlockRange | None, view: View) -> list[Gap]:
+    """Ascending. A hole that reaches over `next_block` becomes two gaps."""
+    if intended is None:
+        return []
+    gaps = []
+    for first, last in view.known.missing(intended.first, intended.last):
+        if first < view.next_block:
+            gaps.append(Gap(Kind.HISTORICAL, first, min(last, view.next_block - 1)))
+        if last >= view.next_block:
+            gaps.append(Gap(Kind.LIVE_TAIL, max(first, view.next_block), last))
+    return gaps
+
+
+def count_blocks(gaps: Iterable[Gap]) -> int:
+    return sum(gap.last - gap.first + 1 for gap in gaps)
+
+
+def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
+    """What is left of the gaps beside blocks that somebody looks after already."""
+    return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
+
+
+class _Patience(msgspec.Struct):
+    missing: int
+    doublings: int
+    not_before_s: float
+
+
+class GapPatience:
+    """How long a gap that did not shrink is left alone: scan interval · 2^k, up to a bound. Times are the caller's.
+
+    A gap is known by its first block, as it is only filled from there on or from its end.
+    """
+
+    def __init__(self, interval_s: float, backoff_s_max: float) -> None:
+        self._interval_s = interval_s
+        self._backoff_s_max = backoff_s_max
+        self._gaps: dict[int, _Patience] = {}
+
+    def due(self, gaps: Iterable[Gap], now_s: float) -> list[Gap]:
+        """Those whose time has come; what is not among `gaps` any more is forgotten. Notes that they are tried."""
+        before, self._gaps = self._gaps, {}
+        found = []
+        for gap in gaps:
+            missing = gap.last - gap.first + 1
+            patience = before.get(gap.first)
+            if patience is None or missing != patience.missing:
+                self._gaps[gap.first] = _Patience(missing, 0, now_s)
+                found.append(gap)
+                continue
+            self._gaps[gap.first] = patience
+            if now_s >= patience.not_before_s:
+                delay_s = min(self._backoff_s_max, self._interval_s * 2.0 ** min(patience.doublings, 32))
+                patience.doublings += 1
+                patience.not_before_s = now_s + delay_s
+                found.append(gap)
+        return found
+
+    def forget(self) -> None:
+        """Somebody asked for a run now."""
+        self._gaps.clear()

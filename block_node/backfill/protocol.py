@@ -1,0 +1,104 @@
+"""The messages of `node/block_backfill/1`: how backfill does, and to begin a scan. What they mean is `statistics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+import bare
+from block_node.backfill.health_machine import SourceStatistics
+from block_node.backfill.plan import Gap, Kind
+from ockam.protocol import Protocol
+
+REASON_CHARACTERS_MAX = 300
+
+
+# type BackfillAsk struct { request_id: uint  run: bool }
+class BackfillAsk(msgspec.Struct, frozen=True):
+    """run: look for gaps now, those too that are left alone for a while."""
+
+    request_id: bare.UInt
+    run: bool
+
+
+# type BackfillGap struct { live_tail: bool  first_block: u64  last_block: u64 }
+class BackfillGap(msgspec.Struct, frozen=True):
+    live_tail: bool
+    first_block: bare.U64
+    last_block: bare.U64
+
+
+# type BackfillSource struct { name: str  priority: uint  failures: uint  backoff_ms: uint  first_block: optional<u64>
+#   last_block: optional<u64>  ranges: uint  latency_us: optional<uint>  blocks: uint  size_bytes: uint  errors: uint
+#   last_error: str }
+class BackfillSource(msgspec.Struct, frozen=True):
+    """One source. failures: in a row; backoff_ms: for how long it is left alone. Blocks: what it claims to have."""
+
+    name: str
+    priority: bare.UInt
+    failures: bare.UInt
+    backoff_ms: bare.UInt
+    first_block: bare.U64 | None
+    last_block: bare.U64 | None
+    ranges: bare.UInt
+    latency_us: bare.UInt | None
+    blocks: bare.UInt
+    size_bytes: bare.UInt
+    errors: bare.UInt
+    last_error: str
+
+
+# type BackfillAnswer struct { request_id: uint  state: uint  queue: uint  missing: uint  gaps: list<BackfillGap>
+#   held_bytes: uint  under_way: uint  eta_ms: optional<uint>  newest_known: optional<u64>  scans: uint  runs: uint
+#   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
+#   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
+class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """state: 0 idle, 1 running, 2 the last run could not fill all, 3 off: there are no sources."""
+
+    request_id: bare.UInt
+    state: bare.UInt
+    queue: bare.UInt
+    missing: bare.UInt
+    gaps: list[BackfillGap]
+    held_bytes: bare.UInt
+    under_way: bare.UInt
+    eta_ms: bare.UInt | None
+    newest_known: bare.U64 | None
+    scans: bare.UInt
+    runs: bare.UInt
+    gaps_detected: bare.UInt
+    blocks_fetched: bare.UInt
+    blocks_stored: bare.UInt
+    fetched_bytes: bare.UInt
+    fetch_errors: bare.UInt
+    persistence_failures: bare.UInt
+    given_up: bare.UInt
+    sources: list[BackfillSource]
+
+
+BACKFILL = Protocol("node/block_backfill/1", BackfillAsk, BackfillAnswer)
+
+
+def gap_answers(gaps: Iterable[Gap]) -> list[BackfillGap]:
+    return [BackfillGap(gap.kind is Kind.LIVE_TAIL, gap.first, gap.last) for gap in gaps]
+
+
+def source_answers(sources: Iterable[SourceStatistics]) -> list[BackfillSource]:
+    return [
+        BackfillSource(
+            each.name,
+            each.priority,
+            each.failures,
+            int(each.backoff_s * 1_000),
+            each.first_block,
+            each.last_block,
+            each.ranges,
+            None if each.latency_ms is None else int(each.latency_ms * 1_000),
+            each.blocks,
+            each.size_bytes,
+            each.errors,
+            each.last_error[:REASON_CHARACTERS_MAX],
+        )
+        for each in sources
+    ]

@@ -1,0 +1,244 @@
+"""A source behind an Ockam route: another stream node, asked with `block_status` and `block_subscribe`.
+
+Each request is a worker with an address of its own, which is gone when the request ends. What a subscription sends is
+taken at once, so that its window never closes; how much that may be, the listener says by cancelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from block_node.backfill.source import FetchListener, StatusDone
+from block_node.events import ITEM_OVERHEAD_BYTES
+from block_node.persistence_schema import NUMBER_MAX
+from block_node.protocol import Piece
+from block_node.protocol_reading import (
+    STATUS,
+    SUBSCRIBE,
+    BlockRange,
+    Received,
+    StatusRequest,
+    Subscribe,
+    Subscribed,
+    SubscribedBlockEnd,
+    SubscribedItems,
+    SubscribeRequest,
+    SubscribeStatus,
+    SubscriptionEnded,
+    Unsubscribe,
+)
+from block_node.ranges import BlockRanges
+from ockam.address import LOCAL, Route, local
+from ockam.message import Message
+from ockam.node import Node
+from ockam.protocol import ERROR, ProtocolError
+from ockam.worker import Worker
+
+WINDOW_BYTES = 4 * 1024 * 1024
+RECEIVED_EVERY_BYTES = 1024 * 1024
+"""Taken bytes between two `Received`."""
+STATUS_S_MAX = 10.0
+LOOK_S = 1.0
+"""Between two looks at whether a request is still alive."""
+LACKING = frozenset(
+    {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
+)
+"""How a subscription ends where the node does not have what it said."""
+REQUEST_ID = 1
+
+
+class RouteSource:
+    """See the module. route: to the node, without its services. silence_s_max: without a sign of life in a request."""
+
+    def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
+        self._node = node
+        self._route = route
+        self._new_id = new_id
+        self._silence_s_max = silence_s_max
+
+    def ask_status(self, on_done: StatusDone) -> None:
+        patience_s = min(STATUS_S_MAX, self._silence_s_max)
+        address = local("BF_" + self._new_id())
+        asker = StatusAsker(self._node, self._to("block_status"), on_done, patience_s)
+        self._node.register([address], lambda: asker)
+
+    def fetch(self, first: int, last: int, listener: FetchListener) -> Fetching:
+        address = local("BF_" + self._new_id())
+        fetching = Fetching(self._node, self._to("block_subscribe"), first, last, listener, self._silence_s_max)
+        self._node.register([address], lambda: fetching)
+        return fetching
+
+    def _to(self, service: str) -> Route:
+        return (*self._route, local(service))
+
+
+class StatusAsker(Worker):
+    """One question to `block_status`."""
+
+    def __init__(self, node: Node, route: Route, on_done: StatusDone, patience_s: float) -> None:
+        self._node = node
+        self._route = route
+        self._on_done: StatusDone | None = on_done
+        self._patience_s = patience_s
+
+    def started(self) -> None:
+        payload = STATUS.encode_request(StatusRequest(REQUEST_ID, True))
+        self.context.call_later(0, lambda: self._send(payload))
+        self.context.call_later(self._patience_s, lambda: self._done(None, "unreachable: no answer to block_status"))
+
+    def handle(self, message: Message) -> None:
+        try:
+            if ERROR.is_in(message.payload):
+                self._done(None, f"refused: {ERROR.decode_response(message.payload).reason}")
+                return
+            detail = STATUS.decode_response(message.payload).detail
+            ranges = None if detail is None else BlockRanges(_checked(detail.available))
+            self._done(ranges, "" if ranges is not None else "block_status has no detail")
+        except ProtocolError as error:
+            self._done(None, str(error))
+
+    def _send(self, payload: bytes) -> None:
+        if not self.context.send(Message(self._route, (self.context.address,), payload)):
+            self._done(None, "unreachable: there is no way to it")
+
+    def _done(self, ranges: BlockRanges | None, reason: str) -> None:
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            self._node.unregister(self.context.address)
+            on_done(ranges, reason)
+
+
+class Fetching(Worker):
+    """One subscription to a closed range of blocks.
+
+    Invariant: `_items` is what has come of block `_next`; `_piece` the pieces of an item that is not whole.
+    """
+
+    def __init__(
+        self, node: Node, route: Route, first: int, last: int, listener: FetchListener, silence_s_max: float
+    ) -> None:
+        self._node = node
+        self._route = route
+        self._next, self._last = first, last
+        self._listener: FetchListener | None = listener
+        self._silence_s_max = silence_s_max
+        self._way: Route = ()
+        self._sequence = 0
+        self._items: list[bytes] = []
+        self._piece: list[bytes] = []
+        self._taken_bytes = self._told_bytes = 0
+        self._silence_s = 0.0
+        self._look_s = min(LOOK_S, silence_s_max / 4)
+
+    def started(self) -> None:
+        self.context.call_later(0, self._begin)
+        self.context.call_later(self._look_s, self._watch)
+
+    def stopped(self) -> None:
+        self._end("the fetch failed")
+
+    def cancel(self) -> None:
+        """Safe to repeat, and when all has come."""
+        if self._listener is not None:
+            self._listener = None
+            self._leave()
+
+    def handle(self, message: Message) -> None:
+        self._silence_s = 0.0
+        try:
+            if ERROR.is_in(message.payload):
+                self._end(f"refused: {ERROR.decode_response(message.payload).reason}")
+                return
+            response = SUBSCRIBE.decode_response(message.payload)
+            if isinstance(response, Subscribed):
+                self._way = message.return_route
+            elif self._listener is None:
+                # All has come, and this is the end of the subscription.
+                self._node.unregister(self.context.address)
+            elif response.sequence != self._sequence:
+                raise ProtocolError(f"message {self._sequence} of the subscription was lost")
+            else:
+                self._sequence += 1
+                if isinstance(response, SubscribedItems):
+                    self._take(response)
+                elif isinstance(response, SubscribedBlockEnd):
+                    self._end_block(response.block_number)
+                elif isinstance(response, SubscriptionEnded):
+                    lied = response.status in LACKING or response.status is SubscribeStatus.SUCCESS
+                    self._end(f"{response.status.name}: {response.reason}", lied=lied)
+                else:
+                    raise ProtocolError("a verified block cannot be withdrawn")
+        except ProtocolError as error:
+            self._end(str(error), lied=True)
+
+    def _begin(self) -> None:
+        request = Subscribe(REQUEST_ID, self._next, self._last, False, WINDOW_BYTES)
+        if not self._send(self._route, request):
+            self._end("unreachable: there is no way to it")
+
+    def _take(self, message: SubscribedItems) -> None:
+        if message.block_number != self._next:
+            raise ProtocolError(f"block {message.block_number} came instead of block {self._next}")
+        size_bytes = sum(map(len, message.items))
+        if message.piece is Piece.WHOLE:
+            self._items += message.items
+        else:
+            self._piece += message.items
+            if message.piece is Piece.LAST:
+                self._items.append(b"".join(self._piece))
+                self._piece = []
+        self._taken_bytes += size_bytes
+        if self._taken_bytes - self._told_bytes >= RECEIVED_EVERY_BYTES:
+            self._told_bytes = self._taken_bytes
+            self._send(self._way, Received(REQUEST_ID, self._taken_bytes))
+        if self._listener is not None:
+            self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(message.items))
+
+    def _end_block(self, number: int) -> None:
+        if number != self._next or not self._items or self._piece:
+            raise ProtocolError(f"block {number} ended, and block {self._next} had not come")
+        items, self._items = self._items, []
+        self._next += 1
+        listener = self._listener
+        if self._next > self._last:
+            self._listener = None
+        if listener is not None:
+            listener.block(number, items)
+
+    def _watch(self) -> None:
+        """End where nothing has come for long, or where the connection that it came through is gone."""
+        if self._listener is None:
+            self._node.unregister(self.context.address)
+            return
+        self._silence_s += self._look_s
+        if self._way and self._way[0].type == LOCAL and not self._node.is_registered(self._way[0]):
+            self._end("the connection is gone")
+        elif self._silence_s > self._silence_s_max:
+            self._end(f"silent for {self._silence_s_max:g} s")
+        else:
+            self.context.call_later(self._look_s, self._watch)
+
+    def _end(self, reason: str, *, lied: bool = False) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._leave()
+            listener.ended(reason, lied=lied)
+
+    def _leave(self) -> None:
+        if self._way:
+            self._send(self._way, Unsubscribe(REQUEST_ID))
+        self._node.unregister(self.context.address)
+
+    def _send(self, route: Route, request: SubscribeRequest) -> bool:
+        return self.context.send(Message(route, (self.context.address,), SUBSCRIBE.encode_request(request)))
+
+
+def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
+    """What a source says that it has, as far as blocks can have such numbers. Raises ProtocolError."""
+    found = []
+    for each in sorted(ranges, key=lambda each: each.first_block):
+        if each.first_block > each.last_block:
+            raise ProtocolError(f"a range from block {each.first_block} to {each.last_block}")
+        if each.first_block <= NUMBER_MAX:
+            found.append((each.first_block, min(each.last_block, NUMBER_MAX)))
+    return found

@@ -1,0 +1,63 @@
+"""The newest block that the network is known to have, on disk, so that a restart still knows what to catch up with.
+
+What is missing is never written down: it is what is to be here without what is stored, and both are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
+from storage.contract import Operation, Session
+from storage.schema import metadata
+from storage.statements import compiled
+
+backfill_targets = Table(
+    "backfill_targets",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("newest_known", BigInteger, nullable=False),
+)
+"""One row a chain that was ever behind."""
+
+_CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
+_FIND: Final = compiled(
+    select(backfill_targets.c.newest_known).where(backfill_targets.c.chain == bindparam("chain")), "chain"
+)
+_insert = sqlite.insert(backfill_targets).values(chain=bindparam("chain"), newest_known=bindparam("newest_known"))
+_SAVE: Final = compiled(
+    _insert.on_conflict_do_update(index_elements=["chain"], set_={"newest_known": _insert.excluded.newest_known}),
+    *("chain", "newest_known"),
+)
+
+
+class LoadTarget(Operation):
+    """newest_known: None where nothing was saved. A write, since it makes the table where it is missing."""
+
+    __slots__ = ("chain", "newest_known")
+
+    def __init__(self, chain: str, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.chain = chain
+        self.newest_known: int | None = None
+
+    def apply(self, session: Session) -> None:
+        session.connection.execute(_CREATE)
+        row = session.connection.execute(_FIND, (self.chain,)).fetchone()
+        self.newest_known = None if row is None else row[0]
+
+
+class SaveTarget(Operation):
+    __slots__ = ("chain", "newest_known")
+
+    def __init__(self, chain: str, newest_known: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.chain = chain
+        self.newest_known = newest_known
+
+    def apply(self, session: Session) -> None:
+        session.connection.execute(_SAVE, (self.chain, self.newest_known))

@@ -1,0 +1,266 @@
+"""The backfill plugin: looks for gaps, at the start and again and again, and has two fillers fill them.
+
+Nothing it does disturbs the live stream: it hands on one block a turn, waits while a live block is being stored, and a
+mistake in it ends nothing but itself. What is missing is `plan`'s business, what is asked of whom `fill_machine`'s.
+
+Source: specs/backfill.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import structlog
+
+from block_node.backfill.filler import Filler
+from block_node.backfill.plan import Gap, GapPatience, Kind, View, count_blocks, find_gaps, intended_range, without
+from block_node.backfill.targets import LoadTarget
+from block_node.events import (
+    BlockDropped,
+    BlockEnded,
+    ItemEvent,
+    NewestBlockKnownToNetwork,
+    NodeFailed,
+    Notification,
+    PersistedNotification,
+    PublisherStatus,
+    Source,
+    VerificationNotification,
+)
+from block_node.facility import Plugin
+from block_node.ranges import BlockRanges
+from storage.errors import StorageClosed, StorageError
+
+if TYPE_CHECKING:
+    from block_node.backfill.service import BackfillService
+
+TICK_S = 0.25
+"""Between two looks at what only time tells."""
+LIVE_PAUSE_S = 0.02
+"""While live blocks are being stored, one fetched block is handed on in this time at most."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Backfill(Plugin):
+    """See the module. It does not gate: a source of live blocks never waits for it."""
+
+    name: ClassVar[str] = "backfill"
+    gating: ClassVar[bool] = False
+
+    def __init__(self, service: BackfillService) -> None:
+        super().__init__(service.facility)
+        self._service = service
+        self._settings = service.settings
+        self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
+        self._fillers: dict[Kind, Filler] = {}
+        self._awaited: set[str] = set()
+        self._scanning = self._again = self._woken = False
+        self._publishers = 0
+        self._live: set[int] = set()
+        self._delivered_s = 0.0
+
+    def started(self) -> None:
+        super().started()
+        self._service.worker = self
+        wake = self.context.guard(self._wake)
+        self._fillers = {kind: self._service.make_filler(kind, wake) for kind in Kind}
+        self._service.submit_write(LoadTarget(self._service.chain, self.context.guard(self._loaded)))
+
+    def stopped(self) -> None:
+        super().stopped()
+        for filler in self._fillers.values():
+            filler.stop()
+
+    def handle_lag(self) -> None:
+        raise RuntimeError("backfill has not kept up with the facility's events; it begins anew")
+
+    @property
+    def holes(self) -> int:
+        """Blocks that are looked after."""
+        return sum(filler.machine.holes.count() for filler in self._fillers.values())
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(filler.machine.held_bytes for filler in self._fillers.values())
+
+    @property
+    def under_way(self) -> int:
+        """Requests."""
+        return sum(not chunk.complete for filler in self._fillers.values() for chunk in filler.machine.chunks)
+
+    @property
+    def busy(self) -> bool:
+        return self._scanning or any(filler.machine.busy for filler in self._fillers.values())
+
+    def scan_now(self) -> None:
+        """Somebody asks for it: gaps that were left alone are tried, too."""
+        self._patience.forget()
+        self._scan()
+
+    # Events.
+
+    def handle_items(self, event: ItemEvent) -> None:
+        if isinstance(event, BlockEnded):
+            self._live.add(event.block_number)
+        elif isinstance(event, BlockDropped):
+            self._live.discard(event.block_number)
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, VerificationNotification):
+            if notification.attempt == 0:
+                for filler in self._fillers.values():
+                    filler.verified(notification)
+            elif not notification.success:
+                self._live.discard(notification.block_number)
+        elif isinstance(notification, PersistedNotification):
+            self._live.discard(notification.block_number)
+            is_backfilled = notification.source is Source.BACKFILL
+            for filler in self._fillers.values():
+                filler.persisted(notification, is_backfilled=is_backfilled)
+        elif isinstance(notification, NewestBlockKnownToNetwork):
+            if self._service.note_newest(notification.block_number):
+                self._scan()
+        elif isinstance(notification, PublisherStatus):
+            self._publishers = notification.active
+        elif isinstance(notification, NodeFailed):
+            self._live.clear()
+            for filler in self._fillers.values():
+                filler.node_failed(notification.reason)
+        else:
+            return
+        self._wake()
+
+    # Filling.
+
+    def _wake(self) -> None:
+        """There may be something to do: do it in a turn of its own, so that everybody else has theirs."""
+        if not self._woken and self._fillers:
+            self._woken = True
+            self.context.call_later(0, self._step)
+
+    def _step(self) -> None:
+        self._woken = False
+        service = self._service
+        busy_before = service.note_progress(self.holes)
+        more = False
+        for filler in self._fillers.values():
+            if filler.machine.busy:
+                now_s = service.now_s()
+                live = bool(self._live) and now_s - self._delivered_s < LIVE_PAUSE_S
+                if filler.step(not live and not self.facility.full):
+                    self._delivered_s = now_s
+                    more = True
+        busy = service.note_progress(self.holes)
+        if busy_before and not busy:
+            logger.info("backfill_run_ended", **service.run_summary())
+        if more:
+            self._wake()
+        elif busy and self._live:
+            self.context.call_later(LIVE_PAUSE_S, self._wake)
+
+    def _tick(self) -> None:
+        if any(filler.machine.busy for filler in self._fillers.values()):
+            self._wake()
+        self.context.call_later(TICK_S, self._tick)
+
+    # Looking for gaps.
+
+    def _loaded(self, operation: LoadTarget) -> None:
+        if operation.error is not None:
+            logger.error("backfill_target_not_read", reason=str(operation.error))
+        elif operation.newest_known is not None:
+            self._service.note_newest(operation.newest_known, save=False)
+        self._tick()
+        self._scan_and_again()
+
+    def _scan_and_again(self) -> None:
+        self._scan()
+        self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
+
+    def _scan(self) -> None:
+        """Look for gaps; after the one that is under way, where there is one."""
+        if self._scanning:
+            self._again = True
+            return
+        self._scanning = True
+        self._service.counters.scans += 1
+        self._service.store.look_again(self.context.guard(self._looked))
+
+    def _looked(self, error: StorageError | None) -> None:
+        if isinstance(error, StorageClosed):
+            # The node stops, and what is missing is found at its next start.
+            return
+        if error is not None:
+            logger.error("backfill_scan_failed", reason=str(error))
+        ready = self._service.health.ready(self._service.now_s())
+        follows = self._follows
+        if not ready or not (follows or self._gaps(self._view(follows))):
+            self._plan()
+            return
+        self._awaited = {source.setting.name for source in ready}
+        for name in sorted(self._awaited):
+            self._ask(name)
+
+    def _ask(self, name: str) -> None:
+        began_s = self._service.now_s()
+
+        def answered(ranges: BlockRanges | None, reason: str) -> None:
+            now_s = self._service.now_s()
+            if ranges is None:
+                self._service.counters.fetch_errors += 1
+                logger.error("backfill_source_unreachable", source=name, reason=reason)
+                self._service.health.failed(name, now_s, reason)
+            else:
+                self._service.health.claimed(name, ranges, now_s - began_s)
+            self._awaited.discard(name)
+            if not self._awaited:
+                self._plan()
+
+        self._service.sources[name].ask_status(self.context.guard(answered))
+
+    @property
+    def _follows(self) -> bool:
+        """Whether blocks beyond the last one are wanted: without a publisher they come from nowhere else."""
+        return self._settings.greedy or self._publishers == 0
+
+    def _view(self, follows: bool) -> View:
+        service = self._service
+        next_block = service.verifier.chain.next_number
+        return View(
+            known=service.store.ever_stored,
+            next_block=service.first_block if next_block is None else next_block,
+            newest_known=service.newest_known,
+            sources_last=service.health.last_claimed(service.now_s()),
+            follows=follows,
+        )
+
+    def _gaps(self, view: View) -> list[Gap]:
+        settings, store = self._settings, self._service.store
+        intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
+        if intended is None:
+            return []
+        lowest = max(intended.first, store.kept_from(intended.last))
+        return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
+
+    def _plan(self) -> None:
+        """Hand the gaps to the fillers. One that works on history is left to it, until the next scan."""
+        service, now_s = self._service, self._service.now_s()
+        gaps = self._gaps(self._view(self._follows))
+        new = service.note_gaps(gaps)
+        if gaps:
+            logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
+        due = self._patience.due(gaps, now_s)
+        for kind, filler in self._fillers.items():
+            if kind is Kind.HISTORICAL and filler.machine.busy:
+                continue
+            wanted = [gap for gap in due if gap.kind is kind]
+            for other in self._fillers.values():
+                wanted = wanted if other is filler else without(wanted, other.machine.holes)
+            for gap in wanted:
+                filler.machine.assign(gap.first, gap.last)
+        self._scanning = False
+        self._wake()
+        if self._again:
+            self._again = False
+            self._scan()

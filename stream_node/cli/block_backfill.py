@@ -1,0 +1,178 @@
+"""`stream-node block backfill status|run|sources`: how missing blocks are fetched, and to begin a look for them now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, progress_shown, say
+from stream_node.cli.values import CommandFailed
+
+if TYPE_CHECKING:
+    from block_node.backfill.protocol import BackfillAnswer, BackfillSource
+
+STATES = ("idle", "running", "error", "off")
+ANSWER_S_MAX = 30.0
+POLL_S = 0.25
+GAPS_SHOWN = 10
+
+
+def register(block: typer.Typer) -> None:
+    """As the group `backfill` of the group `block`."""
+    group = typer.Typer(help="How missing blocks are fetched from other nodes.", no_args_is_help=True)
+    for name, command in (("status", status), ("run", run), ("sources", sources)):
+        group.command(name)(command)
+    block.add_typer(group, name="backfill")
+
+
+def status(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    metrics: Annotated[bool, typer.Option("--metrics", help="In the text format of Prometheus.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what is missing, what is being fetched, and what has been since the node was started.
+
+    Example: stream-node block backfill status --json
+    """
+    from block_node.backfill.metrics import to_prometheus
+
+    async def main(ask: Ask) -> None:
+        answer = await ask(False)
+        if metrics:
+            typer.echo(to_prometheus(answer), nl=False)
+        else:
+            say(as_json, _report(answer), _lines(answer))
+
+    _with_backfill(main, node, context, via)
+
+
+def run(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for missing blocks now, and wait until they are stored. Exit 1 where some cannot be had.
+
+    Example: stream-node block backfill run
+    """
+    import trio
+
+    async def main(ask: Ask) -> None:
+        before = await ask(True)
+        if STATES[before.state] == "off":
+            raise CommandFailed("this node has no sources; set backfill_block_node_sources")
+        answer = before
+        with progress_shown() as progress:
+            while answer.scans == before.scans or STATES[answer.state] == "running":
+                await trio.sleep(POLL_S)
+                answer = await ask(False)
+                stored = answer.blocks_stored - before.blocks_stored
+                progress("Backfill", stored, stored + answer.queue)
+        stored = answer.blocks_stored - before.blocks_stored
+        text = f"{counted(stored, 'block')} stored, {answer.missing:,} missing"
+        say(as_json, _report(answer) | {"stored_now": stored}, text)
+        if answer.missing:
+            raise CommandFailed(f"{counted(answer.missing, 'block')} could not be had: {_first_problem(answer)}")
+
+    _with_backfill(main, node, context, via)
+
+
+def sources(
+    node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
+) -> None:
+    """List the nodes that missing blocks are fetched from: what they have, and how they do.
+
+    Example: stream-node block backfill sources
+    """
+
+    async def main(ask: Ask) -> None:
+        found = (await ask(False)).sources
+        titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
+        rows = [titles, *(_row(source) for source in found)]
+        say(as_json, {"sources": [_source(source) for source in found]}, columns(rows))
+
+    _with_backfill(main, node, context, via)
+
+
+Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
+
+
+def _with_backfill(
+    main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
+) -> None:
+    """Run with a function that asks `node/block_backfill/1` over one connection. Raises as clients do."""
+    import trio
+
+    from block_node.backfill.protocol import BACKFILL, BackfillAsk
+    from block_node.client.connection import open_connection
+    from ockam.address import tcp
+    from stream_node.contexts import resolve_target
+
+    target = resolve_target(node, context, via or ())
+
+    async def connected() -> None:
+        async with open_connection(target.address, tuple(tcp(hop) for hop in target.via)) as connection:
+
+            async def ask(begin: bool) -> BackfillAnswer:
+                return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, begin), ANSWER_S_MAX)
+
+            await main(ask)
+
+    trio.run(connected)
+
+
+def _first_problem(answer: BackfillAnswer) -> str:
+    problems = (f"{source.name}: {source.last_error}" for source in answer.sources if source.last_error)
+    return next(problems, "no source has them")
+
+
+def _report(answer: BackfillAnswer) -> dict[str, Any]:
+    counters = ("scans", "runs", "gaps_detected", "blocks_fetched", "blocks_stored", "fetched_bytes", "fetch_errors")
+    report: dict[str, Any] = {"state": STATES[answer.state], "queue": answer.queue, "missing": answer.missing}
+    report["gaps"] = [
+        {"live_tail": gap.live_tail, "first_block": gap.first_block, "last_block": gap.last_block}
+        for gap in answer.gaps
+    ]
+    report |= {"held_bytes": answer.held_bytes, "under_way": answer.under_way}
+    report |= {"eta_s": _seconds(answer), "newest_known": answer.newest_known}
+    report |= {name: getattr(answer, name) for name in (*counters, "persistence_failures", "given_up")}
+    return report
+
+
+def _lines(answer: BackfillAnswer) -> Iterator[str]:
+    yield f"{STATES[answer.state]}: {answer.queue:,} being fetched, {answer.missing:,} missing"
+    for gap in answer.gaps[:GAPS_SHOWN]:
+        yield f"  {gap.first_block} to {gap.last_block}{' (newest)' if gap.live_tail else ''}"
+    if len(answer.gaps) > GAPS_SHOWN:
+        yield f"  and {len(answer.gaps) - GAPS_SHOWN:,} more"
+    if (eta_s := _seconds(answer)) is not None:
+        yield f"done in about {eta_s:,.0f} s"
+    fetched = f"{counted(answer.blocks_fetched, 'block')} ({answer.fetched_bytes:,} bytes) fetched"
+    yield f"{fetched}, {answer.blocks_stored:,} stored, {counted(answer.fetch_errors, 'error')}"
+
+
+def _seconds(answer: BackfillAnswer) -> float | None:
+    return None if answer.eta_ms is None else answer.eta_ms / 1_000
+
+
+def _source(source: BackfillSource) -> dict[str, Any]:
+    report: dict[str, Any] = {"source": source.name, "priority": source.priority}
+    report |= {"first_block": source.first_block, "last_block": source.last_block, "ranges": source.ranges}
+    report |= {"blocks": source.blocks, "bytes": source.size_bytes}
+    report["latency_s"] = None if source.latency_us is None else source.latency_us / 1e6
+    report |= {"failures": source.failures, "errors": source.errors, "backoff_s": source.backoff_ms / 1_000}
+    return report | {"last_error": source.last_error or None}
+
+
+def _row(source: BackfillSource) -> tuple[str, ...]:
+    has = "nothing known" if source.first_block is None else f"{source.first_block} to {source.last_block}"
+    latency = "" if source.latency_us is None else f"{source.latency_us / 1e3:.1f} ms"
+    alone = f"{source.backoff_ms / 1e3:.0f} s" if source.backoff_ms else ""
+    fetched = f"{source.blocks:,}"
+    return source.name, str(source.priority), has, fetched, latency, str(source.failures), alone, source.last_error

@@ -1,0 +1,103 @@
+"""Whole servers with chains of blocks, for the tests of backfill: what they have, and taking something away."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from block_node.backfill.protocol import BACKFILL, BackfillAnswer, BackfillAsk
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.client import BlockClient, OutgoingBlock
+from block_node.client.connection import open_connection
+from block_node.protocol_reading import BlockRange
+from tests.support.blocks import signing_keys
+from tests.support.served import Served, served, wait_until
+
+QUICK = {
+    "backfill_scan_interval_secs": 0.3,
+    "backfill_initial_retry_delay_secs": 0.05,
+    "backfill_max_backoff_secs": 0.5,
+    "backfill_fetch_batch_size": 10,
+}
+"""Settings that make a test short."""
+
+
+@cache
+def chain(count: int, seed: int = 0, item_count: int = 8) -> tuple[GeneratedBlock, ...]:
+    """The first blocks of a chain; the same ones each time in a test run."""
+    return tuple(ChainGenerator(signing_keys(), shape=BlockShape(item_count=item_count), seed=seed).blocks(count))
+
+
+async def publish(address: str, blocks: Iterable[GeneratedBlock]) -> None:
+    """Until all are acknowledged."""
+    async with BlockClient([address]).publisher() as publisher:
+        for block in blocks:
+            await publisher.send(OutgoingBlock.from_items(block.items))
+        await publisher.flush()
+
+
+async def ranges(address: str) -> list[tuple[int, int]]:
+    """What a node has."""
+    detail = (await BlockClient([address]).status(detail=True)).detail
+    assert detail is not None
+    return [(each.first_block, each.last_block) for each in detail.available]
+
+
+async def backfill_status(address: str, *, run: bool = False) -> BackfillAnswer:
+    async with open_connection(address, ()) as connection:
+        return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, run), 10.0)
+
+
+@asynccontextmanager
+async def source(directory: Path, blocks: Iterable[GeneratedBlock], **settings: Any) -> AsyncIterator[Served]:
+    """A server that has these blocks."""
+    blocks = tuple(blocks)
+    settings.setdefault("block_first", blocks[0].number if blocks else 0)
+    async with served(directory, **settings) as running:
+        await publish(running.address, blocks)
+        yield running
+
+
+async def wait_ranges(running: Served, *wanted: tuple[int, int]) -> None:
+    """Until the node has these blocks, and no others."""
+
+    def there() -> bool:
+        blocks = running.statistics().services.blocks
+        assert blocks is not None
+        store = blocks.node.store
+        return store.blocks == sum(last - first + 1 for first, last in wanted)
+
+    await wait_until(there)
+    assert await ranges(running.address) == list(wanted)
+
+
+def remove_blocks(directory: Path, first: int, last: int) -> int:
+    """Delete blocks from a node's storage while it runs, by another connection; how many messages went with them."""
+    connection = sqlite3.connect(directory / "streams.sqlite", timeout=30)
+    try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            places = connection.execute(
+                "SELECT first_index, parts FROM block_index WHERE number BETWEEN ? AND ?", (first, last)
+            ).fetchall()
+            connection.execute("DELETE FROM block_index WHERE number BETWEEN ? AND ?", (first, last))
+            return sum(parts for _, parts in places)
+    finally:
+        connection.close()
+
+
+def stored_rows(directory: Path) -> list[int]:
+    """The numbers in the index of a node that does not run, and that each is there once in the stream too."""
+    connection = sqlite3.connect(directory / "streams.sqlite")
+    try:
+        return [row[0] for row in connection.execute("SELECT number FROM block_index ORDER BY number")]
+    finally:
+        connection.close()
+
+
+def as_ranges(found: Iterable[BlockRange]) -> list[tuple[int, int]]:
+    return [(each.first_block, each.last_block) for each in found]

@@ -1,0 +1,124 @@
+"""Claim: holes shrink to nothing while one honest source has the blocks, whatever the others do.
+
+Method: the machines against sources that lie, are slow, die and flap, drawn from a seed; time is the test's. The world
+(`fill_world`) refuses what must not be: a block asked for twice at a time, a block handed on that is not tied to the
+chain, one before its turn.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from block_node.backfill.chunks import FillLimits
+from block_node.backfill.plan import Kind
+from block_node.ranges import BlockRanges
+from tests.block_node.backfill.fill_world import BLOCK_BYTES, Broken, FakeSource, FillWorld
+
+SEEDS = 80
+
+
+def drawn_world(seed: int, kind: Kind) -> tuple[FillWorld, int]:
+    rng = random.Random(seed)
+    last = rng.randint(1, 300)
+    everything = BlockRanges([(0, last)])
+    known = BlockRanges([(0, 0), (last, last)]) if kind is Kind.HISTORICAL else BlockRanges([(0, 0)])
+    if kind is Kind.HISTORICAL:
+        for _ in range(rng.randint(0, 6)):
+            first = rng.randint(0, last)
+            known.add(first, min(last, first + rng.randint(0, 20)))
+    sources = [FakeSource("honest", everything.copy(), everything.copy(), priority=rng.randint(0, 2))]
+    for number in range(rng.randint(0, 4)):
+        has = everything.copy()
+        for _ in range(rng.randint(0, 3)):
+            hole = rng.randint(0, last)
+            has.discard(hole, hole + rng.randint(0, 100))
+        sources.append(
+            FakeSource(
+                f"other{number}",
+                everything.copy() if rng.random() < 0.5 else has.copy(),
+                has,
+                forges=rng.choice((0.0, 0.05, 1.0)),
+                dies=rng.choice((0.0, 0.5, 1.0)),
+                flaps=rng.choice((0.0, 0.3, 1.0)),
+                steps=rng.choice((1, 5, 50, 10_000)),
+                priority=rng.randint(0, 2),
+            )
+        )
+    limits = FillLimits(
+        buffer_bytes=rng.choice((2_000, 100_000)),
+        chunks=rng.randint(1, 5),
+        batch_blocks=rng.choice((1, 7, 100)),
+        pending_blocks=rng.randint(1, 8),
+    )
+    return FillWorld(kind, rng, sources, known, limits), last
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("part", range(2))
+def test_holes_shrink_to_nothing(kind: Kind, part: int) -> None:
+    refusals = 0
+    for seed in range(part, SEEDS, 2):
+        world, last = drawn_world(seed, kind)
+        try:
+            world.run(0, last, scans=60)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, {kind}: {error}") from error
+        assert set(world.stored.values()) <= {1}, f"seed {seed}: stored twice"
+        assert world.machine.held_bytes == 0
+        refusals += world.refusals
+    assert refusals, "no source has lied"
+
+
+def test_a_block_is_asked_for_once_where_nothing_goes_wrong() -> None:
+    """Two good sources share a gap, and no block is fetched twice."""
+    known = BlockRanges([(0, 0), (500, 500)])
+    everything = BlockRanges([(0, 500)])
+    sources = [FakeSource(name, everything.copy(), everything.copy(), steps=5) for name in "ab"]
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits(batch_blocks=20))
+    world.run(0, 500, scans=1)
+    assert set(world.asked.values()) == {1}
+    assert {fetch.source for fetch in world.fetches} == {"a", "b"}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_memory_is_bounded(kind: Kind) -> None:
+    """A buffer of some blocks is enough for any gap, with requests that are made smaller."""
+    known = BlockRanges([(0, 0), (200, 200)]) if kind is Kind.HISTORICAL else BlockRanges([(0, 0)])
+    everything = BlockRanges([(0, 200)])
+    sources = [FakeSource("a", everything.copy(), everything.copy())]
+    limits = FillLimits(buffer_bytes=8 * BLOCK_BYTES, chunks=3)
+    world = FillWorld(kind, random.Random(1), sources, known, limits)
+    most = 0
+    world.scan(0, 200)
+    while world.machine.busy:
+        world.step()
+        most = max(most, world.machine.held_bytes)
+    assert not world.known.missing(0, 200)
+    assert 0 < most <= limits.buffer_bytes + 2 * BLOCK_BYTES
+
+
+def test_the_world_sees_a_machine_that_hands_on_untied_blocks() -> None:
+    """A canary: without its anchors the machine is caught."""
+    known = BlockRanges([(0, 0), (9, 9)])
+    everything = BlockRanges([(0, 9)])
+    sources = [FakeSource("a", everything.copy(), everything.copy())]
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits())
+    anchored = world.machine.anchored
+    world.machine.anchored = lambda number, root: anchored(number, b"")  # type: ignore[method-assign]
+    with pytest.raises(Broken, match="as its root"):
+        world.run(0, 9, scans=2)
+
+
+def test_the_world_sees_a_machine_that_asks_twice() -> None:
+    """A canary: a machine that forgets what is under way is caught."""
+    known = BlockRanges([(0, 0), (9, 9)])
+    everything = BlockRanges([(0, 9)])
+    sources = [FakeSource("a", everything.copy(), everything.copy(), steps=9)]
+    world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits())
+    world.scan(0, 9)
+    world.step()
+    world.machine._open.add(1, 8)
+    with pytest.raises(AssertionError):
+        world.step()
