@@ -20,7 +20,7 @@ import msgspec
 import pytest
 import typer
 
-from stream_node.cli import cardinal, operate, serve, streams
+from stream_node.cli import block, cardinal, operate, serve, streams
 from stream_node.config import ENVIRONMENT_PREFIX, Config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,7 +158,7 @@ def test_every_make_command_of_the_readme_is_a_target() -> None:
 
 def test_the_command_table_has_every_command_and_no_other() -> None:
     app = typer.Typer()
-    for module in (serve, streams, operate, cardinal):
+    for module in (serve, streams, operate, cardinal, block):
         module.register(app)
     assert [row[0] for row in table("Command", "Does")] == [f"`{name}`" for name in command_names(app)]
 
