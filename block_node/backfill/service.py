@@ -89,7 +89,6 @@ class BackfillService:
         self.worker: Backfill | None = None
         self._gaps: list[Gap] = []
         self._run: tuple[float, int, int] | None = None
-        self._last: dict[str, Any] = {}
         self._failed = False
 
     @property
@@ -160,13 +159,9 @@ class BackfillService:
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
         elif not holes and self._run is not None:
             self._failed = self.counters.given_up > self._run[2]
-            self._last = self._summary()
+            logger.info("backfill_run_ended", **self._summary())
             self._run = None
         return self._run is not None
-
-    def run_summary(self) -> dict[str, Any]:
-        """Of the last run, for the log."""
-        return self._last
 
     def statistics(self) -> BackfillStatistics:
         worker = self.worker

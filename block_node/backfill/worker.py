@@ -142,7 +142,7 @@ class Backfill(Plugin):
     def _step(self) -> None:
         self._woken = False
         service = self._service
-        busy_before = service.note_progress(self.holes)
+        service.note_progress(self.holes)
         more = False
         for filler in self._fillers.values():
             if filler.machine.busy:
@@ -152,8 +152,6 @@ class Backfill(Plugin):
                     self._delivered_s = now_s
                     more = True
         busy = service.note_progress(self.holes)
-        if busy_before and not busy:
-            logger.info("backfill_run_ended", **service.run_summary())
         if more:
             self._wake()
         elif busy and self._live:

@@ -69,7 +69,7 @@ def run(
             raise CommandFailed("this node has no sources; set backfill_block_node_sources")
         answer = before
         with progress_shown() as progress:
-            while answer.scans == before.scans or STATES[answer.state] == "running":
+            while STATES[answer.state] == "running":
                 await trio.sleep(POLL_S)
                 answer = await ask(False)
                 stored = answer.blocks_stored - before.blocks_stored
