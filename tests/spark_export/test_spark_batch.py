@@ -162,7 +162,7 @@ def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
     with pytest.raises(Exception, match="there is no column 'a'; there are key, data, stream"):
         plain.schema("a INT").load().count()
     with pytest.raises(Exception, match="say which columns you want by"):
-        source.load().count()
+        load(spark, node, subscribe="b_json", decode="json").count()
 
 
 def test_trap_9_spark_names_the_argument_and_lowers_the_names(spark: Any, node: NodeProcess) -> None:
