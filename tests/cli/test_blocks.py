@@ -116,7 +116,7 @@ def test_the_stream_of_the_blocks_is_read_by_all_and_written_by_none(at_blocks: 
         ("push", name, "--data", "x"),
         ("stream", "truncate", name, "--before", "3"),
         ("stream", "delete", name),
-        ("stream", "retention", name, "--messages", "1"),
+        ("stream", "retention", name, "--max-messages", "1"),
     ):
         assert at_blocks(*arguments).code == 1
     assert "made by the block node alone" in at_blocks("push", "block_node.mine", "--data", "x").failed(1)

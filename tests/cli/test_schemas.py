@@ -35,9 +35,9 @@ def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
 def test_a_bench_reports_in_json(command: CommandLine) -> None:
     report = command("bench", "pull", "--quick", "--messages", "100", "--json").read(Benched)
     assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
-    assert "there are push, pull, latency, fanout, codec, scale, cardinal and all" in command("bench", "flying").failed(
-        2
-    )
+    assert "there are push, pull, latency, fanout, codec, scale, cardinal, export, block and all" in command(
+        "bench", "flying"
+    ).failed(2)
     assert "there are redis, nats and all" in command("bench", "--peer", "kafka").failed(2)
 
 
