@@ -6,7 +6,6 @@ the folder in between.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,10 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, SITES
+from tests.cli.export_schemas import Compacted, Exported, ExportVerified, RunRow
 from tests.spark_export.exporter.export_world import World
 
 COMPACTION_SITES = {"compact_planned", "compact_written", "between_turn_and_ledger"}
@@ -63,13 +64,15 @@ def test_the_command_tells_what_it_did(world: World) -> None:
     world.push(10)
     done = export_child(world, "run")
     assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
-    assert (report["run"], report["rows"], report["files"], report["partitions"]) == (1, 10, 1, 2)
-    history = export_child(world, "history")
-    (row,) = map(json.loads, history.stdout.splitlines())
-    assert (row["run"], row["state"], row["rows"], row["error"]) == (1, "saved", 10, None)
-    verdict = json.loads(export_child(world, "verify").stdout)
-    assert (verdict["ok"], verdict["rows"]) == (True, 10)
+    report = msgspec.json.decode(done.stdout, type=Exported)
+    assert (report.run, report.rows, report.files, report.partitions) == (1, 10, 1, 2)
+    (line,) = export_child(world, "history").stdout.splitlines()
+    row = msgspec.json.decode(line, type=RunRow)
+    assert (row.run, row.state, row.rows, row.error) == (1, "saved", 10, None)
+    verdict = msgspec.json.decode(export_child(world, "verify").stdout, type=ExportVerified)
+    assert (verdict.ok, verdict.rows) == (True, 10)
+    compacted = msgspec.json.decode(export_child(world, "compact").stdout, type=Compacted)
+    assert (compacted.generation, compacted.files_before) == (None, 1)
 
 
 @pytest.mark.parametrize("site", sorted(COMPACTION_SITES))

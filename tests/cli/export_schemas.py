@@ -1,0 +1,62 @@
+"""What `--json` promises of the export commands, as `schemas` for the others."""
+
+from __future__ import annotations
+
+from tests.cli.schemas import Strict
+
+
+class Exported(Strict, frozen=True):
+    folder: str
+    run: int | None
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    partitions: int
+    lost: int
+    recovered: list[str]
+    swept: int
+    seconds: float
+
+
+class RunRow(Strict, frozen=True):
+    run: int
+    state: str
+    started_us: int
+    finished_us: int | None
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    lost: int
+    error: str | None
+
+
+class ExportVerified(Strict, frozen=True):
+    ok: bool
+    runs: int
+    partitions: int
+    rows: int
+    files: int
+    file_bytes: int
+    lost: int
+    problems: list[str]
+    problem_count: int
+
+
+class Compacted(Strict, frozen=True):
+    generation: int | None
+    files_before: int
+    files_after: int
+    merged: int
+    rows: int
+
+
+EXPORT_SCHEMAS: dict[str, type[Strict]] = {
+    "export run": Exported,
+    "export daemon": Exported,
+    "export history": RunRow,
+    "export verify": ExportVerified,
+    "export compact": Compacted,
+}
+"""tests/spark_export/exporter reads with them what the commands say."""
