@@ -87,7 +87,7 @@ def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) ->
 
 
 def test_every_part_can_be_asked_for() -> None:
-    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale", "cardinal"]
+    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale", "cardinal", "export", "block"]
 
 
 def test_the_syncs_told_are_those_that_a_tracer_sees() -> None:

@@ -228,7 +228,7 @@ def test_a_wrong_command_line_of_the_installed_command(command: Command) -> None
 def test_what_the_node_refuses_ends_with_1_and_the_nodes_reason(
     command: Command, here: tuple[str, str], tmp_path: Path
 ) -> None:
-    refused = command("pull", "", *here)
+    refused = command("push", "", "--data", "x", *here)
     assert refused.code == 1
     assert "a stream name is not empty" in refused.error
     missing = command("push", "s", tmp_path / "missing", *here)
