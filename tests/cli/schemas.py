@@ -228,6 +228,7 @@ class Sample(Strict, frozen=True):
     p999_us: float | None
     server_cpu_s: float | None
     server_memory_bytes: int | None
+    cpu_s: float | None
     fsyncs_per_second: float | None
 
 
