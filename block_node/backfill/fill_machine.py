@@ -79,7 +79,7 @@ class FillMachine:
     # Fetching.
 
     def next_fetch(self, now_s: float) -> Fetch | None:
-        """What to ask for now, if anything. Gives up what nobody has."""
+        """What to ask for, if anything. Gives up what nobody has."""
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
