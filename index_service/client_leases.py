@@ -8,24 +8,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 from index_service.client import SERVICE, Requester, SavedIndexes
 from index_service.client_lease_machine import LeaseClientMachine
 from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseResponse, SaveResponse, SaveStatus
-from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex
-from ockam.protocol import ProtocolError
 
 MEMBER_ID_BYTES = 8
-UNANSWERED_MAX = 3
-"""After so many requests without an answer, none ever having come, it is asked whether anybody answers there."""
-
-
-class LeasesNotServed(ProtocolError):
-    """The node keeps positions and is silent on leases: it is none of ours, and streams are not shared there."""
-
-    fault: Literal["node"] = "node"
-    retriable = False
 
 
 class LeaseMember:
@@ -44,8 +32,6 @@ class LeaseMember:
         self._cancel_timer: Callable[[], None] = _nothing
         self._left = False
         self._error: Exception | None = None
-        self._unanswered = 0
-        self._answers = 0
         self.client_id = client_id
         self.member_id = secrets.token_hex(MEMBER_ID_BYTES) if member_id is None else member_id
 
@@ -70,10 +56,6 @@ class LeaseMember:
         self._cancel_call()
         request = self._machine.request(self._client.now_s())
         self._cancel_call = self._client.ask_nowait(SERVICE, LEASE, request, self._answered)
-        self._unanswered += 1
-        if self._unanswered == UNANSWERED_MAX and not self._answers:
-            probe = GetPartitionIndex(self.client_id, request.stream_name, 0)
-            self._client.ask_nowait(SERVICE, INDEX_PARTITIONED, probe, self._probed)
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
@@ -128,19 +110,11 @@ class LeaseMember:
         if isinstance(answer, Exception):
             self._failed(answer)
             return
-        self._unanswered = 0
-        self._answers += 1
         assert self._machine is not None
         changed = self._machine.answer(answer, self._client.now_s())
         self._schedule()
         if changed:
             self._on_change()
-
-    def _probed(self, answer: PartitionIndex | Exception) -> None:
-        """Somebody answers behind the requests for leases, and not these."""
-        if not isinstance(answer, Exception) and not self._answers:
-            reason = "the node answers for positions, and not for leases (node/lease/1): no stream is shared there"
-            self._failed(LeasesNotServed(f"{reason}; read it with one consumer for each partition"))
 
     def _saves(self, stream_name: str, indexes: Mapping[int, int]) -> list[FencedSave]:
         fences = {partition: self.find_fence(partition) for partition in indexes}
