@@ -22,7 +22,7 @@ from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
-from stream_service.extensions import DELETE, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
+from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
@@ -307,7 +307,7 @@ class StreamWorker(Worker):
 
     def _end_with(self, removed: Callable[[], None]) -> None:
         """The stream has been deleted: nobody waits for its messages any more."""
-        self._pulls.refuse("the stream has been deleted")
+        self._pulls.refuse(DELETED)
         removed()
 
     def _answer_held(self, reason: str) -> None:

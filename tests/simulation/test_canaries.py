@@ -7,6 +7,7 @@ mistake leaves the rest of the node consistent, so that no other check finds it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,39 +24,13 @@ from stream_service.workers import directory
 from stream_service.workers.push_run import PushRun
 from stream_service.workers.sequence_machine import SequenceMachine
 from stream_service.workers.stream import StreamWorker
-from tests.simulation.auditor import BrokenPromise
 from tests.simulation.disk import FaultyRunner
-from tests.simulation.world import Stuck, run_seed
+from tests.simulation.noticing import assert_caught
+from tests.simulation.world import run_seed
 
 SEEDS = range(60)
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-def find_notice(seed: int, ground: Path, **options: Any) -> str | None:
-    """What this seed has against the node; None where it sees nothing wrong."""
-    try:
-        run_seed(seed, ground / str(seed), **options)
-    except BaseExceptionGroup as group:
-        first: BaseException | None = group.subgroup((BrokenPromise, Stuck))
-        if first is None:
-            raise
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        return str(first)
-    except (BrokenPromise, Stuck) as broken:
-        return str(broken)
-    return None
-
-
-def assert_caught(ground: Path, saying: str, **options: Any) -> None:
-    notices = []
-    for seed in SEEDS:
-        notice = find_notice(seed, ground, **options)
-        if notice is not None and saying in notice:
-            return
-        notices.append(notice)
-    pytest.fail(f"no seed says {saying!r}; they say {set(notices)}")
 
 
 def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +127,7 @@ def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
     plant(monkeypatch)
-    assert_caught(ground, saying)
+    assert_caught(run_seed, SEEDS, ground, saying)
 
 
 def test_a_confirm_before_the_commit_is_caught(ground: Path) -> None:
@@ -171,4 +146,4 @@ def test_a_confirm_before_the_commit_is_caught(ground: Path) -> None:
             """Never refuses, so that nothing but the order of the two is wrong."""
             InlineRunner.commit(self, batch)
 
-    assert_caught(ground, "confirmed", make_runner=EagerRunner)
+    assert_caught(partial(run_seed, make_runner=EagerRunner), SEEDS, ground, "confirmed")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import sha384
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from block_node.persistence_schema import BlockPlace
 from storage.contract import Session
 from storage.database import Database
 from storage.verify import verify
+from tests.storage.storage_samples import reading, writing
 
 EVERYTHING = 1 << 40
 
@@ -38,26 +38,6 @@ def block_of(number: int, items: Sequence[bytes] | None = None) -> NewBlock:
     collector = BlockCollector(number)
     collector.add(items)
     return collector.finish(number, root_of(items), b"behind %d" % number)
-
-
-@contextmanager
-def writing(database: Database) -> Iterator[Session]:
-    session = database.session()
-    try:
-        session.begin()
-        yield session
-        session.commit()
-    finally:
-        session.close()
-
-
-@contextmanager
-def reading(database: Database) -> Iterator[Session]:
-    session = database.read_session()
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def open_chain(database: Database, log: ChainLog) -> StoredChain:

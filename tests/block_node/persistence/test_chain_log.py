@@ -30,11 +30,10 @@ from tests.block_node.persistence.block_samples import (
     items_of,
     open_chain,
     read_block,
-    reading,
     root_of,
     serialized,
-    writing,
 )
+from tests.storage.storage_samples import reading, writing
 
 LOG = ChainLog("test")
 
