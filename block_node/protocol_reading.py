@@ -79,11 +79,15 @@ _SubscribeRequest: TypeAlias = Annotated[
 ]
 
 
-# type Subscribed struct { request_id: uint }
+# type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """The first answer; it comes from the subscription's own address, as all that follow."""
+    """The first answer; it comes from the subscription's own address, as all that follow.
+
+    start_block: the first one that it will send; None where that is the first one that this node will ever have.
+    """
 
     request_id: bare.UInt
+    start_block: bare.U64 | None
 
 
 # type SubscribedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  items: list<data>

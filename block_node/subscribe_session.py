@@ -103,7 +103,7 @@ class SubscribeSession(Worker):
         return self._request.return_route[0]
 
     def started(self) -> None:
-        self._tell(Subscribed(self._request_id))
+        self._tell(Subscribed(self._request_id, self.next_block))
         self.go_on()
 
     def handle(self, message: Message) -> None:

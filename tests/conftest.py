@@ -30,6 +30,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SOAK_S_MAX = 3_600
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SOAK_S_MAX))
+
+
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
     """`../shared`: specifications, captured vectors, real data. Skips where the repository stands alone."""

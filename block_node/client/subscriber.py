@@ -167,6 +167,7 @@ class Subscription:
                 response = await self._answer(conversation, None if subscribed else self._answer_s_max)
                 if isinstance(response, Subscribed):
                     subscribed = True
+                    self._begin_at(response.start_block)
                     continue
                 if response.sequence != sequence:
                     raise DamagedAnswer(f"message {sequence} of the subscription is missing")
@@ -188,6 +189,11 @@ class Subscription:
                 with anyio.move_on_after(LAST_WORDS_S, shield=True):
                     await _leave(conversation)
 
+    def _begin_at(self, number: int | None) -> None:
+        """Who asked for "from now on" has asked for this block, also at the next connection."""
+        if self._next is None:
+            self._next = number
+
     async def _answer(self, conversation: Conversation, timeout_s: float | None) -> SubscribeResponse:
         payload = await conversation.receive(timeout_s)
         if payload is None:
@@ -201,6 +207,7 @@ class Subscription:
         number = response.block_number
         if isinstance(response, SubscribedItems):
             self._begun = number
+            self._begin_at(number)
             return ItemsArrived(number, response.items, response.piece, response.verified)
         self._begun = None
         if isinstance(response, SubscribedBlockWithdrawn):
