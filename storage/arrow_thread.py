@@ -1,7 +1,7 @@
 """The thread that hands bulk reads to a child process and takes its pages back. It reads no database itself.
 
-The child is started by the first read and lives until the runner closes. One that dies, or does not answer, fails the
-read that it was at; the next read starts another.
+The child is started by the first read and lives until the runner closes. One that died between two reads is replaced at
+once; one that dies, or does not answer, while it is at a read fails that one, and the next read starts another.
 """
 
 from __future__ import annotations
@@ -134,11 +134,18 @@ class ArrowThread(threading.Thread):
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
-            child = self._ensure_child()
-            assert child.stdin is not None, "it was started with pipes"
-            child.stdin.write(operation.packed())
-            child.stdin.flush()
-            status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(child, ANSWER.size))
+            try:
+                children = self.children
+                child = self._ensure_child()
+                head = self._ask_child(child, operation)
+            except (BrokenPipeError, EOFError):
+                if self.children > children:
+                    raise
+                # It was on its way out before it was asked.
+                self._end_child()
+                child = self._ensure_child()
+                head = self._ask_child(child, operation)
+            status, created_us, first, following, start, rows, size = ANSWER.unpack(head)
             body = self._read(child, size)
         except (OSError, EOFError) as error:
             self._end_child()
@@ -149,6 +156,13 @@ class ArrowThread(threading.Thread):
             raise StreamNotFound(operation.stream_id)
         reason = body.decode()
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
+
+    def _ask_child(self, child: subprocess.Popen[bytes], operation: ArrowRead) -> bytearray:
+        """The head of its answer. Raises OSError, EOFError."""
+        assert child.stdin is not None, "it was started with pipes"
+        child.stdin.write(operation.packed())
+        child.stdin.flush()
+        return self._read(child, ANSWER.size)
 
     def _ensure_child(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:

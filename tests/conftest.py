@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,9 +51,13 @@ def shared_dir() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quiet_logs() -> None:
+def quiet_logs() -> Iterator[None]:
     """Log lines go nowhere; a test that expects one asks `structlog.testing.capture_logs` for it."""
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+    yield
+    if structlog.get_config()["cache_logger_on_first_use"]:
+        # Loggers that were used meanwhile are bound for good, so that later tests would capture nothing of them.
+        pytest.fail("this test has configured the logs of the whole process: run the command in a child (`apart`)")
 
 
 def _drop(_logger: object, _method: str, _event: object) -> NoReturn:

@@ -64,14 +64,14 @@ def test_wrong_usage_is_2_and_touches_nothing(
     for module in ("pyarrow", "pyspark", "aiosqlite"):
         pytest.importorskip(module)
     target = tmp_path / "lake"
-    assert said in command("export", "run", target, *arguments).failed(2)
+    assert said in command.apart("export", "run", target, *arguments).failed(2)
     assert not target.exists()
 
 
 def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> None:
     for module in ("pyarrow", "pyspark", "aiosqlite"):
         pytest.importorskip(module)
-    line = command("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1", "--master", "inline").failed(3)
+    line = command.apart("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1", "--master", "inline").failed(3)
     assert "127.0.0.1:1" in line
 
 
@@ -79,4 +79,4 @@ def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> 
 def test_a_folder_without_an_export_is_told(command: CommandLine, tmp_path: Path, verb: str) -> None:
     for module in ("pyarrow", "pyspark", "aiosqlite"):
         pytest.importorskip(module)
-    assert "holds no export" in command("export", verb, tmp_path).failed(1)
+    assert "holds no export" in command.apart("export", verb, tmp_path).failed(1)
