@@ -158,6 +158,12 @@ class NodeFailed(msgspec.Struct, frozen=True):
     block_number: int | None = None
 
 
+class NodeStopping(msgspec.Struct, frozen=True):
+    """The node is about to stop: every stream, in and out, ends. What is being stored still is; nothing new begins."""
+
+    reason: str
+
+
 Notification: TypeAlias = (
     VerificationNotification
     | PersistedNotification
@@ -166,6 +172,7 @@ Notification: TypeAlias = (
     | CatchUpStalled
     | PublisherStatus
     | NodeFailed
+    | NodeStopping
 )
 Event: TypeAlias = ItemEvent | Notification
 

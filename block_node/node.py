@@ -18,6 +18,7 @@ from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.hook import TssVerifier
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
+from block_node.events import NodeStopping
 from block_node.facility import Facility, FacilityStatistics
 from block_node.persistence import Persistence
 from block_node.persistence_operations import ReadRoots
@@ -114,6 +115,10 @@ class BlockNode:
         self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
+
+    def stop(self) -> None:
+        """End all streams, with a status; to be called once what was submitted is stored and acknowledged."""
+        self.facility.publish(NodeStopping("the node stops; go on at another one, or here when it is back"))
 
     def when_ready(self, function: Callable[[], None]) -> None:
         """Call once when publishers are served; at once if they are."""

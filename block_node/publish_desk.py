@@ -21,6 +21,7 @@ from block_node.events import (
     CatchUpStalled,
     NewestBlockKnownToNetwork,
     NodeFailed,
+    NodeStopping,
     PersistedNotification,
     PublisherChange,
     PublisherStatus,
@@ -210,6 +211,12 @@ class PublishDesk:
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         for session in list(self.custody.sessions.values()):
             session.end(status, failure.block_number, failure.reason)
+
+    def node_stops(self, stopping: NodeStopping) -> None:
+        """End every stream in good order; what is not acknowledged is to be sent elsewhere, or again."""
+        self.custody.drop_all()
+        for session in list(self.custody.sessions.values()):
+            session.end(PublishStatus.SUCCESS, None, stopping.reason)
 
     def tick(self) -> None:
         """To be called every `tick_s`: deadlines, publishers that are gone, holes that nobody fills."""

@@ -12,7 +12,14 @@ import msgspec
 import structlog
 import trio
 
-from block_node.events import NodeFailed, Notification, PersistedNotification, Source, VerificationNotification
+from block_node.events import (
+    NodeFailed,
+    NodeStopping,
+    Notification,
+    PersistedNotification,
+    Source,
+    VerificationNotification,
+)
 from block_node.facility import Facility, Plugin
 from block_node.protocol import PUBLISH, OpenSession, PublishStatus, StreamEnded
 from block_node.publish_desk import PublishDesk
@@ -154,6 +161,8 @@ class PublishWorker(Plugin):
             desk.persisted(notification)
         elif isinstance(notification, NodeFailed):
             desk.node_failed(notification)
+        elif isinstance(notification, NodeStopping):
+            desk.node_stops(notification)
 
     def _refusal(self) -> str | None:
         missing = self._service.facility.missing

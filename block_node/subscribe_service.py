@@ -18,6 +18,7 @@ from block_node.events import (
     BlockDropped,
     ItemEvent,
     NodeFailed,
+    NodeStopping,
     Notification,
     PersistedNotification,
     PublisherStatus,
@@ -132,6 +133,8 @@ class SubscribeService(Plugin):
             self._note_publishers(notification.active)
         elif isinstance(notification, NodeFailed):
             self._under_way.clear()
+            self._end_all(notification.reason)
+        elif isinstance(notification, NodeStopping):
             self._end_all(notification.reason)
         self._look_for_end()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
@@ -18,7 +19,9 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persistence_log import STREAM_PREFIX
 from block_node.persistence_store import BlockRetention
+from block_node.publish_limits import PublishLimits
 from block_node.readers import BlockReaders, ReadersStatistics
+from block_node.subscribe_plan import SubscribeLimits
 from ockam.node import Node
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError
@@ -82,7 +85,15 @@ class BlockServices:
             address_books=None if book is None else AddressBooks.always(book),
             on_stream_changed=directory.note_changed,
         )
-        self._readers = BlockReaders(node, self._blocks, version=program_version(), new_id=new_id, now_s=now_s)
+        self._readers = BlockReaders(
+            node,
+            self._blocks,
+            version=program_version(),
+            new_id=new_id,
+            now_s=now_s,
+            limits=SubscribeLimits(**_given(config, "block_subscribe_")),
+            address_book=None if book is None else book.serialize(),
+        )
         self._backfill = BackfillService(
             node,
             self._blocks,
@@ -98,6 +109,10 @@ class BlockServices:
         self._blocks.start()
         self._readers.start()
         self._backfill.start()
+
+    def stop(self) -> None:
+        """End all streams of publishers and subscribers, with a status."""
+        self._blocks.stop()
 
     def statistics(self) -> BlockServicesStatistics:
         return BlockServicesStatistics(
@@ -125,13 +140,22 @@ def _settings(config: Config) -> BlockNodeSettings:
     )
     retention = BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
     return BlockNodeSettings(
-        first_block=_first_block(config), chain=config.block_chain, retention=retention, verifier=verifier
+        first_block=_first_block(config),
+        chain=config.block_chain,
+        retention=retention,
+        verifier=verifier,
+        publish=PublishLimits(**_given(config, "block_publish_")),
     )
 
 
+def _given(config: Config, prefix: str) -> dict[str, Any]:
+    """The settings whose names begin so, without that beginning."""
+    names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
+    return {name.removeprefix(prefix): getattr(config, name) for name in names}
+
+
 def _backfill_settings(config: Config) -> BackfillSettings:
-    fields = msgspec.structs.fields(BackfillSettings)
-    return BackfillSettings(**{field.name: getattr(config, f"backfill_{field.name}") for field in fields})
+    return BackfillSettings(**_given(config, "backfill_"))
 
 
 def _first_block(config: Config) -> int:

@@ -49,7 +49,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:
     what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
     state_proof. block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
-    most; the lowest numbers go first.
+    most; the lowest numbers go first. block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see
+    `block_node.publish_limits` and `block_node.subscribe_plan`.
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
@@ -80,6 +81,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_levels: tuple[str, ...] = ("structure", "merkle", "chain")
     block_address_book: str | None = None
     block_bytes_max: Count = 1024 * 1024 * 1024
+    block_publish_sessions_max: Count = 1_000
+    block_publish_block_s_max: Seconds = 30.0
+    block_publish_processing_s_max: Seconds = 60.0
+    block_publish_stall_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 3
+    block_publish_ahead_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
+    block_publish_queued_bytes_max: Count = 32 * 1024 * 1024
+    block_publish_resend_s: Seconds = 5.0
+    block_publish_idle_s_max: Seconds = 7_200.0
+    block_subscribe_sessions_max: Count = 1_000
+    block_subscribe_ahead_blocks_max: Amount = 4_000
+    block_subscribe_slow_s_max: Seconds = 30.0
+    block_subscribe_missing_s_max: Seconds = 30.0
+    block_subscribe_duration_s_max: Seconds | None = None
     block_retention_blocks: Count | None = None
     block_retention_bytes: Count | None = None
     backfill_first_block_available: Amount = 0

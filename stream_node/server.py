@@ -89,7 +89,7 @@ class Server:
                     nursery.start_soon(self._watch_disk, services, runner)
                     task_status.started(self.addresses)
                     await self._stop.wait()
-                    await self._drain(tcp, runner)
+                    await self._drain(tcp, runner, services, node)
                 finally:
                     self._statistics = None
                     with trio.CancelScope(shield=True):
@@ -115,13 +115,15 @@ class Server:
                 logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
             await trio.sleep(DISK_INTERVAL_S)
 
-    async def _drain(self, tcp: TcpTransport, runner: ThreadRunner) -> None:
+    async def _drain(self, tcp: TcpTransport, runner: ThreadRunner, services: Services, node: Node) -> None:
         logger.info("draining")
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         tcp.stop_accepting()
         tcp.stop_reading()
         with trio.move_on_at(deadline_s):
             await runner.wait_idle()
+        with node.batch():
+            services.stop()
         await tcp.close_when_sent(deadline_s)
         logger.info("stopped", statistics=msgspec.to_builtins(self.statistics()))
 

@@ -132,6 +132,11 @@ class Services:
             blocks=None if self._blocks is None else self._blocks.statistics(),
         )
 
+    def stop(self) -> None:
+        """Say farewell to those whose protocols have a word for it; what was submitted has been confirmed before."""
+        if self._blocks is not None:
+            self._blocks.stop()
+
     def leave_room(self, room_bytes: float) -> None:
         """Until this is said again, take pushes as long as what they write fits there, and blocks as long as there is
         any room; answer others with ERROR."""

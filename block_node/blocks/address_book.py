@@ -15,7 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from block_node.blocks.errors import AddressBookError
+from block_node.blocks.errors import AddressBookError, BlockFormatError
+from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
 
 KEY_BITS_MIN = 2048
 """Below this an RSA signature proves little. Real nodes have 3072."""
@@ -76,16 +77,45 @@ class AddressBook:
         except AddressBookError as error:
             raise AddressBookError(f"{path}: {error}") from error
 
+    def serialize(self) -> bytes:
+        """A serialized `NodeAddressBook` (facts/block_node.md §1.6): of each `NodeAddress` the key and the number.
+
+        NodeAddressBook = repeated NodeAddress nodeAddress = 1
+        NodeAddress     = string RSA_PubKey = 4 (hex of the DER), int64 nodeId = 5
+        """
+        entries = []
+        for node_id in self.node_ids:
+            key = self._der(node_id).hex().encode()
+            entries.append(bytes_field(1, bytes_field(4, key) + number_field(5, node_id)))
+        return b"".join(entries)
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> AddressBook:
+        """The book that `serialize` wrote; other members of it are passed over."""
+        keys: dict[int, RSAPublicKey] = {}
+        try:
+            for _, wire, entry in read_fields(data):
+                fields = {number: value for number, _, value in read_fields(bytes_value(wire, entry, "a node address"))}
+                key, node_id = fields.get(4, b""), fields.get(5, 0)
+                if isinstance(key, int) or not isinstance(node_id, int) or node_id in keys:
+                    raise AddressBookError("the address book has an entry without a key or number, or one twice")
+                keys[node_id] = _read_key({"RSAPubKey": bytes(key).decode("ascii", "replace")}, node_id)
+        except BlockFormatError as error:
+            raise AddressBookError(f"the address book is no NodeAddressBook: {error}") from error
+        return cls(keys)
+
     def format(self) -> bytes:
         """The JSON text of this book."""
         entries: list[dict[str, str]] = []
         for node_id in self.node_ids:
-            der = self._keys[node_id].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-            entry = {"RSAPubKey": der.hex()}
+            entry = {"RSAPubKey": self._der(node_id).hex()}
             if node_id:
                 entry["nodeId"] = str(node_id)
             entries.append(entry)
         return msgspec.json.format(msgspec.json.encode({"nodeAddress": entries}), indent=2) + b"\n"
+
+    def _der(self, node_id: int) -> bytes:
+        return self._keys[node_id].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 class AddressBooks:

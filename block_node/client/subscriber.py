@@ -149,7 +149,8 @@ class Subscription:
                 await self._send.send(BlockWithdrawn(withdrawn))
             waited_s = anyio.current_time() - self._progress_s
             final = isinstance(problem, SubscriptionRefused) and (
-                problem.status in FINAL or (not self._wait and len(self._nodes) == 1)
+                problem.status in FINAL
+                or (not self._wait and len(self._nodes) == 1 and problem.status is not SubscribeStatus.SUCCESS)
             )
             if final or (self._give_up_s is not None and waited_s >= self._give_up_s):
                 self._failure = problem
@@ -174,7 +175,7 @@ class Subscription:
                 sequence += 1
                 if isinstance(response, SubscriptionEnded):
                     subscribed = False
-                    if response.status is SubscribeStatus.SUCCESS:
+                    if response.status is SubscribeStatus.SUCCESS and self._has_all:
                         return
                     raise SubscriptionRefused(response.status, response.reason)
                 await self._send.send(self._event(response))
@@ -188,6 +189,11 @@ class Subscription:
             if subscribed:
                 with anyio.move_on_after(LAST_WORDS_S, shield=True):
                     await _leave(conversation)
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether all has come that was asked for; a node may also end a subscription because it lasted so long."""
+        return self._end is not None and self._next is not None and self._next > self._end
 
     def _begin_at(self, number: int | None) -> None:
         """Who asked for "from now on" has asked for this block, also at the next connection."""

@@ -158,10 +158,17 @@ def status(
     Example: stream-node block status --json
     """
 
+    from block_node.blocks.address_book import AddressBook
+
     async def run(client: BlockClient) -> None:
         found = await client.status(detail=True)
         detail = found.detail
         available, stored = ([], []) if detail is None else (_pairs(detail.available), _pairs(detail.stored))
+        book = (
+            None
+            if detail is None or detail.address_book is None
+            else AddressBook.deserialize(detail.address_book).node_ids
+        )
         plugins = {} if detail is None else {each.plugin: each.version for each in detail.plugins}
         if as_json:
             say_json(
@@ -173,6 +180,7 @@ def status(
                     "stored": stored,
                     "version": None if detail is None else detail.version,
                     "plugins": plugins,
+                    "address_book": book,
                 }
             )
             return
@@ -180,6 +188,7 @@ def status(
             ("available", _shown(available)),
             ("stored", _shown(stored)),
             ("next expected", str(found.next_expected)),
+            ("address book", "none" if book is None else f"keys of nodes {', '.join(map(str, book))}"),
         ]
         say(False, {}, columns(rows))
 

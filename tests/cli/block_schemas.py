@@ -31,6 +31,7 @@ class BlockStatus(Strict, frozen=True):
     stored: list[tuple[int, int]]
     version: str | None
     plugins: dict[str, str]
+    address_book: list[int] | None
 
 
 class ChainGenerated(Strict, frozen=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from block_node.blocks.files import read_items
+from block_node.blocks.keys import ADDRESS_BOOK_FILE
 from stream_node.process import NodeProcess
 from tests.cli.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
 from tests.cli.command import CommandLine
@@ -61,6 +62,20 @@ def test_a_chain_there_and_back(command: CommandLine, tmp_path: Path, monkeypatc
             assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
         again = command("block", "publish", chain, "--json").read(BlocksPublished)
         assert again.acknowledged == 5
+
+
+def test_a_node_with_an_address_book_tells_it(
+    command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("block", "generate", tmp_path / "chain", "--blocks", "1", "--json")
+    settings = {
+        "STREAM_NODE_BLOCK_ADDRESS_BOOK": str(tmp_path / "chain" / "keys" / ADDRESS_BOOK_FILE),
+        "STREAM_NODE_BLOCK_LEVELS": "structure,merkle,chain,record_proof",
+    }
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error"), environment=settings) as node:
+        monkeypatch.setenv("STREAM_NODE_ADDRESS", node.address)
+        assert command("block", "status", "--json").read(BlockStatus).address_book == [0]
+        assert "keys of nodes 0" in command("block", "status").text
 
 
 def test_what_is_said_in_words(at_blocks: CommandLine, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from block_node.blocks.generator import ChainGenerator
 from block_node.blocks.items import Item, ItemKind, make_item
 from block_node.blocks.keys import SigningKeys
 from block_node.blocks.proofs import RecordFileProof, RecordSignature, make_record_proof, read_proof
-from block_node.blocks.protobuf import bytes_field
+from block_node.blocks.protobuf import bytes_field, read_fields
 from block_node.blocks.record_proof import RecordFileReader
 from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
 from block_node.blocks.verifier import Verifier
@@ -223,6 +223,25 @@ def test_keys_that_prove_nothing_are_refused() -> None:
     good = {"RSAPubKey": small_key_hex(2048)}
     with pytest.raises(AddressBookError, match="node 0 twice"):
         AddressBook.parse(json.dumps({"nodeAddress": [good, {**good, "nodeId": "0"}]}))
+
+
+def test_a_book_is_serialized_as_the_status_tells_it(shared_dir: Path) -> None:
+    """Goal: a `NodeAddressBook` that any reader of the schema reads. Method: the fields by their numbers; then back."""
+    real = AddressBook.load(shared_dir / "data" / "hiero" / "SOLO_4N" / "address-book.json")
+    data = real.serialize()
+    entries = [
+        dict((field, value) for field, _, value in read_fields(bytes(entry))) for _, _, entry in read_fields(data)
+    ]
+    written = json.loads(real.format())["nodeAddress"]
+    assert [bytes(entry[4]).decode() for entry in entries] == [each["RSAPubKey"] for each in written]
+    assert [entry.get(5, 0) for entry in entries] == [0, 1, 2, 3]
+    assert AddressBook.deserialize(data).format() == real.format()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x0a\x02\x22\x00", b"\x0a\x02\x20\x01", b"\x0a\x00"])
+def test_what_is_no_serialized_book_is_refused(data: bytes) -> None:
+    with pytest.raises(AddressBookError, match="address book"):
+        AddressBook.deserialize(data)
 
 
 def test_books_are_read_as_they_were_written(tmp_path: Path, shared_dir: Path) -> None:
