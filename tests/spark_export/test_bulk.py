@@ -208,6 +208,20 @@ def test_a_node_stops_with_its_child(tmp_path: Path) -> None:
         wait_until_gone(child)
 
 
+def test_a_child_that_cannot_live_is_not_started_for_ever(tmp_path: Path) -> None:
+    """Goal: a read that no child answers is refused, and the messages come by pulls. Method: children that end."""
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(
+        "import os, sys\nif 'storage.arrow_child' in sys.orig_argv:\n    os._exit(3)\n"
+    )
+    with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(hook)}) as node:
+        push(node, "s", [b"x"] * 100)
+        reader = RangeReader(Range("s", 0, 0, 100), options_for(node, "s"))
+        assert sum(batch.num_rows for batch in reader.batches()) == 100
+        assert "the process that reads in bulk ended" in (reader.bulk_refusal or "")
+
+
 def test_a_node_without_the_packages_is_read_by_pulls(tmp_path: Path) -> None:
     """Goal: a node that lacks ADBC says so and is read all the same. Method: packages of that name that are hidden."""
     hook = tmp_path / "hook"
