@@ -1,0 +1,167 @@
+"""Goal: nothing is lost or doubled where Spark is killed for real: a cluster loses an executor, a driver dies.
+
+Method: the command in a child process, its tasks held in their middle by a door before the node, and SIGKILL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
+from spark_export.exporter.task import PROGRESS_SUFFIX
+from spark_export.java import JavaMissing, find_java_home
+from stream_node.bench.export import STREAM, fill
+from stream_node.process import NodeProcess
+from stream_service.client import blocking
+from tests.spark_export.doors import door
+from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.spark_cluster import SparkCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+PATIENCE_S = 600.0
+ROWS = 400_000
+"""Four tasks: two at work, and two that wait for them."""
+HELD_BYTES = 6_000_000
+"""What a task gets before it is held; more than a page, less than a task's share of 200 bytes a row."""
+
+
+@pytest.fixture(autouse=True)
+def java() -> None:
+    """Spark runs in processes of its own here, so the session of the other tests is not asked for."""
+    try:
+        find_java_home()
+    except JavaMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[World]:
+    """A node with ROWS messages in four partitions."""
+    fill(tmp_path / "data", ROWS)
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
+        yield World(tmp_path / "lake", node, STREAM)
+        assert node.stop() == 0
+
+
+@contextmanager
+def exporting(world: World, node: str, *more: str, site: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The command, running. node: the address that it is given."""
+    arguments = ["export", "run", str(world.folder), "--node", node, "--stream", world.stream, *more]
+    with subprocess.Popen(
+        [sys.executable, "-m", "stream_node", *arguments],
+        env={**os.environ, ENVIRONMENT_VARIABLE: site},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.1)
+
+
+def tasks_at_work(world: World) -> int:
+    """How many attempts of the run that is under way have rows in files."""
+    return sum(
+        path.stat().st_size > 0 for path in (world.folder / "staging").glob(f"run-*/attempts/*{PROGRESS_SUFFIX}")
+    )
+
+
+class Pushing:
+    """Pushes to a stream of its own pace, until told to stop. count: of what was confirmed."""
+
+    def __init__(self, world: World) -> None:
+        self.count = 0
+        self._world = world
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._push)
+
+    def __enter__(self) -> Pushing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _push(self) -> None:
+        with blocking.connect(self._world.node.address) as client:
+            parts = client.get_stream(self._world.stream).partitions
+            while not self._stop.wait(0.001):
+                parts[self.count % len(parts)].push(b"meanwhile %d" % self.count)
+                self.count += 1
+
+
+def test_a_cluster_loses_an_executor_while_the_node_takes_pushes(filled: World, tmp_path: Path) -> None:
+    """Goal: a run on a master and two workers is whole though one executor is killed in the middle of its task."""
+    world, opened = filled, threading.Event()
+    (tmp_path / "cluster").mkdir()
+    with (
+        Pushing(world) as pushing,
+        SparkCluster(tmp_path / "cluster", workers=2) as cluster,
+        door(world.node.address, [HELD_BYTES] * 100, opened) as address,
+        exporting(world, address, "--master", cluster.url, *cluster.conf) as run,
+    ):
+        wait_until(lambda: tasks_at_work(world) >= 2, run)
+        before = cluster.executors()
+        assert len(before) == 2, "each worker has an executor"
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: set(cluster.executors()) - set(before), run)
+        pushed_meanwhile = pushing.count
+        opened.set()
+        out, err = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, err
+        assert out.startswith("run 1: "), out
+        assert pushing.count > pushed_meanwhile > 0
+    assert world.verify().rows >= ROWS
+    assert world.run().recovered == ()
+    assert world.verify().rows == ROWS + pushing.count
+    world.assert_whole()
+
+
+def test_the_driver_is_killed_in_the_middle_and_run_again_at_once(filled: World) -> None:
+    """Goal: what the dead driver's workers still do harms nothing. Method: the next run begins while they write."""
+    world, opened = filled, threading.Event()
+    with (
+        door(world.node.address, [HELD_BYTES] * 100, opened) as address,
+        exporting(world, address, "--master", "local[2,4]") as run,
+    ):
+        wait_until(lambda: tasks_at_work(world) >= 2, run)
+        run.kill()
+        run.wait()
+        opened.set()
+        outcome = world.run()
+    assert (outcome.rows, len(outcome.recovered)) == (ROWS, 1)
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("site", ["writing", "tasks_done", "between_publish_and_ledger"])
+def test_the_driver_is_killed_at_a_site(world: World, site: str) -> None:
+    """Goal: with Spark too, a crash around the work of its tasks is harmless; the other sites are in `test_crashes`."""
+    world.push(60_000, size=1_000)
+    with exporting(world, world.node.address, "--master", "local[2,4]", site=site) as run:
+        _, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == -signal.SIGKILL, err
+    world.push(5)
+    world.run()
+    world.assert_whole()
