@@ -1,4 +1,7 @@
-"""Clients of block nodes: `BlockClient`, the blocks to publish, and the typed errors."""
+"""Clients of block nodes: `BlockClient`, the blocks to publish, and the typed errors.
+
+For programs without an event loop there is the same client in `block_node.client.blocking`.
+"""
 
 from block_node.client.client import BlockClient, ReceivedBlock
 from block_node.client.errors import (
