@@ -54,6 +54,14 @@ class Custody:
         return PublishView(mark.last_block, mark.next_block, taken, self.crowded)
 
     @property
+    def wanted(self) -> int:
+        """As `PublishView.wanted`, without all that a view is made of."""
+        block_number = max(self.watermark.next_block, self.forwarder.next_block)
+        while block_number in self.leases or block_number in self.watermark.above:
+            block_number += 1
+        return block_number
+
+    @property
     def crowded(self) -> bool:
         limits = self._limits
         return self.leases.queued_bytes >= limits.queued_bytes_max or len(self.leases) >= limits.ahead_blocks_max
@@ -145,6 +153,8 @@ class Custody:
 
     def make_way(self) -> None:
         """Where too much is on its way above a block that is missing, what is not complete of it is given up."""
+        if not self.crowded:
+            return
         for lease in self.leases.all():
             if not (self.crowded and self.gap):
                 return
@@ -168,7 +178,7 @@ class Custody:
 
         For no other hole: who sends this one goes on with those behind it.
         """
-        wanted, now_s = self.view.wanted, self._now_s()
+        wanted, now_s = self.wanted, self._now_s()
         for session in list(self.sessions.values()):
             silent_since_s = max(session.used_s, session.asked_s)
             is_silent = session.receiving is None and silent_since_s + self._limits.resend_s <= now_s
@@ -196,6 +206,7 @@ class Custody:
         self.watermark.check()
         assert all(number >= self.watermark.next_block for number in self.leases)
         assert not any(number in self.watermark.above for number in self.leases)
+        assert self.wanted == self.view.wanted
 
     def _forwarded(self, lease: Lease) -> None:
         lease.deadline_s = self._now_s() + self._limits.processing_s_max

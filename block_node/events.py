@@ -12,7 +12,7 @@ comes.
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -175,10 +175,13 @@ Notification: TypeAlias = (
     | NodeStopping
 )
 Event: TypeAlias = ItemEvent | Notification
+ITEM_EVENTS: Final = (BlockBegun, ItemsReceived, BlockEnded, BlockDropped)
+"""`ItemEvent` for `isinstance`, which is asked of every event of every plugin: a union would be made anew each time."""
+_WITH_ITEMS: Final = (ItemsReceived, BackfilledBlockNotification)
 
 
 def event_bytes(event: Event) -> int:
     """What an event counts for in a queue."""
-    if isinstance(event, ItemsReceived | BackfilledBlockNotification):
+    if isinstance(event, _WITH_ITEMS):
         return event.size_bytes + ITEM_OVERHEAD_BYTES * len(event.items) + EVENT_OVERHEAD_BYTES
     return EVENT_OVERHEAD_BYTES

@@ -17,17 +17,7 @@ from typing import ClassVar
 import msgspec
 import structlog
 
-from block_node.events import (
-    BlockBegun,
-    BlockDropped,
-    BlockEnded,
-    Event,
-    ItemEvent,
-    ItemsReceived,
-    NodeFailed,
-    Notification,
-    event_bytes,
-)
+from block_node.events import ITEM_EVENTS, Event, ItemEvent, NodeFailed, Notification, event_bytes
 from ockam.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
@@ -101,13 +91,13 @@ class FacilityStatistics(msgspec.Struct, frozen=True):
 class Inlet:
     """One plugin's place in the facility: its queue, and whether it wants more.
 
-    Invariant: `_size_bytes` is the sum of `event_bytes` over `_events`.
+    Invariant: `_size_bytes` is the sum of the sizes in `_events`, which are those of `event_bytes`.
     """
 
     def __init__(self, facility: Facility, plugin: Plugin) -> None:
         self._facility = facility
         self._plugin = plugin
-        self._events: deque[Event] = deque()
+        self._events: deque[tuple[Event, int]] = deque()
         self._size_bytes = 0
         self._delivered = 0
         self._paused = False
@@ -146,9 +136,9 @@ class Inlet:
             self._size_bytes = 0
             self._facility.detached(self)
 
-    def put(self, event: Event) -> None:
-        self._events.append(event)
-        self._size_bytes += event_bytes(event)
+    def put(self, event: Event, size_bytes: int) -> None:
+        self._events.append((event, size_bytes))
+        self._size_bytes += size_bytes
 
     def overflows(self) -> bool:
         return not self.gating and (len(self._events) > LOOSE_EVENTS_MAX or self._size_bytes > LOOSE_BYTES_MAX)
@@ -171,10 +161,10 @@ class Inlet:
         )
 
     def _deliver_one(self) -> None:
-        event = self._events.popleft()
-        self._size_bytes -= event_bytes(event)
+        event, size_bytes = self._events.popleft()
+        self._size_bytes -= size_bytes
         self._delivered += 1
-        if isinstance(event, BlockBegun | ItemsReceived | BlockEnded | BlockDropped):
+        if isinstance(event, ITEM_EVENTS):
             self._plugin.handle_items(event)
         else:
             self._plugin.handle_notification(event)
@@ -230,8 +220,9 @@ class Facility:
         """Deliver an event to every plugin, after all that was published before it."""
         self._published += 1
         self._failures += isinstance(event, NodeFailed)
+        size_bytes = event_bytes(event)
         for inlet in self._inlets:
-            inlet.put(event)
+            inlet.put(event, size_bytes)
         self.run()
 
     def run(self) -> None:

@@ -128,12 +128,10 @@ class Leases:
         return [lease for lease in self.all() if lease.stage is not Stage.COMPLETE and lease.deadline_s <= now_s]
 
     def stalled(self, finished_block: int, blocks_max: int) -> list[Lease]:
-        """Those still being received although a block more than `blocks_max` above them is finished."""
-        return [
-            lease
-            for lease in self.all()
-            if lease.stage is Stage.RECEIVING and lease.block_number < finished_block - blocks_max
-        ]
+        """Those still being received although a block more than `blocks_max` above them is finished, in order."""
+        end = finished_block - blocks_max
+        found = [number for number, lease in self._leases.items() if number < end and lease.stage is Stage.RECEIVING]
+        return [self._leases[number] for number in sorted(found)]
 
     def statistics(self) -> LeaseStatistics:
         return LeaseStatistics(len(self._leases), self._granted, self._returned, self.expired, self.queued_bytes)

@@ -79,7 +79,7 @@ class PublishDesk:
     @property
     def next_block(self) -> int:
         """The lowest block that nobody sends and the node does not have."""
-        return self.custody.view.wanted
+        return self.custody.wanted
 
     @property
     def publishers(self) -> int:
