@@ -35,11 +35,11 @@ The tree is this package's own: see `fork_tree`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from cardinal_streams.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Revert, Start
-from cardinal_streams.chain_state import ChainState, Fate, applied_batches
+from cardinal_streams.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
+from cardinal_streams.chain_state import ChainState, Fate
 from cardinal_streams.fork_tree import Node
 from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
 from cardinal_streams.payload import CompleteBatch
@@ -85,9 +85,9 @@ class ChainOrder:
         self._state = ChainState(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
-        # While a reorg goes on: the blocks that were told in its name.
-        self._told: RecentMap[bytes, None] | None = None
-        self._abandoned: RecentMap[bytes, None] = RecentMap(limits.remembered_max)
+        # While a reorg goes on: the blocks that were told in its name, and whether nobody else had told them before.
+        self._told: RecentMap[bytes, bool] | None = None
+        self._given_up_weight = 0
         if start is not None:
             self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
 
@@ -109,6 +109,14 @@ class ChainOrder:
         self._state.keep_limits(events)
         return events
 
+    def bury(self, hash_: bytes) -> list[ChainEvent]:
+        """A block was given up before it was complete, since it is numbered like a final one or lower, and no heavier
+        than the head. It is remembered unless it is known: what follows it forks off as deep."""
+        events: list[ChainEvent] = []
+        if self._state.tree.find(hash_) is None and hash_ not in self._state.fates:
+            self._state.bury(hash_, events)
+        return events
+
     def can_revert(self, hash_: bytes, number: int) -> bool:
         """Whether the chain has come as far as this ancestor: it is held, or lower than all that is held."""
         state = self._state
@@ -124,16 +132,14 @@ class ChainOrder:
         state = self._state
         events: list[ChainEvent] = []
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
+        # After a reorg that was given up, what it had removed may still be on its way back.
+        state.reverted_weight = max(state.reverted_weight, self._given_up_weight)
         node = state.tree.find(hash_)
         if node is not None and node.hash not in state.chain and state.is_connected(node):
             state.adopt(state.path_to(node), events)
-        cut = state.go_back_to(hash_, number)
-        removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        state.go_back_to(hash_, number, state.reverted_weight, events)
         self._told = RecentMap(state.limits.remembered_max)
         self._reverts += 1
-        state.removed += len(removed)
-        weight = 0 if state.chain.head is None else state.chain.head.weight
-        events.append(Revert(hash_, number, weight, removed, state.reverted_weight))
         state.keep_limits(events)
         return events
 
@@ -141,6 +147,7 @@ class ChainOrder:
         """The reorg is over: what waited for its last block is added, and blocks are weighed again."""
         events: list[ChainEvent] = []
         self._told = None
+        self._given_up_weight = 0
         head = self._state.chain.head
         if head is not None:
             tree = self._state.tree
@@ -148,27 +155,32 @@ class ChainOrder:
         return events
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Takes the blocks of a reorg for which the application went back before this machine began."""
+        """Takes the blocks of a reorg for which the application went back before this machine began, which holds
+        nothing of what was removed then."""
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
+        self._state.is_cut_off = True
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether what the last revert removed is not connected to the ancestor, which lay below all that was held."""
-        return self._state.is_cut_off
-
-    def abandon_reorg(self) -> list[ChainEvent]:
-        """The reorg is given up: blocks are weighed again, and what it removed returns if that is the heaviest; if it
-        `is_cut_off`, once the blocks between have come again."""
-        if self._told is not None:
-            self._abandoned, self._told = self._told, None
+    def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
+        """The reorg to this ancestor is given up. Its blocks stay if they outweigh what it removed; else they are
+        forgotten after a `Revert`, and what was removed returns. The second value says that it is not there to return:
+        the normal feed has to be read again."""
+        state, told, head = self._state, self._told, self._state.chain.head
+        assert told is not None
+        assert head is not None
+        self._told = None
         events: list[ChainEvent] = []
-        self._state.weigh(self._branches_off(self._state.chain), events)
-        return events
-
-    def was_abandoned(self, hash_: bytes) -> bool:
-        """Whether this block was told in the name of the last reorg that was given up."""
-        return hash_ in self._abandoned
+        goes_back = head.weight <= state.reverted_weight
+        self._given_up_weight = state.reverted_weight if goes_back else 0
+        if goes_back and head.hash != hash_:
+            was_cut_off = state.is_cut_off
+            state.go_back_to(hash_, number, head.weight, events)
+            state.is_cut_off = state.is_cut_off or was_cut_off
+            for node in tuple(state.waiting):
+                if told.find(node.hash):
+                    state.drop(node, DropReason.OLD, events)
+        state.weigh(state.branches_off(state.chain), events)
+        return events, goes_back and state.is_cut_off
 
     def held(self) -> Iterator[CompleteBatch]:
         """The blocks that another machine would need to be where this one is."""
@@ -237,7 +249,7 @@ class ChainOrder:
 
     def _bury(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         self._state.give_up(batch, DropReason.OLD, events)
-        self._state.fates.put(batch.hash, Fate.BURIED)
+        self._state.bury(batch.hash, events)
 
     def _keep_for_reorg(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         events.append(NeedsReorg(batch.hash, batch.number, batch.weight))
@@ -265,35 +277,15 @@ class ChainOrder:
             return
         state.tree.fill(lowest, batch)
         lowest.is_applied = self._has_start
-        bases = [lowest, *self._join_below(lowest)]
+        bases = [lowest, *state.join_below(lowest, self._has_start)]
         state.sink(events)
         for base in bases:
             if base.number is not None:
                 state.drop_unordered(state.tree.children(base.hash), base.number, events)
         if self._told is None:
-            state.weigh(self._branches_off(bases), events)
-
-    def _branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
-        """The waiting branches that fork off these blocks of the chain, each from its base on."""
-        tree, waiting = self._state.tree, self._state.waiting
-        off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
-        return [[base, *tree.best_path(node)] for base, node in off_chain]
-
-    def _join_below(self, lowest: Node) -> Iterator[Node]:
-        """Lengthens the chain downwards by blocks that wait there, and by the last one's parent, known by hash."""
-        state = self._state
-        node = lowest
-        while node.parent is not None and not state.chain.is_final:
-            below = state.tree.find(node.parent)
-            if below is None:
-                below = Node.known_by_hash(node.parent)
-                state.tree.add(below)
-            else:
-                state.waiting.remove(below)
-                below.is_applied = self._has_start
-            state.chain.push_below(below)
-            yield below
-            node = below
+            state.weigh(state.branches_off(bases), events)
+        else:
+            self._told.put(batch.hash, True)
 
     def _extend(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
         head = self._state.chain.head
@@ -318,9 +310,10 @@ class ChainOrder:
         if parent is not None and parent.number is not None and batch.number <= parent.number:
             self._refuse_number(batch, events)
             return
-        if state.tree.find(batch.hash) is None:
+        is_new = state.tree.find(batch.hash) is None
+        if is_new:
             state.add(batch, events)
-        told.put(batch.hash, None)
+        told.put(batch.hash, is_new or bool(told.find(batch.hash)))
         path = [head]
         while following := next((node for node in state.tree.children(path[-1].hash) if node.hash in told), None):
             path.append(following)

@@ -4,9 +4,9 @@ for is decided in `chain_order_machine`."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from cardinal_streams.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason
+from cardinal_streams.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
 from cardinal_streams.fork_tree import ForkTree, Node
 from cardinal_streams.held_chain import HeldChain
 from cardinal_streams.limits import ChainLimits
@@ -111,6 +111,28 @@ class ChainState:
         if best is not None:
             self.adopt(best, events)
 
+    def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
+        """The waiting branches that fork off these blocks of the chain, each from its base on."""
+        tree, waiting = self.tree, self.waiting
+        off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
+        return [[base, *tree.best_path(node)] for base, node in off_chain]
+
+    def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
+        """Lengthens the chain downwards by blocks that wait there, which the application has if `is_applied`, and by
+        the last one's parent, known by hash."""
+        node = lowest
+        while node.parent is not None and not self.chain.is_final:
+            below = self.tree.find(node.parent)
+            if below is None:
+                below = Node.known_by_hash(node.parent)
+                self.tree.add(below)
+            else:
+                self.waiting.remove(below)
+                below.is_applied = is_applied
+            self.chain.push_below(below)
+            yield below
+            node = below
+
     def sink(self, events: list[ChainEvent]) -> None:
         """Drops what waits at or below the number of the final block, unless it is heavier than the head: that is
         looked at again when the final block is as many numbers higher as the chain may be long."""
@@ -157,15 +179,36 @@ class ChainState:
         if reason is not DropReason.OLD:
             events.append(Dropped(batch.hash, batch.number, batch.weight, reason))
 
+    @property
+    def weight_of_head(self) -> int:
+        """0 where it is not known."""
+        head = self.chain.head
+        return 0 if head is None else head.weight
+
     def is_heavier(self, weight: int) -> bool:
         """Whether a block of this weight is heavier than the head."""
         head = self.chain.head
         return head is not None and weight > head.weight
 
-    def go_back_to(self, hash_: bytes, number: int) -> list[Node]:
+    def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
+        """This block, which is not held, forks off below the final one: so does what waits for it, of which is dropped
+        what is no heavier than the head."""
+        buried = [hash_]
+        for each in buried:
+            self.fates.put(each, Fate.BURIED)
+            for child in self.tree.children(each):
+                if child.hash not in self.waiting:
+                    continue
+                if self.is_heavier(child.weight):
+                    events.append(NeedsReorg(child.hash, child.number or 0, child.weight))
+                else:
+                    self.drop(child, DropReason.OLD, events)
+                    buried.append(child.hash)
+
+    def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
         """Cuts the chain above this block, or, if it is not on the chain, starts the chain anew there.
 
-        Returns what was cut off, which waits from now on. Fates other than BANNED are forgotten.
+        What was cut off waits from now on. Fates other than BANNED are forgotten.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain
@@ -187,7 +230,9 @@ class ChainState:
         for other_hash, fate in self.fates.items():
             if fate is not Fate.BANNED:
                 self.fates.discard(other_hash)
-        return cut
+        removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        self.removed += len(removed)
+        events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
         """Asserts the invariant, and the limits."""

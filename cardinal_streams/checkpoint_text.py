@@ -79,6 +79,8 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         raise CheckpointError(f"the text is no checkpoint: {error}") from error
     if found.version != VERSION:
         raise CheckpointError(f"the checkpoint has version {found.version}; this program reads version {VERSION}")
+    if sum(reorg.is_begun for reorg in found.open_reorgs) > 1:
+        raise CheckpointError("the text is no checkpoint: two reorgs are begun at once")
     return Checkpoint(
         start=None if found.start is None else _start_of(found.start),
         position=position,

@@ -38,7 +38,7 @@ from cardinal_streams.messages import decode
 from cardinal_streams.missing import Missing
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
-from cardinal_streams.reassembly_events import Completed
+from cardinal_streams.reassembly_events import Completed, Outdated
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.recent import RecentMap
 from cardinal_streams.reorg_machine import (
@@ -47,7 +47,6 @@ from cardinal_streams.reorg_machine import (
     ReorgOver,
     ReorgProtocol,
     ReorgStep,
-    Resume,
     RevertTo,
 )
 
@@ -78,7 +77,6 @@ class Consumer:
         self._normal = Reassembler(tracked, limits.reassembly)
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
-        self._reorgs.open_channels(self._chain.can_revert)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
         # The sources of reorg channels, and whose they are; None for those of a checkpoint's history.
@@ -86,9 +84,14 @@ class Consumer:
         for source in checkpoint.history:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
-        # The reverts that the application has not finished, and the last one that it has, unless that is settled.
-        self._reverts: dict[int, OpenReorg] = {}
+        # The reorg for which the application has gone back, until that is settled, and what this will be once it has
+        # finished an update: of each that begins or settles a reorg, by the update's id.
         self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
+        self._reverts: dict[int, OpenReorg | None] = {}
+        self._next_settles = False
+        if self._reverted is not None:
+            self._chain.resume_reorg(self._reverted.removed_weight)
+        self._reorgs.open_channels(self._chain.can_revert)
 
     @property
     def feeds(self) -> Feeds:
@@ -96,6 +99,11 @@ class Consumer:
         if len(self._unfinished) >= self.limits.unfinished_max:
             return Feeds(normal=False, channels=())
         return Feeds(normal=self._reorgs.active is None, channels=self._reorgs.readable())
+
+    @property
+    def channels(self) -> tuple[bytes, ...]:
+        """The channels that are open, by their ancestor's hash, whether or not they may be read now."""
+        return self._reorgs.opened()
 
     @property
     def head(self) -> Start | None:
@@ -119,6 +127,8 @@ class Consumer:
                 steps: list[ReorgStep] = []
                 self._reorgs.refuse(event.hash, "a ReorgComplete on the normal feed", steps)
                 self._follow(steps, out)
+            elif isinstance(event, Outdated):
+                self._publish(self._chain.bury(event.hash), out)
             else:
                 out.append(event)
         return out
@@ -158,14 +168,12 @@ class Consumer:
         finished = None
         while finished is not event:
             finished = self._unfinished.popleft()
-            if isinstance(finished, Revert):
-                self._reverted = self._reverts.pop(id(finished))
+            self._reverted = self._reverts.pop(id(finished), self._reverted)
         if isinstance(event, Revert):
             self._start = Start(event.hash, event.number, event.weight)
         else:
             last = event.added[-1]
             self._start = Start(last.hash, last.number, last.weight)
-            self._settle(last.hash)
 
     def checkpoint(self) -> Checkpoint:
         """What to save now. It goes over all that is held, so it costs more than a delivery."""
@@ -176,20 +184,27 @@ class Consumer:
         before = self._before.position | self._before.history
         seen = self._normal.high_water()
         unseen = {source: offset for source, offset in before.items() if source not in seen}
-        position = {source: offset + 1 for source, offset in seen.items()} | unseen | needed
+        position = {source: offset + 1 for source, offset in seen.items()} | unseen
+        for source, offset in needed.items():
+            position[source] = min(offset, position.get(source, offset))
         reverted = self._reverted
         open_reorgs = tuple(
             reverted if reverted is not None and reverted.hash == reorg.hash else reorg
             for reorg in self._reorgs.known()
         )
-        # The channel of an open reorg is read from its beginning again, so none of it is history yet.
-        to_come = {reorg.hash for reorg in open_reorgs}
+        # What the channel of an open reorg will bring is no history, but what was read of it before is.
+        to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
         channels = dict(self._channel_sources.items())
-        history = {source for source, ancestor in channels.items() if ancestor not in to_come}
+        history = {
+            source: position[source]
+            for source, ancestor in channels.items()
+            if source in needed or source in unseen
+            if ancestor not in to_come or position[source] < to_come[ancestor]
+        }
         return Checkpoint(
             start=self._start,
             position={source: position[source] for source in position.keys() - channels.keys()},
-            history={source: position[source] for source in history & (needed.keys() | unseen.keys())},
+            history=history,
             open_reorgs=open_reorgs,
             finished_reorgs=self._reorgs.finished(),
         )
@@ -245,17 +260,14 @@ class Consumer:
                 events = self._chain.revert(step.hash, step.number)
                 self._note_revert(step, events)
                 self._publish(events, out)
-            elif isinstance(step, Resume):
-                self._chain.resume_reorg(step.removed_weight)
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
             elif isinstance(step, ReorgOver | ReorgGivenUp):
                 if isinstance(step, ReorgOver):
-                    if self._reverted is not None and self._reverted.hash == step.hash:
-                        self._reverted = None
+                    self._settle(step.hash)
                     self._publish(self._chain.end_reorg(), out)
                 else:
-                    self._give_up(out)
+                    self._give_up(step, out)
                 held = tuple(self._held)
                 self._held.clear()
                 for batch in held:
@@ -270,40 +282,44 @@ class Consumer:
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
                 self._reverts[id(event)] = reorg
 
-    def _give_up(self, out: list[ConsumerEvent]) -> None:
-        """Back to the heaviest chain, of which blocks may have to be read again."""
-        if self._chain.is_cut_off:
+    def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
+        """Back to the heaviest chain, of which blocks may have to be read again. Until the application has finished
+        what follows, a restart begins with this reorg once more, and ends here."""
+        events, read_again = self._chain.abandon_reorg(step.hash, step.number)
+        if read_again:
+            known = self._before.position.keys() | self._normal.high_water().keys()
+            self._before = Checkpoint(start=None, position=dict.fromkeys(known - self._channel_sources.keys(), 0))
             self._normal = Reassembler(self._tracked, self.limits.reassembly)
-            self._before = NEW
-            self._set_floor()
             out.append(ReadAgain())
-        self._publish(self._chain.abandon_reorg(), out)
+        self._next_settles = True
+        self._set_floor(out)
+        self._publish(events, out)
 
     def _settle(self, hash_: bytes) -> None:
-        """A reorg that was given up is to be read again after a restart as long as the application's last block is one
-        of it: what lies below that block is nowhere else."""
-        reverted, active = self._reverted, self._reorgs.active
-        is_active = reverted is not None and active is not None and active.hash == reverted.hash
-        if not is_active and not self._chain.was_abandoned(hash_):
+        """The reorg to this ancestor is over: nobody has to go back for it any more."""
+        if self._reverted is not None and self._reverted.hash == hash_:
             self._reverted = None
+        self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
         """Passes on what the chain says; a longer chain raises the floor, and may reach an announced ancestor."""
         for event in events:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):
+                if self._next_settles:
+                    self._reverts.setdefault(id(event), None)
+                    self._next_settles = False
                 self._unfinished.append(event)
-                self._set_floor()
+                self._set_floor(out)
                 self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
             elif isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
                 self._normal.forget(event.hash)
 
-    def _set_floor(self) -> None:
+    def _set_floor(self, out: list[ConsumerEvent]) -> None:
         final_number, head = self._chain.final_number, self._chain.head
-        if final_number is None or head is None:
-            self._normal.set_floor(0, 0)
-        else:
-            self._normal.set_floor(final_number + 1, head.weight)
+        floor = (0, 0) if final_number is None or head is None else (final_number + 1, head.weight)
+        for outdated in self._normal.set_floor(*floor):
+            out.extend(self._chain.bury(outdated.hash))
 
     def _needed_batches(self) -> Iterator[CompleteBatch]:
         yield from self._chain.held()

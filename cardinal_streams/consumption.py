@@ -38,6 +38,9 @@ class Machine(Protocol):
     @property
     def feeds(self) -> Feeds: ...
 
+    @property
+    def channels(self) -> tuple[bytes, ...]: ...
+
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
@@ -145,25 +148,31 @@ class Consumption(Generic[M, T]):
                 self._on_event(event)
 
     async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
-        """Reads what a checkpoint's history names, then opens the feeds."""
+        """Reads what a checkpoint's history names, up to where it is to come again, then opens the feeds."""
+        ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
+            end = ends.get(topic, math.inf)
             async with transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
                 while page := await receiver.receive_some():
                     for each in page:
-                        self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
+                        if each.offset < end:
+                            self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
         self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)
         self._feeds.open(None, self._application.topics, checkpoint.position)
-        for ancestor in self.machine.feeds.channels:
+        for ancestor in self.machine.channels:
             self.open_channel(ancestor)
 
     def open_channel(self, ancestor: bytes) -> None:
         """Reads a reorg's channel from where it was left, or from its beginning."""
-        topic = reorg_topic(self._application.default_topic, ancestor)
+        topic = self._channel_of(ancestor)
         offset = self._channel_offsets.find(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
+
+    def _channel_of(self, ancestor: bytes) -> str:
+        return reorg_topic(self._application.default_topic, ancestor)
 
     def _hand_over(self, feed: Feed) -> None:
         """Deliveries of one page, until the machine says something or the page ends."""

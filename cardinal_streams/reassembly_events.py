@@ -43,6 +43,12 @@ class Refused(msgspec.Struct, frozen=True):
     what: str
 
 
+class Outdated(msgspec.Struct, frozen=True):
+    """A block below the floor was given up, whether or not it was complete."""
+
+    hash: bytes
+
+
 class EvictionReason(enum.Enum):
     """MEMORY: the limits, and it was touched least recently. IDLE: nothing of it came for long. CLOSED: its channel
     ended."""
@@ -53,14 +59,14 @@ class EvictionReason(enum.Enum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """An incomplete block was given up, and what it was missing. Those that are merely old are counted, not told."""
+    """An incomplete block was given up, and what it was missing."""
 
     hash: bytes
     reason: EvictionReason
     missing: Missing
 
 
-ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Reorg | ReorgComplete
+ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | ReorgComplete
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from cardinal_streams.reassembly_events import (
     Evicted,
     EvictionReason,
     Outcome,
+    Outdated,
     ReassemblyEvent,
     ReassemblyStatistics,
     Refused,
@@ -133,7 +134,7 @@ class Reassembler:
         """Lets a finished block be emitted again if it is delivered again."""
         self._finished.discard(hash_)
 
-    def set_floor(self, number: int, weight: int) -> None:
+    def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
         """Blocks with numbers below `number` and weights up to `weight` are of no use any more.
 
         Incomplete ones are looked for no more often than once in as many messages as there are incomplete blocks.
@@ -142,9 +143,9 @@ class Reassembler:
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
             self._floor_scanned = floor
             self._messages_scanned = self._messages
-            for block in tuple(self._blocks.values()):
-                if block.batch is not None and self._is_old(block.batch):
-                    self._drop_old(block)
+            blocks = tuple(self._blocks.values())
+            return [self._drop_old(block) for block in blocks if block.batch is not None and self._is_old(block.batch)]
+        return ()
 
     def close(self) -> Sequence[ReassemblyEvent]:
         """Gives up all incomplete blocks."""
@@ -200,7 +201,7 @@ class Reassembler:
             self._completed += 1
             events.append(Completed(block.finish(self.tracked)))
         elif outcome is Outcome.OLD:
-            self._drop_old(block)
+            events.append(self._drop_old(block))
         else:
             self._blocks.move_to_end(block.hash)
             block.touched = self._messages
@@ -224,10 +225,11 @@ class Reassembler:
         self._evicted[reason] += 1
         return Evicted(block.hash, reason, block.missing())
 
-    def _drop_old(self, block: PendingBlock) -> None:
+    def _drop_old(self, block: PendingBlock) -> Outdated:
         self._drop(block)
         self._finished.put(block.hash, None)
         self._old += 1
+        return Outdated(block.hash)
 
     def _drop(self, block: PendingBlock) -> None:
         del self._blocks[block.hash]

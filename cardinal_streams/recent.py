@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -36,6 +36,9 @@ class RecentMap(Generic[K, V]):
 
     def clear(self) -> None:
         self._entries.clear()
+
+    def keys(self) -> Set[K]:
+        return self._entries.keys()
 
     def items(self) -> list[tuple[K, V]]:
         """Oldest first."""

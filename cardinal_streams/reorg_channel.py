@@ -6,7 +6,7 @@ announcement that a channel exists, to the default topic. Blocks go to the chann
 and whether or not they were sent before.
 
 The specification leaves open what the hash and number of ReorgComplete are; here they are the last block's. Those of
-the ancestor say that the producer gives the reorg up: consumers go back to the heaviest chain that they know.
+the ancestor say that the producer gives the reorg up: consumers go back to what they had, if that was heavier.
 """
 
 from __future__ import annotations

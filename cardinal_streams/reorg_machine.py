@@ -11,12 +11,13 @@ and what the chain has to do. It does not hold the chain.
     ACTIVE       ignored                   to the chain                     over, and closed
 
 A reorg is abandoned (`ABANDON`) by a ReorgComplete that names the ancestor, or by the application: then ACTIVE,
-EXAMINING and SKIPPING become LISTENING, the chain is weighed anew, and the reorg may be tried again on its channel.
+EXAMINING and SKIPPING become LISTENING, the chain goes back, and the reorg may be tried again on its channel.
 
-A channel is ANNOUNCED, and not read, until the chain has come as far as the common ancestor. Redundant producers write
-to one channel, so a Reorg within a section repeats its first message, and what follows the first ReorgComplete repeats
-the section. A second reorg to the same ancestor is told from a repetition by its first block: that of another reorg
-is another child of the ancestor.
+A channel is ANNOUNCED, and not read, until the chain has come as far as the common ancestor; that of a reorg for which
+the application went back before a restart is ACTIVE from the start, so that nothing of the normal feed comes between.
+Redundant producers write to one channel, so a Reorg within a section repeats its first message, and what follows the
+first ReorgComplete repeats the section. A second reorg to the same ancestor is told from a repetition by its first
+block: that of another reorg is another child of the ancestor.
 
 Memory. At most `announced_max` channels are known; beyond that the oldest that is not active is given up, those
 first whose ancestor had a finished reorg. Of finished reorgs `reorgs_max` are remembered.
@@ -25,7 +26,7 @@ first whose ancestor had a finished reorg. Of finished reorgs `reorgs_max` are r
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -69,12 +70,6 @@ class RevertTo(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Resume(msgspec.Struct, frozen=True):
-    """Blocks come for which the application has gone back before."""
-
-    removed_weight: int
-
-
 class ReorgBlock(msgspec.Struct, frozen=True):
     """A block for the chain."""
 
@@ -88,12 +83,13 @@ class ReorgOver(msgspec.Struct, frozen=True):
 
 
 class ReorgGivenUp(msgspec.Struct, frozen=True):
-    """Back to the normal feed, and to the heaviest chain."""
+    """Back to the normal feed, and to the heaviest chain that hangs on this ancestor."""
 
     hash: bytes
+    number: int
 
 
-ChainStep: TypeAlias = RevertTo | Resume | ReorgBlock | ReorgOver | ReorgGivenUp
+ChainStep: TypeAlias = RevertTo | ReorgBlock | ReorgOver | ReorgGivenUp
 ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
 
 
@@ -101,13 +97,12 @@ class Channel:
     """One channel. Each section of it is put together by a reassembler of its own; `offset` is where the section
     begins, or the next one may; everything below `next_offset` was read."""
 
-    __slots__ = ("begun", "examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
+    __slots__ = ("examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
 
     def __init__(self, reorg: OpenReorg) -> None:
         self.hash = reorg.hash
         self.number = reorg.number
         self.offset = self.next_offset = reorg.offset
-        self.begun = Resume(reorg.removed_weight) if reorg.is_begun else None
         self.state = ChannelState.ANNOUNCED
         self.reassembler: Reassembler | None = None
         self.first_block: bytes | None = None
@@ -125,7 +120,7 @@ class ReorgProtocol:
         self,
         tracked: Tracked,
         limits: ConsumerLimits,
-        open_reorgs: Iterable[OpenReorg] = (),
+        open_reorgs: Sequence[OpenReorg] = (),
         finished_reorgs: Iterable[FinishedReorg] = (),
     ) -> None:
         self.active: Channel | None = None
@@ -136,6 +131,11 @@ class ReorgProtocol:
         self._finished: RecentMap[FinishedReorg, None] = RecentMap(limits.reorgs_max)
         for finished in finished_reorgs:
             self._finished.put(finished, None)
+        begun = next((reorg.hash for reorg in open_reorgs if reorg.is_begun), None)
+        if begun is not None:
+            self.active = self._channels[begun]
+            self.active.state = ChannelState.ACTIVE
+            self.active.reassembler = Reassembler(tracked, limits.reassembly)
 
     def announce(self, message: Reorg) -> list[ReorgStep]:
         """A Reorg message on the normal feed. A channel that is known is announced once."""
@@ -152,7 +152,7 @@ class ReorgProtocol:
         """Opens the announced channels whose ancestor the chain has reached."""
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
-            if channel.state is ChannelState.ANNOUNCED and (channel.begun or can_revert(channel.hash, channel.number)):
+            if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
                 channel.state = ChannelState.LISTENING
                 steps.append(OpenReorgChannel(channel.hash, channel.number))
         return steps
@@ -201,6 +201,10 @@ class ReorgProtocol:
         """The ancestors of the channels to read: the active one alone, or all that are open."""
         if self.active is not None:
             return (self.active.hash,)
+        return self.opened()
+
+    def opened(self) -> tuple[bytes, ...]:
+        """The ancestors of all channels that are open, whether or not they may be read now."""
         return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:
@@ -226,7 +230,7 @@ class ReorgProtocol:
         channel.reassembler = Reassembler(self._tracked, self._limits.reassembly)
         channel.first_block = None
         channel.examined = []
-        if self._had_reorg(channel.hash) and channel.begun is None:
+        if self._had_reorg(channel.hash):
             channel.state = ChannelState.EXAMINING
         else:
             self._activate(channel, steps)
@@ -234,8 +238,7 @@ class ReorgProtocol:
     def _activate(self, channel: Channel, steps: list[ReorgStep]) -> None:
         channel.state = ChannelState.ACTIVE
         self.active = channel
-        steps.append(channel.begun or RevertTo(channel.hash, channel.number, channel.offset))
-        channel.begun = None
+        steps.append(RevertTo(channel.hash, channel.number, channel.offset))
 
     def _examine(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         assert batch is not None
@@ -280,7 +283,7 @@ class ReorgProtocol:
         self.abandoned_count += 1
         self.active = None
         self._listen(channel, None, steps)
-        steps.append(ReorgGivenUp(channel.hash))
+        steps.append(ReorgGivenUp(channel.hash, channel.number))
 
     def _listen(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         channel.state = ChannelState.LISTENING

@@ -24,7 +24,7 @@ from cardinal_streams.message_types import Reorg, ReorgComplete
 from cardinal_streams.messages import decode
 from cardinal_streams.missing import Missing
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
-from cardinal_streams.reassembly_events import Completed
+from cardinal_streams.reassembly_events import Completed, Outdated
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.recent import RecentMap
 
@@ -60,6 +60,11 @@ class UnorderedConsumer:
             return Feeds(normal=False, channels=())
         return Feeds(normal=True, channels=tuple(self._open))
 
+    @property
+    def channels(self) -> tuple[bytes, ...]:
+        """The channels that are open, by their ancestor's hash."""
+        return tuple(self._open)
+
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
         """A delivery of the normal feed. `source` is "topic:partition"."""
         out: list[ConsumerEvent | Completed] = []
@@ -71,7 +76,7 @@ class UnorderedConsumer:
         for event in self._machine.receive(message, source, offset):
             if isinstance(event, Reorg):
                 self._announce(event, out)
-            elif not isinstance(event, ReorgComplete):
+            elif not isinstance(event, ReorgComplete | Outdated):
                 if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)

@@ -86,7 +86,8 @@ class Shell:
         self.channel_position = {reorg.hash: reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             ancestor = next(each for each in self.logs.channels if source.startswith(reorg_topic("default", each)))
-            for at, (key, value) in enumerate(self.logs.channels[ancestor][offset:], offset):
+            end = self.channel_position.get(ancestor)
+            for at, (key, value) in enumerate(self.logs.channels[ancestor][offset:end], offset):
                 self._handle(self.consumer.receive_history(key, value, source, at))
 
     def readable(self) -> list[str | bytes]:

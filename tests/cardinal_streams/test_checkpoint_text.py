@@ -18,12 +18,15 @@ NUMBERS = st.integers(0, U64_MAX)
 WEIGHTS = st.integers(0, WEIGHT_MAX)
 SOURCES = st.builds("{}:{}".format, st.text("abc:-_", min_size=1, max_size=5), st.integers(0, 99))
 POSITIONS = st.dictionaries(SOURCES, NUMBERS, max_size=4)
+OPEN_REORGS = st.builds(OpenReorg, HASHES, NUMBERS, NUMBERS, st.booleans(), WEIGHTS)
 CHECKPOINTS = st.builds(
     Checkpoint,
     start=st.none() | st.builds(Start, HASHES, NUMBERS, WEIGHTS),
     position=POSITIONS,
     history=POSITIONS,
-    open_reorgs=st.lists(st.builds(OpenReorg, HASHES, NUMBERS, NUMBERS, st.booleans(), WEIGHTS), max_size=3).map(tuple),
+    open_reorgs=st.lists(OPEN_REORGS, max_size=3)
+    .filter(lambda reorgs: sum(reorg.is_begun for reorg in reorgs) < 2)
+    .map(tuple),
     finished_reorgs=st.lists(st.builds(FinishedReorg, HASHES, HASHES), max_size=3).map(tuple),
 )
 GOOD = msgspec.json.decode(format_checkpoint(Checkpoint(start=Start(bytes(32), 1, 2), position={"a:0": 1})))
@@ -52,6 +55,12 @@ def test_anything_else_is_refused(change: dict[str, object]) -> None:
     parse_checkpoint(msgspec.json.encode(GOOD))
     with pytest.raises(CheckpointError):
         parse_checkpoint(msgspec.json.encode(GOOD | change))
+
+
+def test_only_one_reorg_can_be_begun() -> None:
+    begun = tuple(OpenReorg(bytes([name]) * 32, 1, 0, True) for name in (1, 2))
+    with pytest.raises(CheckpointError, match="two reorgs are begun"):
+        parse_checkpoint(format_checkpoint(Checkpoint(start=None, open_reorgs=begun)))
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"\xff"])

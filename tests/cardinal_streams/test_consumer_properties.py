@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cardinal_streams.chain_events import Dropped, NeedsReorg
@@ -47,6 +47,7 @@ def test_any_interleaving_of_redundant_producers_and_the_channel(seed: int, prod
 
 @settings(max_examples=80)
 @given(st.integers(0, 1 << 32), st.integers(1, 3), st.integers(1, 7), st.integers(0, 5), st.booleans())
+@example(seed=115, producers=1, threshold=3, after=3, is_mixed=False)
 def test_restarts_anywhere(seed: int, producers: int, threshold: int, after: int, is_mixed: bool) -> None:
     """Also where one more producer knows nothing of the reorg, and sends the new chain as it sends any block."""
     randomness = random.Random(seed)

@@ -23,7 +23,15 @@ from cardinal_streams.messages import (
 from cardinal_streams.missing import MISSING_ITEMS_SHOWN, MissingState
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.reassembly_events import Completed, Evicted, EvictionReason, Outcome, ReassemblyEvent, Refused
+from cardinal_streams.reassembly_events import (
+    Completed,
+    Evicted,
+    EvictionReason,
+    Outcome,
+    Outdated,
+    ReassemblyEvent,
+    Refused,
+)
 from cardinal_streams.reassembly_machine import TRANSITIONS, BlockState, Reassembler
 from cardinal_streams.resumption import format_token
 from tests.cardinal_streams.helpers import completed, hash_of, vectors
@@ -313,10 +321,10 @@ class TestMemory:
         feed(machine, batch_of("b", 5, counts={"a/": 1}))
         heavy = Batch(hash_of("heavy"), 5, hash_of("parent"), 100, counts={"a/": 1})
         feed(machine, heavy)
-        machine.set_floor(6, 50)
+        assert machine.set_floor(6, 50) == [Outdated(hash_of("b"))]
         assert list(machine.incomplete()) == [hash_of("heavy")]
         assert feed(machine, BatchMsg(hash_of("b"), "a/1", b"")) == []
-        assert feed(machine, BatchMsg(hash_of("c"), "a/1", b""), batch_of("c", 5, counts={"a/": 1})) == []
+        assert feed(machine, batch_of("c", 5, counts={"a/": 1})) == [Outdated(hash_of("c"))]
         assert feed(machine, BatchMsg(hash_of("c"), "a/1", b"")) == []
         assert (machine.statistics().old, machine.statistics().late) == (2, 2)
         assert list(machine.incomplete()) == [hash_of("heavy")]

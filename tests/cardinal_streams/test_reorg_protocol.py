@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from cardinal_streams.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
@@ -156,6 +158,37 @@ class TestReorg:
         send(logs, producer_of(), [payload("deep", "o2", 3, 1_000)])
         shell.run()
         assert NeedsReorg(hash_of("deep"), 3, 1_000) in shell.events
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_a_fork_that_begins_too_deep_is_told_once_it_is_heavier(self, seed: int) -> None:
+        """Goal: also where its first blocks are numbered so low that nobody wants them any more. Method: the fork comes
+        in order (seed 0) or in disorder, and is the heavier one from its ninth block on."""
+        logs = Logs()
+        send(logs, producer_of(), chain("o", "g", 1, 10))
+        shell = Shell(logs, Application(GENESIS_HASH), 4, GENESIS)
+        shell.run()
+        fork = chain("d", "o2", 3, 12, bonus=-5)
+        if seed:
+            random.Random(seed).shuffle(fork)
+        send(logs, producer_of(), fork)
+        shell.run()
+        told = [event for event in shell.events if isinstance(event, NeedsReorg)]
+        assert len(told) == 1
+        assert told[0].weight > 100
+        assert shell.application.hashes[-1] == hash_of("o10")
+
+    def test_a_restart_after_going_back_goes_on_in_the_channel(self) -> None:
+        """Goal: what the normal feed still has of the removed chain does not come between."""
+        world = World()
+        shell = world.shell()
+        shell.run_until(lambda: shell.application.reverts == 1)
+        shell.restart(shell.consumer.checkpoint())
+        ancestor = world.old[1].hash
+        assert shell.consumer.feeds == Feeds(normal=False, channels=(ancestor,))
+        assert shell.consumer.channels == (ancestor,)
+        shell.run()
+        assert shell.application.hashes == world.expected
+        assert shell.application.reverts == 1
 
     def test_two_channels_are_not_read_at_once(self) -> None:
         world = World()

@@ -85,7 +85,7 @@ class TestReorg:
                     await fail()
                 await read_all(transport, ledger, "reader")
                 assert ledger.hashes == hashes(OLD)
-                assert ledger.reverts == 1
+                assert ledger.reverts == 2
                 async with publisher.reorg(OLD[1].payload.hash, 2, 100) as channel:
                     await channel.send(NEW)
             await read_all(transport, ledger, "reader")
