@@ -9,6 +9,9 @@ import msgspec
 PENDING_SHARE = 8
 """One part in so many of the buffer is for blocks that are handed on and not stored."""
 
+SIZE_FADES = 0.98
+"""What a block's size still counts after the next one."""
+
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     """buffer_bytes: fetched and not stored, in all. chunks: requests at a time. batch_blocks: in one request.
@@ -73,6 +76,39 @@ class Pending(msgspec.Struct):
     since_s: float
     verified: bool = False
     waits: int = 0
+
+
+class BatchSize:
+    """How many blocks are asked for in one request: as many as are likely to fit into its share of the buffer.
+
+    Invariant: 1 <= `blocks` <= `limits.batch_blocks`.
+    """
+
+    def __init__(self, limits: FillLimits) -> None:
+        self._limits = limits
+        self._blocks = limits.batch_blocks
+        self._block_bytes = 0.0
+
+    @property
+    def blocks(self) -> int:
+        fitting = self._limits.chunk_bytes / self._block_bytes if self._block_bytes else self._blocks
+        return max(1, min(self._blocks, int(fitting)))
+
+    def arrived(self, size_bytes: int) -> None:
+        """A block of that size has come: one of the largest counts for a while, so that few requests are too large."""
+        self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
+
+    def overflowed(self, chunk: Chunk) -> None:
+        """It had more than its share: the next one from the same place is for fewer blocks."""
+        came = chunk.next_block - chunk.first
+        self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
+
+    def was_slow(self) -> None:
+        self._blocks = max(1, self._blocks // 2)
+
+    def was_good(self) -> None:
+        """A block passed; so many of them may be asked for again."""
+        self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
 class Chunk:

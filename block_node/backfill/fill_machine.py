@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import Chunk, Delivery, Fetch, FillLimits, GivenUp, Pending
+from block_node.backfill.chunks import BatchSize, Chunk, Delivery, Fetch, FillLimits, GivenUp, Pending
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.ranges import BlockRange, BlockRanges
@@ -43,7 +43,7 @@ class FillMachine:
 
     def forget(self) -> None:
         """Everything that is looked after."""
-        self._batch = self._limits.batch_blocks
+        self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, Chunk] = {}
         self._anchors: dict[int, bytes] = {}
@@ -61,8 +61,10 @@ class FillMachine:
     def chunks(self) -> list[Chunk]:
         return list(self._chunks.values())
 
-    def find_chunk(self, chunk_id: int) -> Chunk | None:
-        return self._chunks.get(chunk_id)
+    def find_awaited(self, chunk_id: int) -> Chunk | None:
+        """The chunk of that request, while anything is still to come of it."""
+        chunk = self._chunks.get(chunk_id)
+        return None if chunk is None or chunk.complete else chunk
 
     @property
     def held_bytes(self) -> int:
@@ -110,6 +112,7 @@ class FillMachine:
         chunk.next_block = number + 1
         size_bytes, chunk.partial_bytes = chunk.partial_bytes, 0
         self._health.fetched(chunk.source, size_bytes)
+        self._batch.arrived(size_bytes)
         if number in self.holes:
             chunk.add(number, items, size_bytes)
         if chunk.next_block > chunk.last:
@@ -119,8 +122,8 @@ class FillMachine:
     def overflowed(self, chunk_id: int) -> None:
         """What was asked for is too much at once. Nobody is to blame."""
         chunk = self._chunks[chunk_id]
-        came, number, single = chunk.next_block - chunk.first, chunk.next_block, chunk.first == chunk.last
-        self._batch = max(1, came // 2 if self._downwards else came)
+        number, single = chunk.next_block, chunk.first == chunk.last
+        self._batch.overflowed(chunk)
         self._drop(chunk)
         if single and chunk.alone:
             self._give_up(number, "it is larger than what maxIncomingBufferSize leaves for one block")
@@ -129,11 +132,11 @@ class FillMachine:
 
     def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
         """The source did not send all. lied: it does not have what it claims. slow: it took too long."""
-        chunk = self._chunks.get(chunk_id)
+        chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
         if slow:
-            self._batch = max(1, self._batch // 2)
+            self._batch.was_slow()
         self._health.failed(chunk.source, now_s, reason)
         if lied:
             self._health.disbelieve(chunk.source, chunk.next_block, chunk.next_block)
@@ -189,7 +192,7 @@ class FillMachine:
         self._anchors.pop(number, None)
         if self._downwards and number - 1 in self.holes:
             self._anchors[number - 1] = previous_root
-        self._batch = min(self._limits.batch_blocks, self._batch + 1)
+        self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
         """The block did not pass: who sent it is marked down, and what came with it is not used."""
@@ -274,7 +277,7 @@ class FillMachine:
         source = self._health.choose(edge, now_s, busy)
         if source is None or source.claims is None:
             return None
-        blocks = 1 if alone else self._batch
+        blocks = 1 if alone else self._batch.blocks
         if self._downwards:
             first, last = max(hole.first, edge - blocks + 1), edge
             lacking = source.claims.missing(first, last)
@@ -333,13 +336,11 @@ class FillMachine:
         """From this block on, the way in which the hole is filled; it must be open. What is delivered goes on."""
         if edge not in self.holes:
             return
-        end = self.holes.end_of_run(edge)
-        assert end is not None, "the block is missing"
-        below = self.holes.missing(0, edge)
+        below = self.holes.missing(0, edge) if self._downwards else []
         start = below[-1].last + 1 if below else 0
-        first, last = (start, edge) if self._downwards else (edge, self.holes.last or end)
+        first, last = (start, edge) if self._downwards else (edge, self.holes.last or edge)
         for chunk in self.chunks:
-            if first <= chunk.first <= last:
+            if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)
         for low, high in [each for each in self._open if each.last >= first and each.first <= last]:
             low, high = max(low, first), min(high, last)

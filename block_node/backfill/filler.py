@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from block_node.backfill.anchors import find_previous_root
-from block_node.backfill.chunks import Fetch, FillLimits
+from block_node.backfill.chunks import Delivery, Fetch, FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
@@ -62,8 +62,8 @@ class Filler:
         self._fetches: dict[int, RunningFetch] = {}
         self._reading: set[int] = set()
 
-    def step(self, may_deliver: bool) -> bool:
-        """Do what is to be done; whether there may be more at once."""
+    def step(self, may_deliver: bool) -> Delivery | None:
+        """Do what is to be done; the block that was handed on, after which there may be another one at once."""
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
@@ -79,7 +79,7 @@ class Filler:
                 BackfilledBlockNotification(delivery.number, delivery.items, delivery.size_bytes, root=delivery.root)
             )
         self._tidy()
-        return delivery is not None
+        return delivery
 
     def verified(self, notification: VerificationNotification) -> None:
         machine, number = self.machine, notification.block_number
@@ -121,7 +121,7 @@ class Filler:
 
     def fail(self, chunk_id: int, reason: str, *, lied: bool = False, slow: bool = False) -> None:
         """A request ended before all had come."""
-        chunk = self.machine.find_chunk(chunk_id)
+        chunk = self.machine.find_awaited(chunk_id)
         if chunk is None:
             return
         self._counters.fetch_errors += 1
@@ -162,8 +162,7 @@ class Filler:
 
     def _tidy(self) -> None:
         for chunk_id in list(self._fetches):
-            chunk = self.machine.find_chunk(chunk_id)
-            if chunk is None or chunk.complete:
+            if self.machine.find_awaited(chunk_id) is None:
                 self._fetches.pop(chunk_id).cancel()
         for given_up in self.machine.given_up:
             self._counters.given_up += 1
@@ -188,7 +187,7 @@ class _Listener:
         self._wake = wake
 
     def grew(self, size_bytes: int) -> None:
-        if self._machine.find_chunk(self._chunk_id) is None:
+        if self._machine.find_awaited(self._chunk_id) is None:
             return
         self._counters.fetched_bytes += size_bytes
         if not self._machine.grew(self._chunk_id, size_bytes):
@@ -196,7 +195,7 @@ class _Listener:
             self._wake()
 
     def block(self, number: int, items: list[bytes]) -> None:
-        if self._machine.find_chunk(self._chunk_id) is not None:
+        if self._machine.find_awaited(self._chunk_id) is not None:
             self._counters.blocks_fetched += 1
             self._machine.arrived(self._chunk_id, number, items)
             self._wake()

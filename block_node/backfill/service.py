@@ -90,6 +90,12 @@ class BackfillService:
         self._gaps: list[Gap] = []
         self._run: tuple[float, int, int] | None = None
         self._failed = False
+        self._vain_scans = 0
+
+    @property
+    def publishers(self) -> int:
+        """How many are connected."""
+        return 0 if self._blocks.publishing is None else self._blocks.publishing.desk.publishers
 
     @property
     def is_on(self) -> bool:
@@ -130,18 +136,31 @@ class BackfillService:
     def submit_write(self, operation: Operation) -> None:
         self._storage.submit_write(operation)
 
-    def note_newest(self, number: int, *, save: bool = True) -> bool:
-        """Somebody on the network has this block; whether that is news."""
-        if self.newest_known is not None and number <= self.newest_known:
-            return False
-        self.newest_known = number
+    def note_newest(self, number: int, *, save: bool = True) -> None:
+        """Somebody on the network has this block."""
+        if self.newest_known is None or number > self.newest_known:
+            self._set_newest(number, save)
+
+    def check_newest(self, sources_last: int | None) -> None:
+        """A scan has asked the sources, whose last block is this one. Whoever named a newer one may have been wrong:
+        where no source has it in more than `max_retries` scans, it is forgotten."""
+        newest = self.newest_known
+        if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
+            self._vain_scans = 0
+        elif sources_last is not None:
+            self._vain_scans += 1
+            if self._vain_scans > self.settings.max_retries:
+                logger.error("backfill_target_forgotten", block=newest, sources_last=sources_last)
+                self._set_newest(sources_last)
+
+    def _set_newest(self, number: int, save: bool = True) -> None:
+        self.newest_known, self._vain_scans = number, 0
         if save:
             try:
                 self.submit_write(SaveTarget(self.chain, number, self._saved))
             except StorageClosed:
                 # The node stops; a publisher will say it again.
-                return False
-        return True
+                return
 
     def note_gaps(self, gaps: list[Gap]) -> int:
         """What a scan has found; how many of it were not known."""

@@ -1,7 +1,8 @@
 """The backfill plugin: looks for gaps, at the start and again and again, and has two fillers fill them.
 
-Nothing it does disturbs the live stream: it hands on one block a turn, waits while a live block is being stored, and a
-mistake in it ends nothing but itself. What is missing is `plan`'s business, what is asked of whom `fill_machine`'s.
+Nothing it does disturbs the live stream: it hands on one block a turn, with pauses between them while there are
+publishers, and a mistake in it ends nothing but itself. What is missing is `plan`'s business, what is asked of whom
+`fill_machine`'s.
 
 Source: specs/backfill.md.
 """
@@ -23,7 +24,6 @@ from block_node.events import (
     NodeFailed,
     Notification,
     PersistedNotification,
-    PublisherStatus,
     Source,
     VerificationNotification,
 )
@@ -36,8 +36,13 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25
 """Between two looks at what only time tells."""
+SCAN_PAUSE_S = 1.0
+"""Between a look for gaps and the next one that a publisher causes."""
+PUBLISHED_PAUSE_S = 0.005
+PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
+"""While there are publishers, blocks are handed on no closer than this, and no faster than so many bytes a second."""
 LIVE_PAUSE_S = 0.02
-"""While live blocks are being stored, one fetched block is handed on in this time at most."""
+"""The same while a live block is being stored."""
 
 logger = structlog.get_logger(__name__)
 
@@ -55,10 +60,11 @@ class Backfill(Plugin):
         self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
-        self._scanning = self._again = self._woken = False
-        self._publishers = 0
+        self._scanning = self._again = self._soon = False
+        self._woken = self._sleeping = False
+        self._scanned_s = service.now_s()
         self._live: set[int] = set()
-        self._delivered_s = 0.0
+        self._deliver_from_s = 0.0
 
     def started(self) -> None:
         super().started()
@@ -119,10 +125,9 @@ class Backfill(Plugin):
             for filler in self._fillers.values():
                 filler.persisted(notification, is_backfilled=is_backfilled)
         elif isinstance(notification, NewestBlockKnownToNetwork):
-            if self._service.note_newest(notification.block_number):
-                self._scan()
-        elif isinstance(notification, PublisherStatus):
-            self._publishers = notification.active
+            self._service.note_newest(notification.block_number)
+            if notification.block_number not in self._service.store.ever_stored:
+                self._scan_soon()
         elif isinstance(notification, NodeFailed):
             self._live.clear()
             for filler in self._fillers.values():
@@ -143,19 +148,40 @@ class Backfill(Plugin):
         self._woken = False
         service = self._service
         service.note_progress(self.holes)
-        more = False
+        delivered = False
         for filler in self._fillers.values():
             if filler.machine.busy:
                 now_s = service.now_s()
-                live = bool(self._live) and now_s - self._delivered_s < LIVE_PAUSE_S
-                if filler.step(not live and not self.facility.full):
-                    self._delivered_s = now_s
-                    more = True
+                delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
+                if delivery is not None:
+                    delivered = True
+                    self._deliver_from_s = now_s + self._pause_s(delivery.size_bytes)
         busy = service.note_progress(self.holes)
-        if more:
+        pause_s = self._deliver_from_s - service.now_s()
+        if busy and pause_s > 0:
+            self._wake_later(pause_s)
+        elif delivered:
             self._wake()
-        elif busy and self._live:
-            self.context.call_later(LIVE_PAUSE_S, self._wake)
+
+    @property
+    def _may_deliver(self) -> bool:
+        """Not where it would only wait, or be refused."""
+        return not self.facility.full and self._service.store.refusal is None
+
+    def _pause_s(self, size_bytes: int) -> float:
+        """From handing on a block of that size to handing on the next one: live blocks go first."""
+        if not self._service.publishers:
+            return 0.0
+        return max(LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S, size_bytes / PUBLISHED_BYTES_PER_S)
+
+    def _wake_later(self, delay_s: float) -> None:
+        def wake() -> None:
+            self._sleeping = False
+            self._wake()
+
+        if not self._sleeping:
+            self._sleeping = True
+            self.context.call_later(delay_s, wake)
 
     def _tick(self) -> None:
         if any(filler.machine.busy for filler in self._fillers.values()):
@@ -176,12 +202,24 @@ class Backfill(Plugin):
         self._scan()
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
+    def _scan_soon(self) -> None:
+        """Somebody else wants it: not more often than is good for the sources."""
+
+        def scan() -> None:
+            self._soon = False
+            self._scan()
+
+        if not self._soon:
+            self._soon = True
+            self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._service.now_s()), scan)
+
     def _scan(self) -> None:
         """Look for gaps; after the one that is under way, where there is one."""
         if self._scanning:
             self._again = True
             return
         self._scanning = True
+        self._scanned_s = self._service.now_s()
         self._service.counters.scans += 1
         self._service.store.look_again(self.context.guard(self._looked))
 
@@ -220,7 +258,7 @@ class Backfill(Plugin):
     @property
     def _follows(self) -> bool:
         """Whether blocks beyond the last one are wanted: without a publisher they come from nowhere else."""
-        return self._settings.greedy or self._publishers == 0
+        return self._settings.greedy or not self._service.publishers
 
     def _view(self, follows: bool) -> View:
         service = self._service
@@ -244,6 +282,7 @@ class Backfill(Plugin):
     def _plan(self) -> None:
         """Hand the gaps to the fillers. One that works on history is left to it, until the next scan."""
         service, now_s = self._service, self._service.now_s()
+        service.check_newest(service.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))
         new = service.note_gaps(gaps)
         if gaps:

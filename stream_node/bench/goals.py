@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from stream_node.bench import block, cardinal, export
+from stream_node.bench import backfill, block, cardinal, export
 from stream_node.bench.compared import BLOCKING, CEILING
 from stream_node.bench.measure import PAGE_MESSAGES
 from stream_node.bench.plan import MIB
@@ -23,6 +23,10 @@ def rate(sample: Sample) -> float:
 
 def p50_us(sample: Sample) -> float:
     return sample.p50_us or 0.0
+
+
+def p99_us(sample: Sample) -> float:
+    return sample.p99_us or 0.0
 
 
 def memory_bytes(sample: Sample) -> float:
@@ -57,6 +61,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield Goal("block items verified and durable a second, 1,000 a block", False, 100_000.0, verified)
     large = typical(report.find(block.LARGE), memory_bytes)
     yield Goal("MiB of the server with a block of 100 MB", True, 300.0, None if large is None else large / MIB)
+    yield from _of_backfill(report)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 
@@ -85,6 +90,20 @@ def _of_growth(report: Report) -> Iterator[Goal]:
             p50_us,
         )
         yield Goal(f"p50 of pulling {page:,} of {largest:,} messages, to a small log", True, 1.5, longer)
+
+
+def _of_backfill(report: Report) -> Iterator[Goal]:
+    for which in (backfill.NEWEST, backfill.OLDEST):
+        filled = typical(report.find(backfill.FILLED, system=which), rate)
+        yield Goal(f"blocks of 300 items a second filled from one node, the {which}", False, 500.0, filled)
+    live = report.find(backfill.LIVE, system=OURS)
+    slower = ratio(live, report.find(backfill.LIVE, system=backfill.ALONE), p99_us)
+    yield Goal("p99 of a live block beside a backfill, to that without one", True, 1.5, slower)
+    for buffer_bytes in backfill.BUFFERS_BYTES:
+        held = typical(report.find(backfill.LARGE, window=buffer_bytes), memory_bytes)
+        buffer = buffer_bytes // MIB
+        grown = None if held is None else held / MIB
+        yield Goal(f"MiB that a node grows by in a backfill with a buffer of {buffer}", True, buffer + 32.0, grown)
 
 
 def _codec_ratio(report: Report, figure: Callable[[CodecSample], float]) -> float | None:

@@ -14,6 +14,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sizes_bytes, streams, clients, logs: how far the growth of cost is followed.
     memory: pushed to see whether memory grows. idle_connections: opened to see what one costs.
     exported: brought into Parquet by Spark. slow_seconds: how long each side pushes with a slow sync.
+    backfilled: blocks that one node fetches from another. live_blocks: published beside that, one after the other.
     """
 
     rounds: int = 3
@@ -31,6 +32,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 10_000_000
     idle_connections: int = 1_000
     exported: int = 5_000_000
+    backfilled: int = 4_000
+    live_blocks: int = 200
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -50,6 +53,8 @@ QUICK = Plan(
     logs=(2_000, 20_000),
     memory=20_000,
     exported=20_000,
+    backfilled=150,
+    live_blocks=2,
     idle_connections=20,
     slow_publishers=16,
     slow_seconds=0.3,

@@ -18,7 +18,7 @@ from typing import NoReturn
 import msgspec
 from rich.console import Console
 
-from stream_node.bench import block, cardinal, compared, export, scale
+from stream_node.bench import backfill, block, cardinal, compared, export, scale
 from stream_node.bench.codec import compare
 from stream_node.bench.errors import UnknownBench
 from stream_node.bench.goals import goals
@@ -79,6 +79,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "cardinal": lambda bench: cardinal.samples(bench.plan),
     "export": lambda bench: export.samples(bench.plan, bench.place),
     "block": lambda bench: block.samples(bench.plan),
+    "backfill": lambda bench: backfill.samples(bench.plan),
 }
 
 

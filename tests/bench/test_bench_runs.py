@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node.bench import compared, scale
+from stream_node.bench import backfill, compared, scale
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.big_log import STREAM, extend_log
 from stream_node.bench.errors import PeerFailed, UnknownBench
@@ -87,7 +87,9 @@ def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) ->
 
 
 def test_every_part_can_be_asked_for() -> None:
-    assert list(PARTS) == ["push", "pull", "latency", "fanout", "codec", "scale", "cardinal", "export", "block"]
+    assert list(PARTS) == [
+        *("push", "pull", "latency", "fanout", "codec", "scale", "cardinal", "export", "block", "backfill")
+    ]
 
 
 def test_the_syncs_told_are_those_that_a_tracer_sees() -> None:
@@ -156,6 +158,16 @@ def test_a_peer_that_does_not_start_is_told(tmp_path: Path) -> None:
     assert false is not None
     with pytest.raises(PeerFailed, match="does not listen"), Peer("redis", false, tmp_path):
         pass
+
+
+def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
+    plan = msgspec.structs.replace(TINY, backfilled=150, live_blocks=2)
+    samples = list(backfill.samples(plan))
+    assert {(sample.work, sample.messages) for sample in samples if sample.work != backfill.BESIDE} == {
+        *((backfill.FILLED, 150), (backfill.FILLED, 149), (backfill.LIVE, 2), (backfill.LARGE, 6)),
+    }
+    assert [sample.system for sample in samples if sample.work == backfill.LIVE] == [backfill.ALONE, OURS]
+    assert all(sample.server_memory_bytes for sample in samples if sample.work == backfill.LARGE)
 
 
 @pytest.mark.network

@@ -133,7 +133,7 @@ class FillWorld:
     def _begin(self, fetch: Fetch) -> None:
         asked = BlockRange(fetch.first, fetch.last)
         for other, _ in self.under_way.values():
-            if self.machine.find_chunk(other.chunk_id) and other.first <= asked.last and asked.first <= other.last:
+            if self.machine.find_awaited(other.chunk_id) and other.first <= asked.last and asked.first <= other.last:
                 raise Broken(f"{asked} is asked for while {other} is under way")
         self.fetches.append(fetch)
         self.asked.update(range(fetch.first, fetch.last + 1))
@@ -142,20 +142,21 @@ class FillWorld:
     def _answer(self, fetch: Fetch) -> None:
         source, machine = self.sources[fetch.source], self.machine
         if self.rng.random() < source.flaps:
-            if machine.find_chunk(fetch.chunk_id):
+            if machine.find_awaited(fetch.chunk_id):
                 machine.failed(fetch.chunk_id, self.now_s, "unreachable")
             return
         dies_at = self.rng.randint(fetch.first, fetch.last) if self.rng.random() < source.dies else None
         for number in range(fetch.first, fetch.last + 1):
-            if machine.find_chunk(fetch.chunk_id) is None:
+            if machine.find_awaited(fetch.chunk_id) is None:
                 return
             if number == dies_at or number not in source.has:
                 machine.failed(fetch.chunk_id, self.now_s, "it ended", lied=number not in source.has)
                 return
             items = forged(number) if self.rng.random() < source.forges else good(number)
             if not machine.grew(fetch.chunk_id, BLOCK_BYTES):
+                # What has been sent already goes on coming, and is nobody's business any more.
                 machine.overflowed(fetch.chunk_id)
-                return
+                continue
             machine.arrived(fetch.chunk_id, number, items)
 
     def _verify(self, delivery: Delivery) -> None:

@@ -27,9 +27,10 @@ QUICK = {
 
 
 @cache
-def chain(count: int, seed: int = 0, item_count: int = 8) -> tuple[GeneratedBlock, ...]:
+def chain(count: int, seed: int = 0, item_count: int = 8, item_bytes: int = 100) -> tuple[GeneratedBlock, ...]:
     """The first blocks of a chain; the same ones each time in a test run."""
-    return tuple(ChainGenerator(signing_keys(), shape=BlockShape(item_count=item_count), seed=seed).blocks(count))
+    shape = BlockShape(item_count=item_count, item_bytes=item_bytes)
+    return tuple(ChainGenerator(signing_keys(), shape=shape, seed=seed).blocks(count))
 
 
 async def publish(address: str, blocks: Iterable[GeneratedBlock]) -> None:

@@ -99,6 +99,30 @@ def test_memory_is_bounded(kind: Kind) -> None:
     assert 0 < most <= limits.buffer_bytes + 2 * BLOCK_BYTES
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_what_still_comes_of_a_request_that_was_too_large_is_not_used(kind: Kind) -> None:
+    """It would be there twice, and its source be blamed: what was asked for again is in another request."""
+    known = BlockRanges([(0, 0), (200, 200)]) if kind is Kind.HISTORICAL else BlockRanges([(0, 0)])
+    everything = BlockRanges([(0, 200)])
+    limits = FillLimits(buffer_bytes=8 * BLOCK_BYTES, chunks=1)
+    source = FakeSource("a", everything.copy(), everything.copy())
+    machine = FillWorld(kind, random.Random(1), [source], known, limits).machine
+    machine.assign(1, 199)
+    machine._health.claimed("a", everything, 0.0)
+    fetch = machine.next_fetch(0.0)
+    assert fetch is not None
+    for number in (fetch.first, fetch.first + 1):
+        machine.grew(fetch.chunk_id, BLOCK_BYTES)
+        machine.arrived(fetch.chunk_id, number, [b""])
+    assert machine.find_awaited(fetch.chunk_id) is not None
+    assert not machine.grew(fetch.chunk_id, limits.buffer_bytes)
+    machine.overflowed(fetch.chunk_id)
+    assert machine.find_awaited(fetch.chunk_id) is None
+    machine.failed(fetch.chunk_id, 1.0, "it ended", lied=True)
+    assert machine._health.sources["a"].errors == 0
+    machine.check()
+
+
 def test_the_world_sees_a_machine_that_hands_on_untied_blocks() -> None:
     """A canary: without its anchors the machine is caught."""
     known = BlockRanges([(0, 0), (9, 9)])

@@ -6,7 +6,9 @@ Method: servers on real sockets and files in one process; a liar is a server wit
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 
 from block_node.client import BlockClient
@@ -45,3 +47,20 @@ async def test_b5_a_gap_is_filled_from_two_sources(tmp_path: Path) -> None:
             status = await backfill_status(two.address)
             assert all(each.blocks for each in status.sources)
             assert status.blocks_stored == status.blocks_fetched == 40
+
+
+@pytest.mark.parametrize("first_block", [0, 39], ids=["live tail", "history"])
+async def test_blocks_that_do_not_fit_into_the_buffer_together(tmp_path: Path, first_block: int) -> None:
+    """Requests are made smaller, nobody is blamed, and every block is counted once."""
+    blocks = chain(40, item_count=8, item_bytes=100_000)
+    async with source(tmp_path / "one", blocks) as one:
+        settings: dict[str, Any] = QUICK | {"block_first": first_block}
+        if first_block:
+            async with source(tmp_path / "two", blocks[first_block:]):
+                pass
+        buffer = {"backfill_max_incoming_buffer_size": 4_000_000, "backfill_fetch_batch_size": 100}
+        async with served(tmp_path / "two", **settings | buffer, backfill_block_node_sources=(one.address,)) as two:
+            await wait_ranges(two, (0, 39))
+            status = await backfill_status(two.address)
+            assert status.blocks_stored == 40 - bool(first_block)
+            assert (status.given_up, status.fetch_errors, status.sources[0].errors) == (0, 0, 0)

@@ -1,0 +1,198 @@
+"""Backfill: how fast a node fills its holes from one other node, and what that costs a live block meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from block_node.backfill.protocol import BACKFILL, BackfillAsk
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.keys import SigningKeys
+from block_node.client import BlockClient, OutgoingBlock
+from block_node.client.connection import Conversation, open_connection
+from block_node.client.publisher import SERVICE
+from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession, PublishRequest
+from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.plan import MIB, Plan
+from stream_node.bench.report import OURS, Sample, percentiles
+
+ITEMS_A_BLOCK: Final = 300
+LIVE_EVERY_S: Final = 0.05
+"""Between the beginnings of two live blocks; a real network has one or two a second."""
+LARGE_ITEMS, LARGE_ITEM_BYTES = 20, 50_000
+BUFFERS_BYTES: Final = (16 * MIB, 64 * MIB)
+POLL_S: Final = 0.02
+PATIENCE_S: Final = 600.0
+NEWEST, OLDEST = "newest blocks", "oldest blocks"
+ALONE = "stream-node, no backfill"
+FILLED, LIVE, BESIDE, LARGE = (
+    "backfill: filled from one node",
+    "backfill: a live block, from its beginning to its acknowledgement",
+    "backfill: filled beside live blocks",
+    "backfill: filled with blocks of a megabyte",
+)
+
+
+def samples(plan: Plan) -> Iterator[Sample]:
+    """window: items a block; messages: blocks."""
+    keys = SigningKeys.generate(key_bits=2048)
+    generator = ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK, item_bytes=plan.size_bytes))
+    with BenchNode() as source:
+        last = trio.run(_publish, source.address, generator.blocks(plan.backfilled))
+        live = list(generator.blocks(plan.live_blocks))
+        for round_ in range(plan.rounds):
+            for system, newest in ((NEWEST, None), (OLDEST, last)):
+                with _behind(newest, source.address) as node:
+                    yield _filled(node, plan, round_, system, plan.backfilled - (newest is not None))
+            yield from _live(source.address, plan, round_, last, live)
+    yield from _large(keys, plan)
+
+
+def _filled(node: BenchNode, plan: Plan, round_: int, system: str, count: int) -> Sample:
+    started_s, cpu_s = time.perf_counter(), node.cpu_seconds()
+    memory_bytes = trio.run(_wait_stored, node, count)
+    return Sample(
+        work=FILLED,
+        system=system,
+        round=round_,
+        window=ITEMS_A_BLOCK,
+        size_bytes=ITEMS_A_BLOCK * plan.size_bytes,
+        messages=count,
+        seconds=time.perf_counter() - started_s,
+        server_cpu_s=node.cpu_seconds() - cpu_s,
+        server_memory_bytes=memory_bytes,
+    )
+
+
+def _live(
+    source: str, plan: Plan, round_: int, last: GeneratedBlock, live: Sequence[GeneratedBlock]
+) -> Iterator[Sample]:
+    """Behind a history that is all missing, live blocks go to a node that leaves it so, and to one that fills it."""
+    size_bytes = ITEMS_A_BLOCK * plan.size_bytes
+    for system, sources in ((ALONE, ""), (OURS, source)):
+        with _behind(last, sources) as node:
+            started_s = time.perf_counter()
+            times_us, filled = trio.run(_publish_paced, node.address, live)
+            seconds = time.perf_counter() - started_s
+        if filled == plan.backfilled - 1:
+            raise RuntimeError("the backfill ended before the live blocks did: make the chain longer")
+        figures = percentiles(times_us)
+        yield Sample(
+            work=LIVE,
+            system=system,
+            round=round_,
+            window=ITEMS_A_BLOCK,
+            size_bytes=size_bytes,
+            messages=len(live),
+            seconds=sum(times_us) / 1e6,
+            p50_us=figures["p50_us"],
+            p99_us=figures["p99_us"],
+            p999_us=figures["p999_us"],
+        )
+        if sources:
+            yield Sample(
+                work=BESIDE,
+                system=OURS,
+                round=round_,
+                window=ITEMS_A_BLOCK,
+                size_bytes=size_bytes,
+                messages=filled,
+                seconds=seconds,
+            )
+
+
+def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
+    """How much memory the node has at most, with buffers of two sizes (`window`, in bytes)."""
+    count = max(2, plan.backfilled // 25)
+    shape = BlockShape(item_count=LARGE_ITEMS, item_bytes=LARGE_ITEM_BYTES)
+    with BenchNode() as source:
+        trio.run(_publish, source.address, ChainGenerator(keys, shape=shape).blocks(count))
+        for buffer_bytes in BUFFERS_BYTES:
+            with _behind(None, source.address, STREAM_NODE_BACKFILL_MAX_INCOMING_BUFFER_SIZE=str(buffer_bytes)) as node:
+                before_bytes = node.memory_bytes()
+                started_s = time.perf_counter()
+                memory_bytes = trio.run(_wait_stored, node, count) - before_bytes
+                yield Sample(
+                    work=LARGE,
+                    system=OURS,
+                    window=buffer_bytes,
+                    size_bytes=LARGE_ITEMS * LARGE_ITEM_BYTES,
+                    messages=count,
+                    seconds=time.perf_counter() - started_s,
+                    server_memory_bytes=memory_bytes,
+                )
+
+
+@contextmanager
+def _behind(newest: GeneratedBlock | None, source: str, **environment: str) -> Iterator[BenchNode]:
+    """A node that was just started and lacks what the source has, all but this block."""
+    first_block = 0 if newest is None else newest.number
+    environment |= {"STREAM_NODE_BLOCK_FIRST": str(first_block)}
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
+        data_dir = Path(place) / "data"
+        if newest is not None:
+            with BenchNode(data_dir, environment=environment) as node:
+                trio.run(_publish, node.address, [newest])
+                node.stop()
+        environment |= {"STREAM_NODE_BACKFILL_BLOCK_NODE_SOURCES": source}
+        with BenchNode(data_dir, environment=environment) as node:
+            yield node
+
+
+async def _publish(address: str, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
+    """Until all are acknowledged; the last one."""
+    block = None
+    async with BlockClient([address]).publisher() as publisher:
+        for block in blocks:
+            await publisher.send(OutgoingBlock.from_items(block.items))
+        await publisher.flush()
+    assert block is not None, "there are blocks"
+    return block
+
+
+async def _wait_stored(node: BenchNode, count: int) -> int:
+    """Until so many blocks were stored by backfill; the most memory that the node had meanwhile."""
+    memory_bytes = 0
+    with trio.fail_after(PATIENCE_S):
+        async with open_connection(node.address) as connection:
+            while (await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False), 30.0)).blocks_stored < count:
+                memory_bytes = max(memory_bytes, node.memory_bytes())
+                await trio.sleep(POLL_S)
+    return max(memory_bytes, node.memory_bytes())
+
+
+async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tuple[list[float], int]:
+    """Microseconds from the sending of each block's first item to its acknowledgement; how many blocks backfill has
+    stored by then."""
+    times_us: list[float] = []
+    sequence = 0
+    async with open_connection(address) as connection:
+        conversation = connection.converse(SERVICE)
+        await _say(conversation, OpenSession(b"bench"))
+        await conversation.receive()
+        next_s = trio.current_time()
+        for block in blocks:
+            next_s += LIVE_EVERY_S
+            await trio.sleep_until(next_s)
+            started_ns = time.perf_counter_ns()
+            for chunk in OutgoingBlock.from_items(block.items).chunks():
+                await _say(conversation, BlockItems(sequence, chunk.items, chunk.piece))
+                sequence += 1
+            await _say(conversation, EndOfBlock(sequence, block.number))
+            sequence += 1
+            answer = await conversation.receive()
+            times_us.append((time.perf_counter_ns() - started_ns) / 1e3)
+            if answer is None or PUBLISH.decode_response(answer) != Acknowledgement(block.number):
+                raise RuntimeError(f"block {block.number} was not acknowledged")
+        status = await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False), 30.0)
+    return times_us, status.blocks_stored
+
+
+async def _say(conversation: Conversation, request: PublishRequest) -> None:
+    await conversation.send(PUBLISH.encode_request(request))
