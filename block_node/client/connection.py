@@ -82,6 +82,11 @@ class Conversation:
         self.received.append(message.payload)
         self._arrived.set()
 
+    @property
+    def node(self) -> str:
+        """`host:port` of the node connected to."""
+        return self._connection.address
+
     def close(self) -> None:
         """What still comes is dropped."""
         self._connection.forget(self._address)

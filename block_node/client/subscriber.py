@@ -9,12 +9,14 @@ from typing import Final, Self, TypeAlias
 import anyio
 import msgspec
 
-from block_node.client.connection import Conversation, open_connection
+from block_node.client.connection import BlockConnection, Conversation, open_connection
 from block_node.client.errors import DamagedAnswer, SubscriptionRefused
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
+    STATUS,
     SUBSCRIBE,
     Received,
+    StatusRequest,
     Subscribe,
     Subscribed,
     SubscribedBlockEnd,
@@ -101,6 +103,7 @@ class Subscription:
         self._wait = wait
         self._next = start
         self._begun: int | None = None
+        self._found_empty: set[str] = set()
         self._progress_s = anyio.current_time()
         self._send, self._receive = anyio.create_memory_object_stream[SubscriptionEvent](EVENTS_MAX)
         self._failure: ClientError | None = None
@@ -137,7 +140,7 @@ class Subscription:
             try:
                 async with open_connection(node, self._via) as connection:
                     self.connections += 1
-                    await self._take_all(connection.converse(SERVICE))
+                    await self._take_all(connection.converse(SERVICE), await self._find_start(connection))
                 return True
             except (SubscriptionRefused, *PASSING) as error:
                 problem = error
@@ -157,9 +160,16 @@ class Subscription:
                 return False
         return False
 
-    async def _take_all(self, conversation: Conversation) -> None:
+    async def _find_start(self, connection: BlockConnection) -> int | None:
+        """The block to begin with. Who found this node empty asked for all that has come to it since."""
+        if self._next is not None or connection.address not in self._found_empty:
+            return self._next
+        status = await connection.ask("block_status", STATUS, StatusRequest(1, False), self._answer_s_max)
+        return status.first_available
+
+    async def _take_all(self, conversation: Conversation, start: int | None) -> None:
         """What one connection brings, until the end that was asked for. Raises what ended it otherwise."""
-        request = Subscribe(1, self._next, self._end, self._early, self._window_bytes)
+        request = Subscribe(1, start, self._end, self._early, self._window_bytes)
         await conversation.send(SUBSCRIBE.encode_request(request))
         sequence = taken_bytes = told_bytes = 0
         subscribed = False
@@ -168,7 +178,7 @@ class Subscription:
                 response = await self._answer(conversation, None if subscribed else self._answer_s_max)
                 if isinstance(response, Subscribed):
                     subscribed = True
-                    self._begin_at(response.start_block)
+                    self._note_start(conversation.node, response.start_block, start)
                     continue
                 if response.sequence != sequence:
                     raise DamagedAnswer(f"message {sequence} of the subscription is missing")
@@ -194,6 +204,14 @@ class Subscription:
     def _has_all(self) -> bool:
         """Whether all has come that was asked for; a node may also end a subscription because it lasted so long."""
         return self._end is not None and self._next is not None and self._next > self._end
+
+    def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
+        """Raises DamagedAnswer where the first blocks came between finding the node empty and subscribing."""
+        if number is None:
+            self._found_empty.add(node)
+        elif asked is None and node in self._found_empty and self._next is None:
+            raise DamagedAnswer(f"blocks came to {node} while it was asked for them; asking again")
+        self._begin_at(number)
 
     def _begin_at(self, number: int | None) -> None:
         """Who asked for "from now on" has asked for this block, also at the next connection."""

@@ -71,7 +71,8 @@ def publish(
         first, last = blocks[0].number, blocks[-1].number
         report: dict[str, Any] = {"published": len(blocks), "first_block": first, "last_block": last}
         report |= {"acknowledged": publisher.acknowledged, "seconds": round(seconds, 6)}
-        say(as_json, report, f"{counted(len(blocks), 'block')}, {first} to {last}, are durable ({seconds:.2f} s)")
+        what = f"block {first} is" if first == last else f"{counted(len(blocks), 'block')}, {first} to {last}, are"
+        say(as_json, report, f"{what} durable ({seconds:.2f} s)")
 
     _with_blocks(run, node, also, context, via)
 
@@ -92,6 +93,7 @@ def subscribe(
     Example: stream-node block subscribe --from 0 --out blocks
     """
     from block_node.blocks.files import write_block
+    from block_node.blocks.items import item_prefix
 
     _check_suffix(suffix)
     if out is not None:
@@ -103,7 +105,7 @@ def subscribe(
                 file = None if out is None else out / f"{block.number}{suffix}"
                 if file is not None:
                     write_block(file, block.items)
-                size_bytes = sum(map(len, block.items))
+                size_bytes = sum(len(item_prefix(len(item))) + len(item) for item in block.items)
                 report: dict[str, Any] = {"block": block.number, "items": len(block.items), "bytes": size_bytes}
                 report |= {"root": block.root.hex(), "file": None if file is None else str(file)}
                 text = f"block {block.number}: {counted(len(block.items), 'item')}, {size_bytes:,} bytes"

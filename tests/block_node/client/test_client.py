@@ -28,6 +28,8 @@ from block_node.client import (
     PublishSettings,
     SubscriptionRefused,
 )
+from block_node.client.connection import open_connection
+from block_node.protocol import PUBLISH, OpenSession
 from block_node.protocol_reading import BlockRange, SubscribeStatus
 from stream_service.client import NodeUnreachable, Reconnect
 from tests.block_node.client.chains import chain, outgoing
@@ -107,6 +109,32 @@ async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: P
             await publish(BlockClient([listen]), *range(4, 12))
             await wait_until(lambda: len(numbers) == 12)
     assert numbers == list(range(12))
+
+
+async def test_a_live_subscriber_that_found_the_node_empty_gets_all_that_came_since(tmp_path: Path) -> None:
+    """A publisher without blocks comes and goes, which ends the subscription; the blocks come before it is back."""
+    numbers: list[int] = []
+    away = Reconnect(delay_s=1.0, delay_s_max=1.0)
+    async with serving(tmp_path) as (running, client), trio.open_nursery() as nursery:
+
+        async def follow() -> None:
+            async with client.subscribe(reconnect=away) as received:
+                async for block in received:
+                    numbers.append(block.number)
+                    if block.number == 3:
+                        return
+
+        nursery.start_soon(follow)
+        await wait_until(lambda: _sessions(running) == 1)
+        async with open_connection(running.address) as connection:
+            conversation = connection.converse("block_publish")
+            await conversation.send(PUBLISH.encode_request(OpenSession(b"")))
+            await conversation.receive()
+        await wait_until(lambda: _sessions(running) == 0)
+        await publish(client, 0, 1, 2)
+        await wait_until(lambda: len(numbers) == 3)
+        await publish(client, 3)
+    assert numbers == [0, 1, 2, 3]
 
 
 @asynccontextmanager
