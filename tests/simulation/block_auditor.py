@@ -12,6 +12,7 @@ from block_node.custody import Custody
 from block_node.leases_machine import Lease
 from block_node.persistence_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
+from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
 from block_node.publish_limits import PublishLimits
 from ockam.message import Message
 from storage.contract import Session
@@ -59,6 +60,8 @@ class BlockAuditor:
             raise self._broken
 
     def _check_answer(self, message: Message) -> None:
+        if SUBSCRIBE.is_in(message.payload):
+            self._check_given(SUBSCRIBE.decode_response(message.payload))
         if not PUBLISH.is_in(message.payload):
             return
         response = PUBLISH.decode_response(message.payload)
@@ -78,6 +81,11 @@ class BlockAuditor:
         self._check_committed(self.acknowledged + 1, last)
         self.acknowledged = max(self.acknowledged, last)
         self.checked += 1
+
+    def _check_given(self, response: SubscribeResponse) -> None:
+        """What is given as verified is committed."""
+        if isinstance(response, SubscribedItems) and response.verified:
+            self._check_committed(response.block_number, response.block_number)
 
     def check_leases(self, custody: Custody, limits: PublishLimits, now_s: float) -> None:
         """No block is anybody's for longer than all its stages may take."""

@@ -1,4 +1,5 @@
-"""One seeded run of a block node: publishers that die, stall and lie, backfill, a bad network, a disk, and deaths.
+"""One seeded run of a block node: publishers that die, stall and lie, subscribers, backfill, a bad network, a disk,
+and deaths.
 
 As in `tests.simulation.world`, everything random comes from the seed.
 """
@@ -22,6 +23,8 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.publish_limits import PublishLimits
+from block_node.readers import BlockReaders
+from block_node.subscribe_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
 from storage.database import Database
@@ -29,6 +32,7 @@ from stream_node.services import deliver_done
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
 from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits
+from tests.simulation.block_subscriber import BlockSubscriber
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults
 from tests.simulation.world import Misfortune, Stuck
@@ -39,8 +43,9 @@ CHAIN_BLOCKS = 10
 LIMITS = PublishLimits(
     block_s_max=5.0, processing_s_max=20.0, resend_s=2.0, queued_bytes_max=6_000, ahead_blocks_max=6, idle_s_max=60.0
 )
+READING_LIMITS = SubscribeLimits(window_bytes_min=500, slow_s_max=5.0, missing_s_max=5.0, duration_s_max=40.0)
 LEVELS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF
-PLUGINS = ("block_persistence", "block_verification", "block_publish")
+PLUGINS = ("block_persistence", "block_verification", "block_publish", "block_subscribe")
 
 
 class BlockOutcome(msgspec.Struct, frozen=True):
@@ -55,6 +60,8 @@ class BlockOutcome(msgspec.Struct, frozen=True):
     leases_expired: int
     blocks_refused: int
     resends: int
+    subscriptions: int
+    withdrawn: int
     virtual_s: float
 
 
@@ -97,6 +104,7 @@ class BlockWorld:
         self._directory = directory
         self._auditor = BlockAuditor(true_chain())
         self._publishers: list[BlockPublisher] = []
+        self._subscribers: list[BlockSubscriber] = []
         self._done = trio.Event()
         self._deaths = self._crashes = self._refused = 0
         self._expired = self._blocks_refused = self._resends = 0
@@ -106,12 +114,15 @@ class BlockWorld:
         with trio.move_on_after(VIRTUAL_TIMEOUT_S) as patience:
             async with trio.open_nursery() as nursery:
                 network = BlockNetwork(nursery, self._rng, draw_faults(self._rng), self._auditor.leaving)
+                for early in (False, True)[: self._rng.randint(0, 2)]:
+                    nursery.start_soon(self._subscribe(network, early).run)
                 nursery.start_soon(self._publish_all, network)
                 await self._live_and_die(network)
                 nursery.cancel_scope.cancel()
         if patience.cancelled_caught:
             safe = [publisher.acknowledged for publisher in self._publishers]
-            raise Stuck(f"the publishers know as safe {safe} after {VIRTUAL_TIMEOUT_S:g} virtual seconds")
+            got = [subscriber.next_block for subscriber in self._subscribers]
+            raise Stuck(f"after {VIRTUAL_TIMEOUT_S:g} virtual s publishers know as safe {safe}, subscribers have {got}")
         self._check()
         return BlockOutcome(
             checked=self._auditor.checked,
@@ -123,6 +134,8 @@ class BlockWorld:
             leases_expired=self._expired,
             blocks_refused=self._blocks_refused,
             resends=self._resends,
+            subscriptions=sum(subscriber.connections for subscriber in self._subscribers),
+            withdrawn=sum(subscriber.withdrawn for subscriber in self._subscribers),
             virtual_s=trio.current_time() - started_s,
         )
 
@@ -139,7 +152,15 @@ class BlockWorld:
         for publisher in self._publishers:
             publisher.vanish()
         await trio.sleep(LIMITS.block_s_max + LIMITS.processing_s_max + 2 * LIMITS.tick_s)
+        for subscriber in self._subscribers:
+            while subscriber.next_block < CHAIN_BLOCKS:
+                await trio.sleep(1.0)
         self._done.set()
+
+    def _subscribe(self, network: BlockNetwork, early: bool) -> BlockSubscriber:
+        rng = random.Random(self._rng.random())
+        self._subscribers.append(BlockSubscriber(network, rng, true_chain(), early=early))
+        return self._subscribers[-1]
 
     def _add(self, network: BlockNetwork, habits: Habits) -> BlockPublisher:
         publisher = BlockPublisher(network, random.Random(self._rng.random()), true_chain(), bad_blocks(), habits)
@@ -185,8 +206,12 @@ class BlockWorld:
                     new_id=lambda: rng.randbytes(8).hex(),
                     address_books=AddressBooks.always(signing_keys().address_book),
                 )
+                readers = BlockReaders(
+                    node, block_node, version="", new_id=lambda: rng.randbytes(8).hex(), limits=READING_LIMITS
+                )
                 self._auditor.attach(session)
                 block_node.start()
+                readers.start()
                 network.attach(node)
                 nursery.start_soon(self._crash_workers, node, rng.choice((0, 0, 1, 4)))
                 nursery.start_soon(self._backfill, block_node, rng.choice((0, 0, 3, 12)))
@@ -218,6 +243,8 @@ class BlockWorld:
         while True:
             await trio.sleep(1.0)
             self._auditor.check_answers()
+            for subscriber in self._subscribers:
+                subscriber.check()
             if block_node.publishing is not None:
                 self._auditor.check_leases(block_node.publishing.desk.custody, LIMITS, trio.current_time())
 

@@ -1,6 +1,6 @@
-"""Goal: no acknowledged block is ever lost or changed, acknowledgements never pass a hole, every lease is returned, and
-a healthy publisher always makes progress, whatever other publishers, the network, the disk and backfill do, and nodes
-die of.
+"""Goal: no acknowledged block is ever lost or changed, acknowledgements never pass a hole, every lease is returned, a
+healthy publisher always makes progress, and a subscriber gets each block once and in order, whatever other publishers,
+the network, the disk and backfill do, and nodes die of.
 
 Method: whole block nodes in virtual time, a seed each. A failure prints the line that replays it. That the simulation
 is not blind is shown by the mistakes planted at the end: one of the first seeds must notice each, and by the promise
@@ -17,10 +17,12 @@ import pytest
 
 from block_node.custody import Custody
 from block_node.events import PersistedNotification, VerificationNotification
+from block_node.item_splitting import Chunk
 from block_node.leases_machine import Lease
 from block_node.persistence import Persistence
 from block_node.protocol import Acknowledgement, PublishResponse
 from block_node.publish_session import PublishSession
+from block_node.subscribe_session import Stage, SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 
@@ -54,6 +56,8 @@ def test_every_block_seed_keeps_every_promise(ground: Path) -> None:
         ("leases_expired", 3),
         ("blocks_refused", 20),
         ("resends", 50),
+        ("subscriptions", 200),
+        ("withdrawn", 10),
     ):
         assert sum(getattr(outcome, what) for outcome in outcomes) >= at_least, what
 
@@ -99,6 +103,36 @@ def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("block_node.blocks.verifier.check_record_proof", lambda *arguments, **options: None)
 
 
+def plant_items_that_are_given_before_they_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = SubscribeSession._send_items
+
+    def send_as_verified(self: SubscribeSession, chunk: Chunk, *, verified: bool) -> None:
+        send(self, chunk, verified=True)
+
+    monkeypatch.setattr(SubscribeSession, "is_early", True)
+    monkeypatch.setattr(SubscribeSession, "_send_items", send_as_verified)
+
+
+def plant_a_bad_block_that_is_not_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say_nothing(self: SubscribeSession) -> None:
+        self.stage = Stage.WAITING
+
+    monkeypatch.setattr(SubscribeSession, "_withdraw", say_nothing)
+
+
+def plant_a_subscription_that_begins_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back is given what comes next, not what it missed."""
+    started = SubscribeSession.started
+
+    def start_at_the_end(self: SubscribeSession) -> None:
+        last = self._store.available.last
+        if last is not None and self.next_block is not None:
+            self.next_block = max(self.next_block, last)
+        started(self)
+
+    monkeypatch.setattr(SubscribeSession, "started", start_at_the_end)
+
+
 @pytest.mark.parametrize(
     ("plant", "saying"),
     [
@@ -106,6 +140,9 @@ def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(plant_an_acknowledgement_past_a_hole, "is not stored", id="past-a-hole"),
         pytest.param(plant_a_lease_that_is_forgotten, "is leased for", id="forgotten-lease"),
         pytest.param(plant_a_bad_block_that_passes, "another root", id="bad-block"),
+        pytest.param(plant_items_that_are_given_before_they_are_verified, "is not stored", id="given-too-early"),
+        pytest.param(plant_a_bad_block_that_is_not_withdrawn, "is not what was published", id="not-withdrawn"),
+        pytest.param(plant_a_subscription_that_begins_too_high, "came to a subscriber where", id="begins-too-high"),
     ],
 )
 def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
