@@ -83,6 +83,8 @@ class Connection(Worker):
         """wire: the framing where it is known (we called); None where the peer's first bytes tell it."""
         self._node = node
         self._stream = stream
+        # Not under TLS or a test's pipe: what goes out there is not what is sent.
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._limits = limits
         self._wire = wire
         self._writer = FrameWriter(wire) if wire is not None else None
@@ -129,7 +131,7 @@ class Connection(Worker):
         frames = writer.frames(run, self._refuse)
         self._sent += len(frames)
         data = b"".join(frames)
-        rest = data if self._backlog_bytes or not data else send_now(self._stream, data)
+        rest = data if self._backlog_bytes or not data or self._socket is None else send_now(self._socket, data)
         self._sent_bytes += len(data) - len(rest)
         self._enqueue(rest)
 

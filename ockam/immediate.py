@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
-import trio
+
+class HasDescriptor(Protocol):
+    """A socket that does not block. After a close its number must be -1, never that of another file."""
+
+    def fileno(self) -> int: ...
 
 
-def send_now(stream: trio.abc.Stream, data: bytes) -> bytes:
-    """Give the socket under a plain TCP stream what it takes right now; the rest, which is still to be sent.
+def send_now(socket: HasDescriptor, data: bytes) -> bytes:
+    """Give the socket what it takes right now; the rest, which is still to be sent.
 
-    Only for a stream on which nobody is sending. All is left of it where the stream is of another kind (TLS, a test's
-    pipe), and where the socket is full, closed or broken: whoever sends the rest meets that again.
+    Only for a socket on which nobody is sending, and nothing waits to be sent. All is left where the socket is full,
+    closed or broken: whoever sends the rest meets that again.
     """
-    if not isinstance(stream, trio.SocketStream):
-        return data
     try:
-        # trio's sockets do not block, and after a close their number is -1, never that of another file.
-        sent = os.write(stream.socket.fileno(), data)
+        sent = os.write(socket.fileno(), data)
     except OSError:
         return data
     return data[sent:]

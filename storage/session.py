@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +62,29 @@ class SqliteSession:
         except sqlite3.Error as error:
             raise storage_error(error) from error
         return Checkpoint(bool(blocked), wal_pages, copied_pages)
+
+    def free_disk_bytes(self) -> int:
+        """Free on the disk of the file; 0 where the database is no file. Raises OSError."""
+        path = self.connection.execute("PRAGMA database_list").fetchone()[2]
+        return shutil.disk_usage(os.path.dirname(path)).free if path else 0
+
+    def extend_wal(self, size_bytes: int) -> None:
+        """Give the write-ahead log this size, so that commits write over it: a sync of a file that grows takes twice as
+        long. It stays so until the last connection closes; a reader never sees what is written here.
+
+        How: a transaction that is too large for the page cache is written to the log before its end, and then undone.
+        """
+        cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+        try:
+            self.connection.execute("PRAGMA cache_size=16")
+            self.begin()
+            self.connection.execute("CREATE TABLE wal_extension (data BLOB)")
+            self.connection.execute("INSERT INTO wal_extension VALUES (zeroblob(?))", (size_bytes,))
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        finally:
+            self.rollback()
+            self.connection.execute(f"PRAGMA cache_size={cache_size}")
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:

@@ -29,6 +29,13 @@ WAL_PAGES_MAX = 8_192
 anew; then the next copy waits for them, for `CHECKPOINT_WAIT_MS` at most."""
 CHECKPOINT_WAIT_MS = 100
 
+EXTEND_AFTER_COMMITS = 16
+"""A node that has done so many commits gets a log that is large from the beginning; one that does less needs none."""
+EXTENDED_BYTES = 24 * 1024 * 1024
+"""More than what `CHECKPOINT_COMMITS` commits of one push write."""
+EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
+"""With less free on the disk the log is left to grow as it needs."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -63,6 +70,7 @@ class WritingThread(threading.Thread):
         self._copied_bytes = 0
         self._copied_commits = 0
         self._tight = False
+        self._extends = True
 
     @property
     def waiting(self) -> int:
@@ -107,6 +115,8 @@ class WritingThread(threading.Thread):
                 self._write(batch)
                 self._deliver(batch)
             self._maybe_checkpoint()
+            if self._extends and self.commits >= EXTEND_AFTER_COMMITS and not self._queue:
+                self._extend_wal()
         self._close()
 
     def _take(self) -> list[Operation]:
@@ -173,6 +183,15 @@ class WritingThread(threading.Thread):
         failpoint("after_checkpoint")
         self.checkpoints += 1
         self.checkpoint_s_last = time.perf_counter() - started_s
+
+    def _extend_wal(self) -> None:
+        """Make the log large, once, where there is much room. What fails here is no harm: it grows by itself."""
+        self._extends = False
+        try:
+            if self.failure is None and not self._tight and self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
+                self._session.extend_wal(EXTENDED_BYTES)
+        except (OSError, StorageError) as error:
+            logger.info("wal_not_extended", reason=str(error))
 
     def _close(self) -> None:
         """Where the log cannot be copied it stays, and the next open copies it."""

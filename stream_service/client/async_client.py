@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -18,10 +19,12 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 import anyio.lowlevel
+from anyio.abc import SocketAttribute
 
 from ockam.address import Route, split_host_port
 from ockam.era import HEAD_SILENCE_S
 from ockam.errors import RemoteProtocolError
+from ockam.immediate import send_now
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -100,6 +103,7 @@ class AsyncShell:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._scope = anyio.CancelScope(shield=True)
         self._stream: anyio.abc.SocketStream | None = None
+        self._socket: socket.socket | None = None
         self._outgoing = anyio.Event()
         self._sent = anyio.Event()
         self._sending = False
@@ -123,6 +127,7 @@ class AsyncShell:
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
         if waiting.done:
             return
+        self._send_at_once()
         done = anyio.Event()
         waiting.when_done(done.set)
         try:
@@ -211,13 +216,16 @@ class AsyncShell:
         fault = None
         self.core.connected(dialled.wire)
         self._stream = stream = dialled.stream
+        raw = stream.extra(SocketAttribute.raw_socket)
+        # Under asyncio it is wrapped: a transport there may hold what was sent before, and is not to be overtaken.
+        self._socket = raw if isinstance(raw, socket.socket) else None
         try:
             async with stream, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send, stream, tasks.cancel_scope)
                 fault = await self._receive(stream, dialled.received)
                 tasks.cancel_scope.cancel()
         finally:
-            self._stream = None
+            self._stream = self._socket = None
             self._sending = False
             self._sent.set()
         return fault
@@ -247,6 +255,16 @@ class AsyncShell:
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 scope.cancel()
                 return
+
+    def _send_at_once(self) -> None:
+        """Send what the socket takes without waiting, since somebody waits for the answer: the sending task, woken,
+        would do it a turn of the event loop later. It sends the rest."""
+        link = self.core.link
+        if self._socket is not None and not self._sending and link.outgoing_bytes:
+            data = self.core.data_to_send()
+            rest = send_now(self._socket, data)
+            if rest:
+                link.put_back(rest)
 
     def _wake_sender(self) -> None:
         self._outgoing.set()

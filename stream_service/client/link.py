@@ -83,6 +83,14 @@ class Link:
         self.sent_bytes += len(data)
         return data
 
+    def put_back(self, data: bytes) -> None:
+        """What `data_to_send` gave and could not be sent: it goes before everything else."""
+        self.sent_bytes -= len(data)
+        self._outgoing.insert(0, data)
+        if not self.outgoing_bytes:
+            self.on_outgoing()
+        self.outgoing_bytes += len(data)
+
     def messages(self, data: bytes) -> Sequence[Message]:
         """The messages that are complete with these bytes. Raises RemoteProtocolError, which has those before it."""
         assert self.wire is not None, "bytes came without a connection"
