@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import msgspec
 
+from block_node.blocks.errors import BlockError
 from block_node.client.connection import Conversation, open_connection
 from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
@@ -68,7 +69,7 @@ class BlockPublisher:
         self._kept_bytes = 0
         self._changed = anyio.Event()
         self._more = anyio.Event()
-        self._failure: ClientError | None = None
+        self._failure: ClientError | BlockError | None = None
         self._refusals: dict[int, int] = {}
         self._progress_s = anyio.current_time()
         self._closing = False
@@ -85,7 +86,10 @@ class BlockPublisher:
         return len(self._blocks)
 
     async def send(self, block: OutgoingBlock) -> None:
-        """Have it published; waits while too much is kept. Raises BlockRefused, PublishGaveUp, NodeUnreachable."""
+        """Have it published; waits while too much is kept.
+
+        Raises BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError where a block's file cannot be read.
+        """
         settings = self._settings
         while self._failure is None and (
             len(self._blocks) >= settings.kept_blocks_max
@@ -121,7 +125,8 @@ class BlockPublisher:
                     return
                 except (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer) as error:
                     self._look_for_patience(error)
-                except ClientError as error:
+                except (ClientError, BlockError) as error:
+                    # A block whose source cannot be read is an error of who gave it to `send`.
                     self._fail(error)
                     return
                 if self._closing or self._failure is not None:
@@ -255,7 +260,7 @@ class BlockPublisher:
         reason = "the node lacks blocks before those that are to be published" if error is None else str(error)
         self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {reason}"))
 
-    def _fail(self, error: ClientError) -> None:
+    def _fail(self, error: ClientError | BlockError) -> None:
         self._failure = error
         self._changed.set()
 
