@@ -223,6 +223,8 @@ class Connection(Worker):
             while True:
                 if chunk:
                     await self._route(reader, chunk)
+                # A silent connection keeps nothing of what came last.
+                chunk = b""
                 chunk = await self._read()
                 if not chunk:
                     return "closed_by_peer"
@@ -326,6 +328,8 @@ class Connection(Worker):
             if not await self._send(data):
                 return
             self._sent_bytes += len(data)
+            # Nor does it keep what was sent last, which may be megabytes, until something else is.
+            del data
             if self._backlog_bytes <= BACKLOG_BYTES_SOFT:
                 self._wake_reader.set()
                 self._send_kept()
