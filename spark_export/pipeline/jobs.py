@@ -48,18 +48,18 @@ def build(spark: Any, export: Path, out: Path, *, cardinal: str | None = None) -
         )
         _write(gold.latency(events), folder, "gold/latency")
     if cardinal is not None:
-        _build_cardinal(spark, bronze, folder, cardinal)
+        _build_cardinal(bronze, folder, cardinal)
     point_to(out.absolute() / LATEST, folder)
     for old in sorted((out.absolute() / BUILDS).iterdir())[:-KEPT_BUILDS]:
         remove_tree(old)
     return folder
 
 
-def _build_cardinal(spark: Any, bronze: Any, folder: Path, topics: str) -> None:
+def _build_cardinal(bronze: Any, folder: Path, topics: str) -> None:
     from pyspark.sql import functions as f
 
     messages = cardinal_messages(bronze.where(f.regexp_like("stream", f.lit(f"^(?:{topics})$"))))
-    with _kept(mark_reorged(spark, silver_batches(messages))) as batches:
+    with _kept(mark_reorged(silver_batches(messages))) as batches:
         _write(batches, folder, "silver/batches")
         _write(silver_updates(messages, batches), folder, "silver/updates")
         _write(gold.reorgs(batches), folder, "gold/reorgs")

@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from spark_export.pipeline.types import BINARY, INT, LONG, STRING, array, strings_to, struct
+
 STREAM_PREFIX = "block_node."
-PART_SCHEMA = "struct<number: bigint, part: int, parts: int, items: int, size_bytes: bigint, root: binary>"
-BLOCK_SCHEMA = (
-    "struct<hapi_version: string, event_time_us: bigint, previous_root: binary, kinds: map<string, int>, "
-    "sizes: array<struct<position: int, kind: string, size_bytes: int>>>"
+PART_SCHEMA = struct(number=LONG, part=INT, parts=INT, items=INT, size_bytes=LONG, root=BINARY)
+BLOCK_SCHEMA = struct(
+    hapi_version=STRING,
+    event_time_us=LONG,
+    previous_root=BINARY,
+    kinds=strings_to(INT),
+    sizes=array(struct(position=INT, kind=STRING, size_bytes=INT)),
 )
 
 

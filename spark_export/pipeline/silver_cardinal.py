@@ -8,12 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from spark_export.pipeline.chain import BlockLink, mark_chain
+from spark_export.pipeline.types import BINARY, LONG, STRING, array, strings_to, struct
 
-BATCH_SCHEMA = (
-    "struct<number: bigint, parent: binary, weight: string, updates: array<struct<key: string, value: binary>>, "
-    "deletes: array<string>, counts: map<string, bigint>, sub_batches: map<string, binary>>"
+UPDATES = array(struct(key=STRING, value=BINARY))
+BATCH_SCHEMA = struct(
+    number=LONG,
+    parent=BINARY,
+    weight=STRING,
+    updates=UPDATES,
+    deletes=array(STRING),
+    counts=strings_to(LONG),
+    sub_batches=strings_to(BINARY),
 )
-ITEM_SCHEMA = "struct<updates: array<struct<key: string, value: binary>>, deletes: array<string>>"
+ITEM_SCHEMA = struct(updates=UPDATES, deletes=array(STRING))
+MARKS_SCHEMA = array(struct(hash=BINARY, fork_number=LONG))
 HASH_BYTES = 32
 BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
 """Prefix bytes of keys, in hex (`cardinal_streams.messages`)."""
@@ -53,26 +61,30 @@ def silver_batches(messages: Any) -> Any:
     )
 
 
-def mark_reorged(spark: Any, batches: Any) -> Any:
+def mark_reorged(batches: Any) -> Any:
     """The batches with `reorged`, whether a heavier chain left the block behind, and `fork_number`, that of the last
     block that such a block has in common with the chain that won; null where it is not known.
 
-    The links of all blocks (not their contents) are walked on the driver: about 0.2 KiB of memory each.
+    The links of a stream's blocks (not their contents) are walked in one task: about 0.5 KiB of memory each.
     """
-    links = batches.select("stream", "hash", "parent", "number", "weight").collect()
-    by_stream: dict[str, list[BlockLink]] = {}
-    for row in links:
-        link = BlockLink(bytes(row["hash"]), bytes(row["parent"]), row["number"], int(row["weight"]))
-        by_stream.setdefault(row["stream"], []).append(link)
-    rows = [
-        (stream, mark.hash, mark.fork_number)
-        for stream, blocks in by_stream.items()
-        for mark in mark_chain(blocks)
-        if mark.reorged
+    from pyspark.sql import functions as f
+
+    find = f.udf(find_marks, MARKS_SCHEMA, useArrow=False)
+    links = batches.groupBy("stream").agg(f.collect_list(f.struct("hash", "parent", "number", "weight")).alias("links"))
+    marks = links.select("stream", f.explode(find("links")).alias("mark")).selectExpr(
+        "stream", "mark.*", "true AS marked"
+    )
+    joined = batches.join(marks, ["stream", "hash"], "left")
+    columns = ["stream", "hash", "timestamp", *BATCH_SCHEMA.fieldNames(), "fork_number"]
+    return joined.selectExpr(*columns, "coalesce(marked, false) AS reorged")
+
+
+def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
+    """Hash and fork of each block of one stream that a reorg left behind."""
+    blocks = [
+        BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"])) for each in links
     ]
-    marks = spark.createDataFrame(rows, "stream string, hash binary, fork_number bigint")
-    joined = batches.join(marks.selectExpr("*", "true AS marked"), ["stream", "hash"], "left")
-    return joined.selectExpr("*", "coalesce(marked, false) AS reorged").drop("marked")
+    return [(mark.hash, mark.fork_number) for mark in mark_chain(blocks) if mark.reorged]
 
 
 def silver_updates(messages: Any, batches: Any) -> Any:
@@ -97,16 +109,18 @@ def silver_updates(messages: Any, batches: Any) -> Any:
         (batches.select("stream", "hash", "updates", "deletes"), "batch"),
         (items.select("stream", "hash", "item.*"), "sub_batch"),
     ]
-    found = [part.withColumn("source", f.lit("message")) for part in parts]
+    found = [part.select("*", f.lit("message").alias("source")) for part in parts]
     for rows, source in inlined:
         updates = rows.select("stream", "hash", f.explode("updates").alias("u")).select("stream", "hash", "u.*")
         deletes = rows.select("stream", "hash", f.explode("deletes").alias("key")).select("*", nothing)
-        found += [part.withColumn("source", f.lit(source)) for part in (updates, deletes)]
+        found += [part.select("*", f.lit(source).alias("source")) for part in (updates, deletes)]
     united = found[0].select(columns)
     for part in found[1:]:
         united = united.unionByName(part.select(columns))
     blocks = batches.select("stream", "hash", "number", "reorged")
-    return united.dropDuplicates(["stream", "hash", "key", "source"]).join(blocks, ["stream", "hash"], "left")
+    # Not `dropDuplicates`, which asks the session for the columns: a declarative pipeline may not.
+    once = united.groupBy("stream", "hash", "key", "source").agg(f.first("value").alias("value"))
+    return once.join(blocks, ["stream", "hash"], "left")
 
 
 def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:

@@ -25,7 +25,7 @@ from stream_node.process import NodeProcess
 from stream_service.client import blocking
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.spark_cluster import SparkCluster
+from tests.spark_export.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 

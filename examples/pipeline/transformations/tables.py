@@ -1,0 +1,81 @@
+"""Bronze, silver and gold as tables of a declarative pipeline; docs/export.md says what they have.
+
+STREAM_NODE_ADDRESS: the node. STREAM_NODE_CARDINAL: a regular expression for streams that are Cardinal topics.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark_export.pipeline import gold, silver_blocks, silver_cardinal, silver_messages
+
+spark = SparkSession.active()
+CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
+
+
+@dp.table(format="parquet")
+def bronze() -> DataFrame:
+    """Messages as they are stored. The address is looked up by each executor for itself."""
+    options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
+    return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load()
+
+
+@dp.materialized_view(format="parquet")
+def messages() -> DataFrame:
+    return silver_messages.silver_messages(spark.read.table("bronze"))
+
+
+@dp.materialized_view(format="parquet")
+def blocks() -> DataFrame:
+    return silver_blocks.silver_blocks(spark.read.table("bronze"))
+
+
+@dp.materialized_view(format="parquet")
+def items() -> DataFrame:
+    return silver_blocks.silver_items(spark.read.table("blocks"))
+
+
+def cardinal() -> DataFrame:
+    topics = f.regexp_like("stream", f.lit(f"^(?:{CARDINAL})$"))
+    return silver_cardinal.cardinal_messages(spark.read.table("bronze").where(topics))
+
+
+@dp.materialized_view(format="parquet")
+def batches() -> DataFrame:
+    return silver_cardinal.mark_reorged(silver_cardinal.silver_batches(cardinal()))
+
+
+@dp.materialized_view(format="parquet")
+def updates() -> DataFrame:
+    return silver_cardinal.silver_updates(cardinal(), spark.read.table("batches"))
+
+
+@dp.materialized_view(format="parquet")
+def rates() -> DataFrame:
+    return gold.rates(spark.read.table("messages"))
+
+
+@dp.materialized_view(format="parquet")
+def latency() -> DataFrame:
+    stored = spark.read.table("messages").select("stream", "timestamp", "event_time")
+    produced = spark.read.table("blocks").selectExpr("chain AS stream", "timestamp", "event_time")
+    return gold.latency(stored.unionByName(produced))
+
+
+@dp.materialized_view(format="parquet")
+def index_gaps() -> DataFrame:
+    return gold.gaps(spark.read.table("messages"), ["stream", "partition"], "index")
+
+
+@dp.materialized_view(format="parquet")
+def block_gaps() -> DataFrame:
+    return gold.gaps(spark.read.table("blocks"), ["chain"], "number")
+
+
+@dp.materialized_view(format="parquet")
+def reorgs() -> DataFrame:
+    return gold.reorgs(spark.read.table("batches"))

@@ -1,0 +1,101 @@
+"""Goal: the declarative pipeline of `examples/pipeline` makes the tables that the plain job makes, run after run.
+
+Method: one node with messages, blocks and batches; Spark's own command, twice; an export and the plain job beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
+pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")
+
+import pyarrow.parquet as pq
+
+from spark_export.exporter.node_side import Selection
+from spark_export.pipeline.jobs import build
+from storage.contract import Append
+from storage.database import Database
+from stream_node.process import NodeProcess
+from stream_service.extensions import Header
+from stream_service.stored import Beside, encode_beside
+from tests.spark_export.exporter.export_world import World
+from tests.spark_export.pipeline.test_pipeline import BASE_US, Headers, block_messages, cardinal_records
+from tests.spark_export.spark_connect import ROOT, run_pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+TABLES = {
+    "messages": "silver/messages",
+    "blocks": "silver/blocks",
+    "items": "silver/items",
+    "batches": "silver/batches",
+    "updates": "silver/updates",
+    "rates": "gold/rates",
+    "latency": "gold/latency",
+    "index_gaps": "gold/index_gaps",
+    "block_gaps": "gold/block_gaps",
+    "reorgs": "gold/reorgs",
+}
+"""Of the pipeline, and of the plain job."""
+TOPICS = r"topic[.].*"
+Messages = list[tuple[int, bytes | None, Headers, bytes]]
+
+
+def store(data_dir: Path, streams: dict[str, Messages]) -> None:
+    """Put messages into a log as the node does; some of its streams are not for clients to push to."""
+    database = Database.open(data_dir)
+    try:
+        session = database.session()
+        for name, messages in streams.items():
+            session.begin()
+            stream_id = session.log.ensure_stream(name, 0, 1).stream_id
+            for number, (_, key, headers, data) in enumerate(messages):
+                beside = Beside([Header(each["key"], each["value"]) for each in headers], None)
+                stored = encode_beside(beside) if headers else None
+                time_us = BASE_US + number * 1_000_000
+                session.log.append([Append(stream_id, number, time_us, [data], [key], [stored])])
+            session.commit()
+        session.close()
+    finally:
+        database.close()
+
+
+def rows(folder: Path, leave_out: set[str]) -> list[str]:
+    """A table's rows as text, sorted, whatever the order of its columns and of maps."""
+    found = pq.ParquetDataset(folder).read().to_pylist()
+    return sorted(repr(sorted((name, _plain(each[name])) for name in each if name not in leave_out)) for each in found)
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(repr, value)) if isinstance(value, list) else value
+
+
+def test_the_tables_are_those_of_the_plain_job(spark: Any, tmp_path: Path) -> None:
+    late: Headers = [{"key": "event_time_us", "value": b"%d" % (BASE_US - 500_000)}]
+    records: Messages = [(n, *(record[0], [], record[1])) for n, record in enumerate(cardinal_records())]
+    orders: Messages = [(n, b"k", late if n % 2 else [], b"x" * n) for n in range(20)]
+    store(tmp_path / "data", {"orders": orders, "block_node.main": block_messages(), "topic.a": records})
+    place = tmp_path / "pipeline"
+    shutil.copytree(ROOT / "examples" / "pipeline", place)
+    spec = place / "spark-pipeline.yml"
+    spec.write_text(re.sub(r"(?m)^storage: .*", f"storage: file://{place}/storage", spec.read_text()))
+    with NodeProcess(tmp_path / "data") as node:
+        variables = {"STREAM_NODE_ADDRESS": node.address, "STREAM_NODE_CARDINAL": TOPICS}
+        run_pipeline(place, **variables)
+        world = World(tmp_path / "lake", node, "orders")
+        world.push(30, partitions=2)
+        run_pipeline(place, **variables)
+        assert world.run(selection=Selection()).rows == 20 + 30 + len(block_messages()) + len(records)
+    tables = build(spark.newSession(), world.folder, tmp_path / "out", cardinal=TOPICS)
+    for name, plain in TABLES.items():
+        # The plain job leaves out of blocks what its table of items has.
+        found = rows(place / "spark-warehouse" / name, {"sizes"})
+        assert found == rows(tables / plain, {"sizes"}), name
+        assert found or name == "index_gaps", name
