@@ -30,6 +30,8 @@ BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
 """With this much unsent we read no more requests from the peer, nor from others what is to be passed on to it."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
 """With this much unsent the peer is closed as a slow consumer."""
+SEND_BYTES = 1024 * 1024
+"""One send; the time limit of a slow consumer applies to each."""
 LINGER_QUIET_S = 1.0
 """After the peer's last byte the sending side stays until this long nothing has been sent, since the commit that an
 answer waits for takes less."""
@@ -208,23 +210,21 @@ class Connection(Worker):
     async def _receive_loop(self) -> str:
         began_s = trio.current_time()
         try:
-            first = b""
+            chunk = b""
             if self._wire is None:
                 self._frame_deadline_s = began_s + self._limits.frame_s
-                self._wire, first = await learn_wire(self._stream, self._limits.header_s, self._limits.head_silence_s)
+                self._wire, chunk = await learn_wire(self._stream, self._limits.header_s, self._limits.head_silence_s)
                 if self._wire is None:
                     return "closed_before_header"
                 self._writer = FrameWriter(self._wire)
                 self._enqueue(self._wire.hello)
             reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
-            chunk = first
             if self._wire.hello:
                 chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.header_s)
             while True:
                 if chunk:
                     await self._route(reader, chunk)
-                # A silent connection keeps nothing of what came last.
-                chunk = b""
+                chunk = b""  # A silent connection keeps nothing of what came last.
                 chunk = await self._read()
                 if not chunk:
                     return "closed_by_peer"
@@ -317,19 +317,17 @@ class Connection(Worker):
     async def _send_loop(self) -> None:
         """Send whatever waits, all of it at a time; a peer that takes nothing for `send_s` is a slow consumer."""
         while True:
-            if not self._outbound:
+            while not self._outbound:
                 if self._closing:
                     return
                 self._wake_writer = trio.Event()
                 await self._wake_writer.wait()
-                continue
             data = b"".join(self._outbound)
             self._outbound.clear()
             if not await self._send(data):
                 return
             self._sent_bytes += len(data)
-            # Nor does it keep what was sent last, which may be megabytes, until something else is.
-            del data
+            del data  # Nor what was sent last, which may be megabytes.
             if self._backlog_bytes <= BACKLOG_BYTES_SOFT:
                 self._wake_reader.set()
                 self._send_kept()
@@ -350,7 +348,3 @@ class Connection(Worker):
                 return False
             self._backlog_bytes -= len(part)
         return True
-
-
-SEND_BYTES = 1024 * 1024
-"""One send; the time limit of a slow consumer applies to each."""
