@@ -78,6 +78,29 @@ class Pending(msgspec.Struct):
     waits: int = 0
 
 
+class Delivered(dict[int, Pending]):
+    """The blocks that were handed on and are not stored yet, by number."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(pending.size_bytes for pending in self.values())
+
+    @property
+    def all_verified(self) -> bool:
+        return all(pending.verified for pending in self.values())
+
+    def has_room(self, limits: FillLimits) -> bool:
+        return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
+
+    def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
+        """Those that are not stored after that time, again after as long."""
+        found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
+        for number in found:
+            self[number].since_s = now_s
+            self[number].waits += 1
+        return found
+
+
 class BatchSize:
     """How many blocks are asked for in one request: as many as are likely to fit into its share of the buffer.
 

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import BatchSize, Chunk, Delivery, Fetch, FillLimits, GivenUp, Pending
+from block_node.backfill.chunks import BatchSize, Chunk, Delivered, Delivery, Fetch, FillLimits, GivenUp, Pending
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
+from block_node.backfill.request_range import highest_of, lowest_of
 from block_node.ranges import BlockRange, BlockRanges
 
 EDGES_LOOKED_AT = 64
@@ -50,7 +51,7 @@ class FillMachine:
         self._attempts: Counter[int] = Counter()
         self._large: set[int] = set()
         self.holes = BlockRanges()
-        self.delivered: dict[int, Pending] = {}
+        self.delivered = Delivered()
         self.given_up: list[GivenUp] = []
 
     @property
@@ -70,7 +71,7 @@ class FillMachine:
     def held_bytes(self) -> int:
         """Fetched and not stored."""
         in_chunks = sum(chunk.size_bytes for chunk in self._chunks.values())
-        return in_chunks + sum(pending.size_bytes for pending in self.delivered.values())
+        return in_chunks + self.delivered.size_bytes
 
     def assign(self, first: int, last: int) -> None:
         """These blocks are missing; those that are looked after already change nothing."""
@@ -82,6 +83,7 @@ class FillMachine:
 
     def next_fetch(self, now_s: float) -> Fetch | None:
         """What to ask for, if anything. Gives up what nobody has."""
+        self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
             for edge, hole in islice(self._edges(), EDGES_LOOKED_AT):
@@ -152,10 +154,7 @@ class FillMachine:
 
     def next_delivery(self, now_s: float) -> Delivery | None:
         """The next block to be verified, where one can be."""
-        pending_bytes = sum(pending.size_bytes for pending in self.delivered.values())
-        if len(self.delivered) >= self._limits.pending_blocks or pending_bytes >= self._limits.pending_bytes:
-            return None
-        chunk = self._deliverable()
+        chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
         number = chunk.top if self._downwards else chunk.bottom
@@ -168,7 +167,7 @@ class FillMachine:
         """Blocks whose root is to be learned from the footer of the stored block above (`anchored`)."""
         if not self._downwards:
             return []
-        tops = (chunk.top for chunk in self._chunks.values() if chunk.complete)
+        tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
     def anchored(self, number: int, root: bytes) -> None:
@@ -229,31 +228,25 @@ class FillMachine:
     def overdue(self, now_s: float) -> list[int]:
         """Delivered blocks that are not stored after `processing_s_max`, again after as long; none is delivered again,
         but given up after `retries_max` times."""
-        found = []
-        for number, pending in list(self.delivered.items()):
-            if now_s - pending.since_s >= self._limits.processing_s_max:
-                pending.since_s = now_s
-                pending.waits += 1
-                found.append(number)
-                if pending.waits > self._limits.retries_max:
-                    del self.delivered[number]
-                    self._reopen((number,))
-                    self._give_up(number, "it was handed on and is not stored")
+        found = self.delivered.overdue(now_s, self._limits.processing_s_max)
+        for number in found:
+            if self.delivered[number].waits > self._limits.retries_max:
+                del self.delivered[number]
+                self._reopen((number,))
+                self._give_up(number, "it was handed on and is not stored")
         return found
 
     def check(self) -> None:
         """The invariant."""
         places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
         places += self.delivered
-        seen = self._open.copy()
-        for number in places:
-            seen.add(number)
+        seen = BlockRanges([*self._open, *((number, number) for number in places)])
         assert seen == self.holes, f"{seen} is looked after, {self.holes} is missing"
         assert self._open.count() + len(places) == self.holes.count(), "a block is in two places"
-        partial_bytes = sum(chunk.partial_bytes for chunk in self.chunks)
-        limits = self._limits
         large = max((pending.size_bytes for pending in self.delivered.values()), default=0)
-        assert self.held_bytes - partial_bytes <= limits.alone_bytes + max(limits.pending_bytes, large) + large
+        bytes_max = self._limits.alone_bytes + max(self._limits.pending_bytes, large) + large
+        held_bytes = self.held_bytes - sum(chunk.partial_bytes for chunk in self.chunks)
+        assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
         """Where fetching can go on: the block that is next to what is there, and the open blocks behind it.
@@ -261,9 +254,7 @@ class FillMachine:
         Of one hole only the outermost open range counts: what is behind another one could not be handed on.
         """
         if not self._downwards:
-            first = next(iter(self._open), None)
-            if first is not None:
-                yield first.first, first
+            yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
         above: int | None = None
         for each in reversed(self._open):
@@ -278,17 +269,8 @@ class FillMachine:
         if source is None or source.claims is None:
             return None
         blocks = 1 if alone else self._batch.blocks
-        if self._downwards:
-            first, last = max(hole.first, edge - blocks + 1), edge
-            lacking = source.claims.missing(first, last)
-            first = lacking[-1].last + 1 if lacking else first
-            large = [number for number in self._large if first <= number < last]
-            first = max(large) + 1 if large else first
-        else:
-            end = source.claims.end_of_run(edge)
-            assert end is not None, "the source has the block"
-            first, last = edge, min(hole.last, end, edge + blocks - 1)
-            last = min([last, *(number - 1 for number in self._large if first < number <= last)])
+        range_of = lowest_of if self._downwards else highest_of
+        first, last = range_of(edge, hole, blocks, source.claims, self._large)
         self._chunk_ids += 1
         fetch = Fetch(self._chunk_ids, source.setting.name, first, last)
         bytes_max = self._limits.alone_bytes if alone else self._limits.chunk_bytes
@@ -300,12 +282,30 @@ class FillMachine:
         if self._downwards:
             ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
             return max(ready, key=lambda chunk: chunk.top, default=None)
-        if any(not pending.verified for pending in self.delivered.values()):
+        if not self.delivered.all_verified:
             return None
         lowest = min(self._chunks.values(), key=lambda chunk: next(chunk.numbers()), default=None)
         first_open = self._open.first
         waits = lowest is None or not lowest.blocks or (first_open is not None and first_open < lowest.bottom)
         return None if waits else lowest
+
+    def _unblock(self) -> None:
+        """Forget what is held where all of it waits for a block, and leaves no room to ask for that one."""
+        edge = next((edge for edge, _ in self._edges()), None)
+        if edge is None or self.delivered or any(self._goes_on(chunk) for chunk in self._chunks.values()):
+            return
+        if edge in self._large or any(chunk.alone for chunk in self._chunks.values()):
+            for chunk in self.chunks:
+                self._drop(chunk, keep=False)
+        elif len(self._chunks) >= self._limits.chunks:
+            farthest = min if self._downwards else max
+            self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
+
+    def _goes_on(self, chunk: Chunk) -> bool:
+        """Whether something comes of it without another request."""
+        if self._downwards and chunk.complete:
+            return chunk.top in self._anchors or chunk.top + 1 not in self.holes
+        return not chunk.complete or self._deliverable() is chunk
 
     def _remove_if_done(self, chunk: Chunk) -> None:
         if chunk.complete and not chunk.blocks:
@@ -336,9 +336,9 @@ class FillMachine:
         """From this block on, the way in which the hole is filled; it must be open. What is delivered goes on."""
         if edge not in self.holes:
             return
-        below = self.holes.missing(0, edge) if self._downwards else []
-        start = below[-1].last + 1 if below else 0
-        first, last = (start, edge) if self._downwards else (edge, self.holes.last or edge)
+        first, last = edge, self.holes.last or edge
+        if self._downwards:
+            first, last = max((below.last + 1 for below in self.holes.missing(0, edge)), default=0), edge
         for chunk in self.chunks:
             if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)

@@ -69,6 +69,8 @@ class Filler:
             self.fail(chunk.chunk_id, "it took too long", slow=True)
         for number in machine.overdue(now_s):
             logger.warning("backfilled_block_not_stored_yet", block=number)
+        # Requests that nothing is awaited of end before the same blocks are asked for again.
+        self._tidy()
         while (fetch := machine.next_fetch(now_s)) is not None:
             self._begin(fetch)
         for number in machine.wanted_anchors():

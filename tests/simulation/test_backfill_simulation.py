@@ -1,0 +1,111 @@
+"""Goal: holes shrink to nothing while one honest source has the blocks, whatever the other sources, the disk and
+publishers do, plugins and nodes die of, and whoever removes blocks meanwhile; no block is asked for while it is under
+way, none is stored that is not the chain's, none twice, and what is held in memory is bounded.
+
+Method: whole block nodes in virtual time, a seed each, with sources that lie, forge, are slow, die and flap. A failure
+prints the line that replays it. Mistakes planted at the end show that the simulation is not blind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from block_node.backfill.fill_machine import FillMachine
+from block_node.backfill.filler import Filler
+from tests.simulation.backfill_world import BackfillOutcome, run_backfill_seed
+from tests.simulation.noticing import assert_caught
+
+SEEDS = range(60)
+PLANTED_SEEDS = range(30)
+REPLAY = "STREAM_NODE_SEED"
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def run_or_tell(seed: int, directory: Path) -> BackfillOutcome:
+    try:
+        return run_backfill_seed(seed, directory)
+    except BaseException as error:
+        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_backfill_seed")
+        raise
+
+
+def run_seeds(seeds: range, ground: Path) -> None:
+    chosen = os.environ.get(REPLAY)
+    if chosen is not None:
+        run_or_tell(int(chosen), ground / chosen)
+        return
+    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds]
+    for what, at_least in (
+        ("missing", 500),
+        ("fetches", 500),
+        ("blocks_stored", 400),
+        ("fetch_errors", 100),
+        ("refused_operations", 30),
+        ("deaths", 20),
+        ("crashes", 30),
+        ("removed", 150),
+        ("published", 200),
+        ("given_up", 20),
+    ):
+        assert sum(getattr(outcome, what) for outcome in outcomes) >= at_least, what
+
+
+def test_every_backfill_seed_fills_every_hole(ground: Path) -> None:
+    run_seeds(SEEDS, ground)
+
+
+@pytest.mark.soak
+def test_every_one_of_many_backfill_seeds_fills_every_hole(ground: Path) -> None:
+    run_seeds(range(1_000), ground)
+
+
+def test_a_backfill_seed_replays_to_the_same_outcome(ground: Path) -> None:
+    first, second = (run_or_tell(5, ground / name) for name in ("first", "second"))
+    assert first == second
+
+
+def plant_a_filler_that_lets_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(self: Filler) -> None:
+        """What is not awaited any more is not ended."""
+        self.machine.given_up.clear()
+
+    monkeypatch.setattr(Filler, "_tidy", forget)
+
+
+def plant_a_verifier_that_lets_anything_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("block_node.blocks.verifier.check_record_proof", lambda *arguments, **options: None)
+    monkeypatch.setattr("block_node.verification._check_root", lambda result, root: None)
+
+
+def plant_a_machine_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was put back is never asked for, as all requests are held by what follows it."""
+    monkeypatch.setattr(FillMachine, "_unblock", lambda self: None)
+
+
+def plant_a_buffer_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    grew = FillMachine.grew
+
+    def grew_without_a_word(self: FillMachine, chunk_id: int, size_bytes: int) -> bool:
+        grew(self, chunk_id, size_bytes)
+        return True
+
+    monkeypatch.setattr(FillMachine, "grew", grew_without_a_word)
+
+
+@pytest.mark.parametrize(
+    ("plant", "saying"),
+    [
+        pytest.param(plant_a_filler_that_lets_requests_go_on, "under way", id="asked-twice"),
+        pytest.param(plant_a_verifier_that_lets_anything_pass, "is not what was published", id="forged"),
+        pytest.param(plant_a_machine_that_waits_for_ever, "there are holes", id="holes-stay"),
+        pytest.param(plant_a_buffer_without_a_bound, "bytes are held", id="unbounded"),
+    ],
+)
+def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
+    plant(monkeypatch)
+    assert_caught(run_backfill_seed, PLANTED_SEEDS, ground, saying)
