@@ -27,6 +27,7 @@ from cardinal_streams.transport import Delivery
 METADATA_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60.0
 POLL_S = 0.2
+FETCH_WAIT_MS = 50
 RECEIVE_MAX = 1_000
 # A partition that is so far ahead of the others is not read on.
 AHEAD_MAX = 4_000
@@ -147,6 +148,8 @@ class KafkaTransport:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
+            # That a partition is at its end is known when a fetch comes back empty; the others' messages wait for it.
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
             "auto.offset.reset": "error",
             **self._config,
         }
@@ -203,7 +206,7 @@ class KafkaReceiver:
                 return deliveries
             if not self._reading:
                 return ()
-            for message in await to_thread.run_sync(self._consumer.consume, RECEIVE_MAX, POLL_S):
+            for message in await to_thread.run_sync(self._consume):
                 self._put(message)
             self._set_pace()
 
@@ -211,6 +214,11 @@ class KafkaReceiver:
         if not self._closed:
             self._closed = True
             self._consumer.close()
+
+    def _consume(self) -> list[Any]:
+        """Waits for one message, and takes what is there by then: to ask for many at once waits for as many."""
+        first = self._consumer.consume(1, POLL_S)
+        return [*first, *self._consumer.consume(RECEIVE_MAX, 0)] if first else []
 
     def _put(self, message: Any) -> None:
         partition: Partition = (message.topic(), message.partition())

@@ -19,7 +19,7 @@ from cardinal_streams.message_types import Batch, SubBatchMsg
 from cardinal_streams.missing import MISSING_ITEMS_SHOWN, Missing, MissingState
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.reassembly_events import Outcome
+from cardinal_streams.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Outcome
 
 # What a key with its value takes besides their bytes: two objects and a place in a mapping (CPython 3.11).
 ENTRY_BYTES = 120
@@ -75,29 +75,29 @@ class PendingBlock:
             return self._repeat_value(known, key, value)
         self.values[key] = value
         self.size_bytes += len(key) + len(value) + ENTRY_BYTES
-        return Outcome.TAKEN
+        return TAKEN
 
     def keep_delete(self, key: str) -> Outcome:
         if key in self.deletes:
-            return Outcome.DUPLICATE
+            return DUPLICATE
         self.deletes.add(key)
         self.size_bytes += len(key) + ENTRY_BYTES
-        return Outcome.TAKEN
+        return TAKEN
 
     def keep_header(self, id_: bytes, item_count: int) -> Outcome:
         if id_ in self.headers:
-            return Outcome.DUPLICATE
+            return DUPLICATE
         self.headers[id_] = item_count
         self.size_bytes += ENTRY_BYTES
-        return Outcome.TAKEN
+        return TAKEN
 
     def keep_item(self, message: SubBatchMsg) -> Outcome:
         items = self.items.setdefault(message.id, {})
         if message.index in items:
-            return Outcome.DUPLICATE
+            return DUPLICATE
         items[message.index] = message
         self.size_bytes += _size_of(message)
-        return Outcome.TAKEN
+        return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
         """The Batch arrives: everything kept so far is taken or dropped. Yields what becomes of it where that is not
@@ -119,16 +119,16 @@ class PendingBlock:
         if known is not None:
             return self._repeat_value(known, key, value)
         outcome = self._use_room(key)
-        if outcome is Outcome.TAKEN:
+        if outcome is TAKEN:
             self.values[key] = value
             self.size_bytes += len(key) + len(value) + ENTRY_BYTES
         return outcome
 
     def take_delete(self, key: str) -> Outcome:
         if key in self.deletes:
-            return Outcome.DUPLICATE
+            return DUPLICATE
         outcome = self._use_room(key)
-        if outcome is Outcome.TAKEN:
+        if outcome is TAKEN:
             self.deletes.add(key)
             self.size_bytes += len(key) + ENTRY_BYTES
         return outcome
@@ -136,7 +136,7 @@ class PendingBlock:
     def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
         """The outcome, and the indexes of items that came before and that the header says do not exist."""
         if id_ in self.headers:
-            return Outcome.DUPLICATE, []
+            return DUPLICATE, []
         if id_ not in self.wanted_ids:
             return self._unwanted_id(id_), []
         self.headers[id_] = item_count
@@ -146,7 +146,7 @@ class PendingBlock:
         for index in beyond:
             self.size_bytes -= _size_of(items.pop(index))
         self.missing_count += item_count - len(items) - 1
-        return Outcome.TAKEN, beyond
+        return TAKEN, beyond
 
     def take_item(self, message: SubBatchMsg) -> Outcome:
         id_ = message.id
@@ -156,7 +156,7 @@ class PendingBlock:
         if count is not None and message.index >= count:
             return Outcome.NO_SUCH_ITEM
         outcome = self.keep_item(message)
-        if outcome is Outcome.TAKEN and count is not None:
+        if outcome is TAKEN and count is not None:
             self.missing_count -= 1
         return outcome
 
@@ -216,7 +216,7 @@ class PendingBlock:
     ) -> Iterator[tuple[Outcome, str]]:
         for key, value in values.items():
             outcome = self.take_value(key, value)
-            if outcome is not Outcome.TAKEN:
+            if outcome is not TAKEN:
                 yield outcome, key
         for key in deletes:
             yield self.take_delete(key), key
@@ -230,21 +230,21 @@ class PendingBlock:
         if not known and value:
             self.values[key] = value
             self.size_bytes += len(value)
-        return Outcome.DUPLICATE
+        return DUPLICATE
 
     def _use_room(self, key: str) -> Outcome:
         """Finds the counter that `key` belongs to and decrements it."""
-        outcome = Outcome.UNANNOUNCED
+        outcome = UNANNOUNCED
         for length in self._lengths:
             prefix = key[:length]
             room = self.room.get(prefix)
             if room:
                 self.room[prefix] = room - 1
                 self.missing_count -= 1
-                return Outcome.TAKEN
+                return TAKEN
             if room == 0:
                 outcome = Outcome.OVER_COUNT
-            elif prefix in self._unwanted and outcome is Outcome.UNANNOUNCED:
+            elif prefix in self._unwanted and outcome is UNANNOUNCED:
                 return Outcome.UNTRACKED
         return outcome
 

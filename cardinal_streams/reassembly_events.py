@@ -27,6 +27,8 @@ class Outcome(enum.IntEnum):
 
 # Outcomes from here on are refusals.
 FIRST_REFUSAL = Outcome.UNANNOUNCED
+# For what is done for each message: to look a member up in its enumeration costs a sixth of reading a message.
+TAKEN, DUPLICATE, OLD, UNANNOUNCED = Outcome.TAKEN, Outcome.DUPLICATE, Outcome.OLD, Outcome.UNANNOUNCED
 
 
 class Completed(msgspec.Struct, frozen=True):

@@ -45,6 +45,7 @@ from cardinal_streams.pending_block import PendingBlock
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.reassembly_events import (
     FIRST_REFUSAL,
+    OLD,
     Completed,
     Evicted,
     EvictionReason,
@@ -200,7 +201,7 @@ class Reassembler:
             self._finished.put(block.hash, None)
             self._completed += 1
             events.append(Completed(block.finish(self.tracked)))
-        elif outcome is Outcome.OLD:
+        elif outcome is OLD:
             events.append(self._drop_old(block))
         else:
             self._blocks.move_to_end(block.hash)
