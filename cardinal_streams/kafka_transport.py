@@ -47,7 +47,10 @@ class KafkaTransport:
             self._kafka: Any = import_module("confluent_kafka")
         except ModuleNotFoundError as error:
             raise TransportError("Kafka needs the package confluent-kafka: install stream-node[kafka]") from error
-        self._config = {"bootstrap.servers": servers, "log_level": 3, **(config or {})}
+        self._servers = servers
+        # Its log would be lines on stderr, several a second while a broker is away. What went wrong is in our errors.
+        self._config = {"bootstrap.servers": servers, "log_level": 2, "error_cb": self._note, **(config or {})}
+        self._last_error = ""
         # All in sync and in order, also when it is sent again.
         settings = {"acks": "all", "enable.idempotence": True, "compression.type": "snappy", **self._config}
         self._producer = self._kafka.Producer(settings)
@@ -81,6 +84,10 @@ class KafkaTransport:
             # It returns at once: there is no group to leave, and nothing to commit.
             receiver.close()
 
+    def _note(self, error: Any) -> None:
+        if error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = f" ({error.str()})"
+
     def _send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
         failed: list[Any] = []
 
@@ -97,7 +104,8 @@ class KafkaTransport:
         left = self._producer.flush(SEND_TIMEOUT_S)
         if failed or left:
             why = f"{failed[0]}" if failed else f"no answer for {left} in {SEND_TIMEOUT_S:g} s"
-            raise TransportError(f"{len(failed) + left} of {sent} records were not confirmed: {why}")
+            raise TransportError(f"{len(failed) + left} of {sent} records were not confirmed: {why}{self._last_error}")
+        self._last_error = ""
 
     def _produce(self, *arguments: Any, **options: Any) -> None:
         while True:
@@ -164,7 +172,12 @@ class KafkaTransport:
                 self._producer.list_topics(topic, timeout=METADATA_TIMEOUT_S)
                 metadata = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
             except self._kafka.KafkaException as error:
-                raise TransportError(f"the cluster does not tell of topic {topic!r}: {error}") from error
+                # The callback runs in a poll.
+                self._producer.poll(0)
+                raise TransportError(
+                    f"the cluster at {self._servers} does not tell of topic {topic!r}: "
+                    f"{error.args[0].str()}{self._last_error}"
+                ) from error
             if metadata.error is not None:
                 raise TransportError(f"there is no topic {topic!r}: {metadata.error}")
             partitions = [0] if is_reorg_topic(topic) else sorted(metadata.partitions)

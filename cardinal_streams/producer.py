@@ -117,6 +117,11 @@ class Producer:
         self._count(outgoing)
         return outgoing
 
+    def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
+        """Lets a sub batch be sent again, whose messages (of `send_sub_batch`) could not be sent."""
+        for topic in outgoing:
+            self._open[hash_, id_] = topic
+
     def reorg(self, hash_: bytes, number: int, removed_weight: int) -> ReorgChannel:
         """Opens the channel of a reorg whose common ancestor has this hash and number.
 

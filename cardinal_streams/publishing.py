@@ -95,8 +95,16 @@ class BlockPublisher:
     async def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> None:
-        """Sends a sub batch that was not known when its block was sent; nothing, if the block had been seen."""
-        await self._transport.send(self.producer.send_sub_batch(hash_, id_, deletes, updates))
+        """Sends a sub batch that was not known when its block was sent; nothing, if the block had been seen.
+
+        If it raises, the sub batch may be sent again.
+        """
+        outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
+        try:
+            await self._transport.send(outgoing)
+        except BaseException:
+            self.producer.reopen_sub_batch(hash_, id_, outgoing)
+            raise
 
     @asynccontextmanager
     async def reorg(self, ancestor: bytes, number: int, removed_weight: int) -> AsyncIterator[ReorgSession]:
@@ -105,8 +113,8 @@ class BlockPublisher:
         If the block ends by an exception the reorg is given up, as far as that can still be said.
         """
         channel = self.producer.reorg(ancestor, number, removed_weight)
-        await self._transport.send(channel.begin())
         try:
+            await self._transport.send(channel.begin())
             yield ReorgSession(channel, self._transport)
             await self._transport.send({channel.topic: channel.complete()})
         except BaseException as error:

@@ -21,6 +21,7 @@ from stream_node.cli.cardinal_options import (
     parse_start,
     with_transport,
 )
+from stream_node.cli.cardinal_warnings import Warnings
 from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say, say_json
@@ -63,7 +64,7 @@ def produce(
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Send blocks as messages, those not there yet. Done means: on disk. Sub batches cannot be given.
+    """Send blocks as messages, those not there yet. Done means: on disk. Blocks with sub batches are refused.
 
     Example: stream-node cardinal produce blocks.json --application evm
 
@@ -113,7 +114,7 @@ def consume(
     values: Annotated[bool, typer.Option("--values", help="Print what each block changes, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print how the heaviest chain changes: removed and added blocks, in order, reorgs included.
+    """Print how the heaviest chain changes: removed and added blocks, in order; on stderr, what is wrong.
 
     Example: stream-node cardinal consume --application evm --client indexer --follow --json
 
@@ -129,29 +130,32 @@ def consume(
     if client_id is not None and (recording or kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
     shown = _Shown(as_json, values)
+    warnings = Warnings()
 
     async def run(transport: Transport, client: StreamClient | None) -> None:
         store: CheckpointStore | None = None if position is None else FileCheckpoints(position)
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
-        left = limit
+        left, end = limit, not follow
         if unordered:
-            async with consume_unordered(known, transport, store, stop_at_end=not follow) as arrivals:
+            async with consume_unordered(known, transport, store, stop_at_end=end, on_event=warnings) as arrivals:
                 async for arrival in arrivals:
                     shown.update(None, (), (arrival.batch,))
                     arrival.done()
                     left = None if left is None else left - 1
                     if left == 0:
-                        break
+                        return
+                warnings.end(known, arrivals.statistics().reassembly)
             return
-        async with consume_chain(known, transport, store, start=first, stop_at_end=not follow) as updates:
+        async with consume_chain(known, transport, store, start=first, stop_at_end=end, on_event=warnings) as updates:
             async for update in updates:
                 to = update.reverted_to
                 shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
                 update.done()
                 left = None if left is None else left - 1
                 if left == 0:
-                    break
+                    return
+            warnings.end(known, updates.statistics().reassembly)
 
     with_transport(run, recording, kafka, partitions, node, context, via)
 
@@ -214,12 +218,17 @@ def _first_block(application: Application, start: str | None) -> Start | None:
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
+    """Raises `PayloadTextError`, also for sub batches: what is in them is not in the text, so that a block that
+    announced one would never be complete."""
+    from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 
-    for path in files:
-        yield from parse_payloads(path.read_bytes())
-    if not files:
-        yield from parse_payloads(sys.stdin.buffer.read())
+    for text in (path.read_bytes() for path in files) if files else (sys.stdin.buffer.read(),):
+        for index, payload in enumerate(parse_payloads(text)):
+            if payload.sub_batches:
+                paths = ", ".join(map(repr, payload.sub_batches))
+                raise PayloadTextError(f"a whole batch cannot announce sub batches ({paths})", f"$[{index}].batches")
+            yield payload
 
 
 def _hex(raw: bytes) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from cardinal_streams.file_transport import Recorder
+from cardinal_streams.transport import Delivery
 from tests.cli.cardinal_schemas import CardinalConsumed, CardinalInspected, CardinalProduced, CardinalSimulated
 from tests.cli.command import CommandLine
 
@@ -163,6 +165,36 @@ def test_a_file_keeps_the_position(command: CommandLine, blocks: Path, tmp_path:
     rows = command("cardinal", "consume", *options, "--limit", "1").read_lines(CardinalConsumed)
     rows += command("cardinal", "consume", *options).read_lines(CardinalConsumed)
     assert [each.number for row in rows for each in row.added] == [1, 2, 3]
+
+
+def test_what_is_wrong_is_told_beside_the_updates(command: CommandLine, blocks: Path, tmp_path: Path) -> None:
+    """Goal: nobody takes silence for the end. Method: 25 deliveries that are no messages, a block without its Batch,
+    and then topics that nobody sends to."""
+    recording = tmp_path / "recorded"
+    command("cardinal", "produce", blocks, "--recording", recording)
+    with Recorder(recording) as recorder:
+        recorder.record(Delivery("blocks", 0, 100 + number, b"\7" + bytes(32), b"") for number in range(25))
+        recorder.record([Delivery("blocks", 0, 200, b"\3" + bytes(32) + b"a/1", b"")])
+    for unordered in ((), ("--unordered",)):
+        done = command("cardinal", "consume", "--recording", recording, *unordered)
+        told = done.stderr.splitlines()
+        assert done.code == 0
+        assert len(done.stdout.splitlines()) == 3
+        assert "no message in blocks:0 at 100: the prefix byte 07" in told[0]
+        assert told[-2:] == ["stream-node: 5 more like these", "stream-node: 1 block incomplete, and not printed"]
+        assert len(told) == 22
+    done = command("cardinal", "consume", "--recording", recording, "--application", "simulated")
+    assert "there is nothing to read on the topics of 'simulated': sim-blocks, " in done.stderr
+
+
+def test_blocks_with_sub_batches_are_refused(command: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "blocks.json"
+    announced = batch(2, {}) | {"batches": {"s/": hash_text(9)}}
+    path.write_bytes(msgspec.json.encode([batch(1, {}), announced]))
+    recording = tmp_path / "recorded"
+    error = command("cardinal", "produce", path, "--recording", recording).failed(1)
+    assert "announce sub batches ('s/') - at $[1].batches" in error
+    assert not recording.exists()
 
 
 def test_over_kafka(command: CommandLine, blocks: Path, tmp_path: Path) -> None:

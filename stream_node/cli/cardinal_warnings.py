@@ -1,0 +1,69 @@
+"""What `stream-node cardinal consume` drops or gives up, as lines on stderr. It prints no updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from stream_node.cli.output import counted
+
+if TYPE_CHECKING:
+    from cardinal_streams.application import Application
+    from cardinal_streams.reassembly_events import ReassemblyStatistics
+
+# So many are told one by one; the rest is counted.
+TOLD_MAX = 20
+
+
+class Warnings:
+    """Told of every event of a consumer: `OnEvent`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, event: Any) -> None:
+        text = _text_of(event)
+        if text is None:
+            return
+        self._count += 1
+        if self._count <= TOLD_MAX:
+            _warn(text)
+
+    def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
+        """At the end of what there was to read."""
+        if self._count > TOLD_MAX:
+            _warn(f"{self._count - TOLD_MAX:,} more like these")
+        if statistics.incomplete:
+            _warn(f"{counted(statistics.incomplete, 'block')} incomplete, and not printed")
+        if not statistics.messages:
+            _warn(f"there is nothing to read on the topics of {application.name!r}: {', '.join(application.topics)}")
+
+
+def _text_of(event: Any) -> str | None:
+    """A line about what was lost, or what somebody has to do; None for what is as it should be."""
+    from cardinal_streams.chain_events import Dropped, NeedsReorg
+    from cardinal_streams.consumer_events import BadMessage, ReadAgain, ReorgRefused
+    from cardinal_streams.reassembly_events import Evicted, Refused
+
+    match event:
+        case BadMessage(source, offset, error):
+            return f"no message in {source} at {offset}: {error}"
+        case Refused(hash_, outcome, what):
+            return f"{what} does not fit block 0x{hash_.hex()} ({outcome.name})"
+        case Evicted(hash_, reason, missing):
+            return f"block 0x{hash_.hex()} was given up ({reason.name}): {missing}"
+        case Dropped(hash_, number, _, reason):
+            return f"block {number} 0x{hash_.hex()} was dropped ({reason.name})"
+        case NeedsReorg(hash_, number, _):
+            return f"block {number} 0x{hash_.hex()} is heavier and forks too deep: it waits for a Reorg message"
+        case ReorgRefused(hash_, why):
+            return f"the reorg to 0x{hash_.hex()} was refused: {why}"
+        case ReadAgain():
+            return "a reorg was given up, and everything is read again from the beginning"
+        case _:
+            return None
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"stream-node: {text}", err=True)
