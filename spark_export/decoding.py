@@ -24,19 +24,27 @@ from pyspark.sql.types import (
     StructField,
 )
 
+from spark_export.block_decoding import BlockMessages
 from spark_export.errors import OptionError
 
-DECODE_NAMES = ("json", "cbor", "cardinal")
+DECODE_NAMES = ("json", "cbor", "cardinal", "block")
 
 
 class Decoder(Protocol):
-    """Makes columns of keys and data."""
+    """Makes columns of keys, data and headers."""
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether it looks at headers, which are not read otherwise."""
+        ...
 
     def columns(self) -> list[StructField] | None:
         """Its columns; None where they are whatever the reader's schema names."""
         ...
 
-    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
         """One array a field, as long as the data; null where a message has no such value, or one of another type."""
         ...
 
@@ -51,16 +59,22 @@ def find_decoder(name: str | None) -> Decoder | None:
         return CborObjects()
     if name.lower() == "cardinal":
         return CardinalMessages()
+    if name.lower() == "block":
+        return BlockMessages()
     raise OptionError(f"decode={name!r}: it is {', '.join(DECODE_NAMES)}")
 
 
 class JsonObjects:
     """A message is one JSON object."""
 
+    needs_headers = False
+
     def columns(self) -> list[StructField] | None:
         return None
 
-    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
         together = _read_json(data, fields)
         return together if together is not None else object_columns(data, fields, json.loads)
 
@@ -90,10 +104,14 @@ def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | N
 class CborObjects:
     """A message is one CBOR map with text keys. Workers need cbor2."""
 
+    needs_headers = False
+
     def columns(self) -> list[StructField] | None:
         return None
 
-    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
         try:
             import cbor2
         except ImportError as error:
@@ -160,10 +178,14 @@ says what is wrong with it. weight: of up to 256 bits, in decimal digits."""
 class CardinalMessages:
     """A message is one of Cardinal Streams, its key the key. Workers need this project installed."""
 
+    needs_headers = False
+
     def columns(self) -> list[StructField] | None:
         return list(CARDINAL)
 
-    def decode(self, keys: pa.Array, data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array]:
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
         try:
             from cardinal_streams.errors import MessageError
             from cardinal_streams.messages import decode

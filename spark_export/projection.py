@@ -46,7 +46,7 @@ class Projection:
         self.options = replace(
             options,
             include_data="data" in names or self._decoder is not None or options.verify_checksums,
-            include_headers="headers" in names,
+            include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
         )
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._decoded = [field for field in self._schema if field.name not in whole]
@@ -59,7 +59,7 @@ class Projection:
             return batch
         columns = {name: batch.column(name) for name in batch.schema.names}
         if self._decoder is not None and self._decoded:
-            made = self._decoder.decode(columns["key"], columns["data"], self._decoded)
+            made = self._decoder.decode(columns["key"], columns["data"], columns.get("headers"), self._decoded)
             columns |= {field.name: array for field, array in zip(self._decoded, made, strict=True)}
         arrays = [columns[field.name].cast(field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

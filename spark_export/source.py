@@ -44,7 +44,8 @@ class StreamNodeSource(DataSource):
     - `minPartitions`, `maxRecordsPerPartition` (1,000,000): how ranges are split into tasks.
     - `includeHeaders` (false), `includeData` (true).
     - `decode`: `json` or `cbor`, for the members of an object as columns, those that `.schema("index LONG, a INT")`
-      names; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`). What cannot be decoded is null.
+      names; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`); `block`, for blocks and items of the
+      block node (`spark_export.block_decoding.BLOCK`). What cannot be decoded is null.
     - `verifyChecksums` (false): compute the checksum of every message again; about half a second of a core a million.
     - `fetchBytes` (4 MiB) of one answer, `fetchRetries` (3), `requestTimeoutMs` (120,000).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from spark_export.block_decoding import find_mark, read_block
 from spark_export.pipeline.types import BINARY, INT, LONG, STRING, array, strings_to, struct
 
 STREAM_PREFIX = "block_node."
@@ -74,50 +75,18 @@ def silver_items(blocks: Any) -> Any:
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
     """The mark of a message; None where it has none."""
-    import bare
-    from block_node.persistence_mark import MARK_HEADER, BlockMark
-
-    for header in headers or ():
-        if header["key"] == MARK_HEADER:
-            try:
-                mark = bare.decode(bytes(header["value"]), BlockMark)
-            except bare.DecodeError:
-                return None
-            return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root)
-    return None
+    mark = find_mark(headers)
+    return None if mark is None else (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root)
 
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:
     """Header, footer and item sizes of a block in parts, in order; None where the bytes are no block."""
     from block_node.blocks.errors import BlockFormatError
-    from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
-    names = {int(kind): kind.name.lower() for kind in ItemKind}
-    version = time_us = previous = None
-    kinds: Counter[str] = Counter()
-    sizes = []
     try:
-        for position, item in enumerate(split_block(b"".join(bytes(part["data"]) for part in cut))):
-            kind = item_kind(item)
-            name = names.get(kind) or f"item_{kind}"
-            if kind == ItemKind.HEADER:
-                header = read_header(item)
-                version = ".".join(map(str, header.hapi_version))
-                time_us = timestamp_us(header.timestamp)
-            elif kind == ItemKind.FOOTER:
-                previous = read_footer(item).previous_root
-            kinds[name] += 1
-            sizes.append((position, name, len(item)))
+        block = read_block(b"".join(bytes(part["data"]) for part in cut))
     except BlockFormatError:
         return None
-    return (version, time_us, previous, dict(kinds), sizes)
-
-
-def timestamp_us(serialized: bytes | None) -> int | None:
-    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None where there is none."""
-    from block_node.blocks.protobuf import read_fields
-
-    if serialized is None:
-        return None
-    fields = {number: value for number, _, value in read_fields(serialized) if isinstance(value, int)}
-    return fields.get(1, 0) * 1_000_000 + fields.get(2, 0) // 1_000
+    kinds = Counter(kind for kind, _ in block.items)
+    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(block.items)]
+    return (block.hapi_version, block.time_us, block.previous_root, dict(kinds), sizes)

@@ -14,15 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+import bare
+from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
+from block_node.blocks.items import join_block
+from block_node.blocks.keys import SigningKeys
+from block_node.persistence_mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message_types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
 from cardinal_streams.messages import encode
 from spark_export import decoding
+from spark_export.block_decoding import BlockMessages
 from spark_export.decoding import CborObjects, JsonObjects, find_decoder, object_columns
 from spark_export.errors import OptionError
 from spark_export.node_wire import StoredMessage
 from spark_export.options import read_options
 from spark_export.projection import Projection, full_schema
-from spark_export.schema import batch_of_messages
+from spark_export.schema import ARROW_HEADERS, batch_of_messages
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +46,7 @@ OBJECTS = st.fixed_dictionaries(
 
 def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
     data = pa.array(messages, pa.binary())
-    return [array.to_pylist() for array in decoder.decode(pa.nulls(len(data), pa.binary()), data, FIELDS)]
+    return [array.to_pylist() for array in decoder.decode(pa.nulls(len(data), pa.binary()), data, None, FIELDS)]
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=20), st.none() | st.integers(1, 3))
@@ -101,6 +107,50 @@ def test_cardinal_messages_become_rows() -> None:
     assert rows[4]["problem"]
 
 
+def test_blocks_become_rows_with_their_items() -> None:
+    """Goal: marks, header, footer and items of a block; a part has its mark; what is no block has its problem.
+
+    Method: messages as the block node stores them: a block, one in two parts, none, and one whose bytes are cut.
+    """
+    whole, large = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=5)).blocks(2)
+
+    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> StoredMessage:
+        mark = BlockMark(block.number, part, parts, len(block.items), len(join_block(block.items)), block.root)
+        return StoredMessage(index, 1, key_of(block.number), [("other", b""), (MARK_HEADER, bare.encode(mark))], data)
+
+    data, second = join_block(whole.items), join_block(large.items)
+    messages = [
+        message(0, whole, data),
+        message(1, large, second[:50], 0, 2),
+        message(2, large, second[50:], 1, 2),
+        StoredMessage(3, 1, None, [], data),
+        message(4, whole, data[:-1]),
+    ]
+    options = read_options({"subscribe": "s", "decode": "block"})
+    projection = Projection(options, full_schema(options))
+    rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
+    assert [(row["block_number"], row["part"], row["parts"], row["item_count"]) for row in rows] == [
+        *[(0, 0, 1, 5), (1, 0, 2, 5), (1, 1, 2, 5)],
+        *[(None, None, None, None), (0, 0, 1, 5)],
+    ]
+    assert (rows[0]["block_bytes"], rows[0]["block_root"], rows[0]["data"]) == (len(data), whole.root, data)
+    assert [(each["position"], each["data"]) for each in rows[0]["items"]] == list(enumerate(whole.items))
+    assert (rows[0]["items"][0]["kind"], rows[0]["items"][-1]["kind"]) == ("header", "proof")
+    assert (rows[0]["produced"].timestamp(), rows[0]["hapi_version"].count(".")) == (START_SECONDS, 2)
+    assert len(rows[0]["previous_root"]) == len(whole.root)
+    assert [row["items"] is None for row in rows] == [False, True, True, True, True]
+    assert [row["problem"] is None for row in rows] == [True, True, True, False, False]
+
+
+def test_only_what_is_asked_of_a_block_is_decoded() -> None:
+    """Goal: who asks for marks alone pays for no items. Method: bytes that are no block, and no problem."""
+    fields = [pa.field("block_number", pa.int64()), pa.field("parts", pa.int32())]
+    mark = {"key": MARK_HEADER, "value": bare.encode(BlockMark(7, 0, 1, 2, 3, b"r"))}
+    headers = pa.array([[mark]], ARROW_HEADERS)
+    found = BlockMessages().decode(pa.nulls(1, pa.binary()), pa.array([b"no block"]), headers, fields)
+    assert [array.to_pylist() for array in found] == [[7], [1]]
+
+
 def test_columns_that_cannot_be_had_are_refused() -> None:
     """Goal: a wrong name or type in a schema fails before anything is read."""
     options = read_options({"subscribe": "s"})
@@ -108,7 +158,7 @@ def test_columns_that_cannot_be_had_are_refused() -> None:
         Projection(options, StructType([StructField("offset", LongType())]))
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
         Projection(options, StructType([StructField("partition", LongType())]))
-    with pytest.raises(OptionError, match="decode='xml': it is json, cbor, cardinal"):
+    with pytest.raises(OptionError, match="decode='xml': it is json, cbor, cardinal, block"):
         find_decoder("xml")
     chosen = Projection(options, StructType([StructField("partition", IntegerType())]))
     assert (chosen.options.include_data, chosen.options.include_headers) == (False, False)

@@ -16,6 +16,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import bare
+from block_node.blocks.generator import BlockShape, ChainGenerator
+from block_node.blocks.items import join_block
+from block_node.blocks.keys import SigningKeys
+from block_node.persistence_mark import MARK_HEADER, BlockMark
 from spark_export.options import read_options
 from spark_export.readers import BatchReader
 from spark_export.source import StreamNodeSource
@@ -163,6 +168,20 @@ def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
         plain.schema("a INT").load().count()
     with pytest.raises(Exception, match="say which columns you want by"):
         load(spark, node, subscribe="b_json", decode="json").count()
+
+
+def test_blocks_are_read_with_their_items(spark: Any, node: NodeProcess) -> None:
+    """Goal: `decode=block` in a query: a row an item, in the types that Spark was told."""
+    (block,) = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=6)).blocks(1)
+    data = join_block(block.items)
+    mark = BlockMark(block.number, 0, 1, len(block.items), len(data), block.root)
+    with blocking.connect(node.address) as client:
+        client.create("b_blocks").push(data, headers=[Header(MARK_HEADER, bare.encode(mark))])
+    frame = load(spark, node, subscribe="b_blocks", decode="block")
+    rows = frame.selectExpr("block_number", "produced", "inline(items)").orderBy("position").collect()
+    assert [(row["block_number"], bytes(row["data"])) for row in rows] == [(0, item) for item in block.items]
+    assert rows[0]["kind"] == "header"
+    assert frame.where("problem IS NOT NULL").count() == 0
 
 
 def test_trap_9_spark_names_the_argument_and_lowers_the_names(spark: Any, node: NodeProcess) -> None:

@@ -1,0 +1,152 @@
+"""Blocks of the block node in messages: the mark of each part, and the items of a block. It verifies nothing: the block
+node did, before storing.
+
+A block is one message, or several where it has more than a mebibyte (`block_node.persistence_mark`). Items lie across
+the parts, so only a block of one message can be taken apart alone; `pipeline.silver_blocks` joins the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_export.errors import OptionError
+
+ITEM = StructType(
+    [
+        StructField("position", IntegerType(), False),
+        StructField("kind", StringType(), False),
+        StructField("data", BinaryType(), False),
+    ]
+)
+BLOCK = (
+    StructField("block_number", LongType()),
+    StructField("part", IntegerType()),
+    StructField("parts", IntegerType()),
+    StructField("item_count", IntegerType()),
+    StructField("block_bytes", LongType()),
+    StructField("block_root", BinaryType()),
+    StructField("hapi_version", StringType()),
+    StructField("produced", TimestampType()),
+    StructField("previous_root", BinaryType()),
+    StructField("items", ArrayType(ITEM, False)),
+    StructField("problem", StringType()),
+)
+"""One row a message. The last five but `problem` are of the block's items, and null where it is more than one message.
+item_count, block_bytes, block_root: of the whole block. data of an item: as it is serialized."""
+
+
+class BlockMessages:
+    """A message is a block of the block node, or a part of one. Workers need this project installed."""
+
+    needs_headers = True
+
+    def columns(self) -> list[StructField] | None:
+        return list(BLOCK)
+
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
+        try:
+            import block_node.persistence_mark  # noqa: F401
+        except ImportError as error:
+            raise OptionError("decode=block needs stream-node installed on every worker") from error
+        assert headers is not None, "asked for by `needs_headers`"
+        wanted = {field.name for field in fields}
+        with_items = not wanted.isdisjoint(("hapi_version", "produced", "previous_root", "items", "problem"))
+        rows = [
+            block_row(*each, with_items=with_items) for each in zip(headers.to_pylist(), data.to_pylist(), strict=True)
+        ]
+        return [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
+
+
+def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
+    """What a message has of the columns."""
+    from block_node.blocks.errors import BlockFormatError
+
+    mark = find_mark(headers)
+    if mark is None:
+        return {"problem": "no header `block/1` that can be read: this is no message of the block node"}
+    row = {
+        "block_number": mark.number,
+        "part": mark.part,
+        "parts": mark.parts,
+        "item_count": mark.items,
+        "block_bytes": mark.size_bytes,
+        "block_root": mark.root,
+    }
+    if not with_items or mark.parts != 1:
+        return row
+    try:
+        block = read_block(data)
+    except BlockFormatError as error:
+        return row | {"problem": str(error)}
+    items = [{"position": at, "kind": kind, "data": item} for at, (kind, item) in enumerate(block.items)]
+    produced = {"hapi_version": block.hapi_version, "produced": block.time_us, "previous_root": block.previous_root}
+    return row | produced | {"items": items}
+
+
+def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
+    """The `BlockMark` of a message with these headers; None where it has none that can be read."""
+    import bare
+    from block_node.persistence_mark import MARK_HEADER, BlockMark
+
+    for header in headers or ():
+        if header["key"] == MARK_HEADER:
+            try:
+                return bare.decode(bytes(header["value"]), BlockMark)
+            except bare.DecodeError:
+                return None
+    return None
+
+
+@dataclass(frozen=True)
+class ReadBlock:
+    """What its header and its footer say, None where it has none; and each item's kind and bytes, in order."""
+
+    hapi_version: str | None
+    time_us: int | None
+    previous_root: bytes | None
+    items: list[tuple[str, bytes]]
+
+
+def read_block(data: bytes) -> ReadBlock:
+    """Raises BlockFormatError."""
+    from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
+
+    names = {int(kind): kind.name.lower() for kind in ItemKind}
+    version = time_us = previous = None
+    items = []
+    for item in split_block(data):
+        kind = item_kind(item)
+        if kind == ItemKind.HEADER:
+            header = read_header(item)
+            version = ".".join(map(str, header.hapi_version))
+            time_us = timestamp_us(header.timestamp)
+        elif kind == ItemKind.FOOTER:
+            previous = read_footer(item).previous_root
+        items.append((names.get(kind) or f"item_{kind}", item))
+    return ReadBlock(version, time_us, previous, items)
+
+
+def timestamp_us(serialized: bytes | None) -> int | None:
+    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None where there is none."""
+    from block_node.blocks.protobuf import read_fields
+
+    if serialized is None:
+        return None
+    fields = {number: value for number, _, value in read_fields(serialized) if isinstance(value, int)}
+    return fields.get(1, 0) * 1_000_000 + fields.get(2, 0) // 1_000
