@@ -74,7 +74,7 @@ TITLES = {
     "block: published until verified and durable": "Blocks published until verified and durable (messages are items)",
     "block: from its end to its acknowledgement": "Single blocks, from the end to the acknowledgement",
     "block: caught up with by a subscriber": "Blocks caught up with by a subscriber (messages are items)",
-    "block: one of 100 MB, published and read": "One block of 100 MB, published and read",
+    "block: one of 100 MB, published, read and fetched": "One block of 100 MB, published, read and fetched",
     "backfill: filled from one node": "Holes filled from one other node (messages are blocks of 300 items)",
     "backfill: a live block, from its beginning to its acknowledgement": "Live blocks, with and without a backfill",
     "backfill: filled beside live blocks": "Holes filled beside twenty live blocks a second",

@@ -186,6 +186,7 @@ class WholeBlocks:
     def __init__(self, events: Subscription) -> None:
         self._events = events
         self._items: list[bytes] = []
+        self._pieces: list[bytes] = []
 
     def __aiter__(self) -> Self:
         return self
@@ -195,11 +196,17 @@ class WholeBlocks:
         while True:
             event = await anext(self._events)
             if isinstance(event, ItemsArrived):
-                if event.piece in (Piece.MIDDLE, Piece.LAST):
-                    self._items[-1] += event.items[0]
-                else:
-                    self._items += event.items
+                self._add(event)
                 continue
-            items, self._items = self._items, []
+            items, self._items, self._pieces = self._items, [], []
             if isinstance(event, BlockArrived):
                 return ReceivedBlock(event.block_number, event.root, items)
+
+    def _add(self, event: ItemsArrived) -> None:
+        if event.piece is Piece.WHOLE:
+            self._items += event.items
+            return
+        self._pieces += event.items
+        if event.piece is Piece.LAST:
+            self._items.append(b"".join(self._pieces))
+            self._pieces = []

@@ -29,7 +29,7 @@ PUBLISHED, ACKNOWLEDGED, CAUGHT_UP, LARGE = (
     "block: published until verified and durable",
     "block: from its end to its acknowledgement",
     "block: caught up with by a subscriber",
-    "block: one of 100 MB, published and read",
+    "block: one of 100 MB, published, read and fetched",
 )
 
 
@@ -125,7 +125,7 @@ async def _say(conversation: Conversation, request: PublishRequest) -> None:
 
 
 def _large(keys: SigningKeys) -> Sample:
-    """One block of 100 MB in items of 1 MB: how much memory the server ever has while it comes and is read."""
+    """One block of 100 MB in items of 1 MB: how much memory the server ever has while it comes, is read and fetched."""
     shape = BlockShape(item_count=LARGE_ITEMS + 4, item_bytes=LARGE_ITEM_BYTES)
     blocks = [ChainGenerator(keys, shape=shape).next_block()]
 
@@ -133,6 +133,7 @@ def _large(keys: SigningKeys) -> Sample:
         async with _memory_watched(node) as highest:
             await _publish(node.address, blocks)
             await _catch_up_pieces(node.address)
+            await _fetch(node.address)
         return highest[0]
 
     with BenchNode() as node:
@@ -157,6 +158,14 @@ async def _catch_up_pieces(address: str) -> None:
                 size_bytes += sum(map(len, event.items))
     if size_bytes < LARGE_ITEMS * LARGE_ITEM_BYTES:
         raise RuntimeError(f"a subscriber got {size_bytes} bytes")
+
+
+async def _fetch(address: str) -> None:
+    size_bytes = 0
+    async for part in BlockClient([address]).get_parts(0):
+        size_bytes += len(part.data)
+    if size_bytes < LARGE_ITEMS * LARGE_ITEM_BYTES:
+        raise RuntimeError(f"a reader got {size_bytes} bytes")
 
 
 @asynccontextmanager
