@@ -37,7 +37,8 @@ from storage.runner import Runner
 PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
-"""Of publishers that come while the node starts; who gets no answer asks again."""
+EARLY_MESSAGE_BYTES_MAX = 256
+"""Of publishers that come while the node starts; who gets no answer asks again. No opening is larger."""
 
 logger = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ class EarlyPublishers(Worker):
         self.messages: list[Message] = []
 
     def handle(self, message: Message) -> None:
-        if len(self.messages) < EARLY_MESSAGES_MAX:
+        if len(self.messages) < EARLY_MESSAGES_MAX and len(message.payload) <= EARLY_MESSAGE_BYTES_MAX:
             self.messages.append(message)
 
 

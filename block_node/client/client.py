@@ -148,12 +148,13 @@ class BlockClient:
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
 
     async def get_parts(self, number: int | None = None) -> AsyncIterator[BlockPart]:
-        """The bytes of a block in order, some at a time, at least one part. Raises BlockNotAvailable, DamagedAnswer."""
-        root, offset, refusal = b"", 0, BlockNotAvailable(number, GetStatus.NOT_AVAILABLE)
+        """The bytes of a block in order, some at a time, at least one part, of the first node that has it.
+
+        Raises BlockNotAvailable, DamagedAnswer.
+        """
+        root, offset = b"", 0
         while True:
             part = await self._first(lambda connection: self._get_part(connection, number, offset))  # noqa: B023
-            if part.status is not GetStatus.SUCCESS:
-                raise refusal if part.status is refusal.status else BlockNotAvailable(number, part.status)
             if part.offset != offset or root not in (b"", part.root):
                 raise DamagedAnswer(f"block {part.block_number} has changed while it was read; read it again")
             yield part
@@ -164,17 +165,24 @@ class BlockClient:
                 raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
 
     async def _get_part(self, connection: BlockConnection, number: int | None, offset: int) -> BlockPart:
+        """Raises BlockNotAvailable."""
         request = GetBlock(1, number, number is None, offset)
-        return await connection.ask("block_get", GET, request, self._answer_s_max)
+        part = await connection.ask("block_get", GET, request, self._answer_s_max)
+        if part.status is not GetStatus.SUCCESS:
+            raise BlockNotAvailable(number, part.status)
+        return part
 
     async def _first(self, ask: Callable[[BlockConnection], Awaitable[T]]) -> T:
-        """What the first node says that can be asked. Raises the last one's error."""
+        """What the first node says that can be asked and has it. Raises why none does."""
         problem: Exception | None = None
         for node in self._nodes:
             try:
                 async with open_connection(node, self._via) as connection:
                     return await ask(connection)
             except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
+                problem = problem or error
+            except BlockNotAvailable as error:
+                # Of several reasons the one that a node gave says most.
                 problem = error
         assert problem is not None, "there is at least one node"
         raise problem

@@ -251,6 +251,17 @@ async def test_no_node_at_all(tmp_path: Path) -> None:
             await anext(received)
 
 
+async def test_a_block_is_fetched_from_the_first_node_that_has_it(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a") as (empty, _), serving(tmp_path / "b") as (full, client):
+        await publish(client, 0)
+        for nodes in ([empty.address, full.address], ["127.0.0.1:1", full.address]):
+            assert (await BlockClient(nodes).get(0))[1] == chain(20)[0].root
+        with pytest.raises(BlockNotAvailable, match="block 7 is not available"):
+            await BlockClient([empty.address, full.address, "127.0.0.1:1"]).get(7)
+        with pytest.raises(NodeUnreachable):
+            await BlockClient(["127.0.0.1:1"]).get(0)
+
+
 async def test_a_subscription_that_no_node_can_serve(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, client):
         await publish(client, 0)
