@@ -226,8 +226,9 @@ class ChainLog:
             records = session.log.read(
                 self._stream_id(session), place.first_index + part, place.parts - part, bytes_max
             )
-            if not records or records[0][0] != place.first_index + part or records[0][3] != key_of(place.number):
-                reason = f"part {part} of block {place.number} is not at index {place.first_index + part}"
+            index = place.first_index + part
+            if not records or records[0][0] != index or find_mark(records[0][4]) != _mark(place, part):
+                reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
                 raise DatabaseCorrupt(corrupt_text(reason))
             return [record[1] for record in records]
 

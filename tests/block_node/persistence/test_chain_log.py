@@ -188,15 +188,19 @@ def test_a_stream_with_something_else_in_it_is_not_taken(database: Database) -> 
         open_chain(database, LOG)
 
 
-def test_a_block_in_another_place_is_not_given_out(database: Database) -> None:
-    """An index row that points at another block's message, as no mistake of the index must become a wrong block."""
+@pytest.mark.parametrize(
+    ("change", "index"),
+    [("first_index = 0", 0), ("root = zeroblob(48)", 1), ("size_bytes = 7", 1), ("items = 7", 1), ("parts = 2", 1)],
+)
+def test_a_mistake_of_the_index_does_not_become_a_wrong_block(database: Database, change: str, index: int) -> None:
+    """A row that points at another block's message, or has another root than the block that it points at."""
     store(database, block_of(0), block_of(1))
     with writing(database) as session:
-        session.connection.execute("UPDATE block_index SET first_index = 0 WHERE number = 1")
+        session.connection.execute(f"UPDATE block_index SET {change} WHERE number = 1")
     with reading(database) as session:
         place = LOG.find(session, 1)
         assert place is not None
-        with pytest.raises(DatabaseCorrupt, match="part 0 of block 1 is not at index 0"):
+        with pytest.raises(DatabaseCorrupt, match=f"index {index} does not have part 0 of block 1"):
             LOG.read(session, place, 0, 1 << 20)
 
 
