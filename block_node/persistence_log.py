@@ -134,7 +134,9 @@ class ChainLog:
         with _mapped():
             execute = session.connection.execute
             _, _, blocks, size_bytes, verifier_state = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
-            available = BlockRanges(execute(sql.RANGES, (self.chain,)))
+            first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
+            without_hole = count and last - first + 1 == count
+            available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
             stored = available.copy()
             for first, last in execute(sql.EVICTED, (self.chain,)):
                 stored.add(first, last)
