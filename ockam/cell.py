@@ -146,9 +146,11 @@ class CellContext:
 
     def resume(self) -> None:
         if not self._ended:
-            self._cell.paused = False
-            with self._node.batch():
-                self._cell.make_ready()
+            cell = self._cell
+            cell.paused = False
+            if not cell.queued and len(cell.mailbox):
+                with self._node.batch():
+                    cell.make_ready()
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
         def call(*args: P.args, **kwargs: P.kwargs) -> None:

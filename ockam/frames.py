@@ -82,14 +82,15 @@ class FrameReader:
         """Append the messages of all whole frames to `found`; return where the first frame that is not whole begins."""
         wire, origin, append, have = self._wire, self._origin, found.append, len(data)
         width, size_max, decode_payload = wire.length_bytes, wire.receive_bytes_max, wire.decode_payload
+        known = self._known
         raw: bytes | None = None
         onward_route: Route = ()
         return_route: Route = ()
         if self._last is not None:
             raw, onward_route, return_route = self._last
-        size_before, same_size, head, tail = -1, -1, b"", b""
-        head_bytes = tail_bytes = 0
-        at = 0
+        body_before, same_size, same_body, same_kind = -1, -1, -1, -1
+        head = around = tail = b""
+        head_bytes = tail_bytes = at = 0
         while have - at >= width:
             start = at + width
             size = int.from_bytes(data[at:start], "big")
@@ -107,17 +108,31 @@ class FrameReader:
             if raw is None or not data.startswith(raw, start, end):
                 if not size:
                     continue
-                raw, onward_route, return_route = self._header(data, start, end)
-                size_before = same_size = -1
-            payload = decode_payload(data, start, start + len(raw), end)
-            if size == size_before:
-                head, tail = wire.around_payload(len(payload))
-                head, tail_bytes = raw + head, len(tail)
+                seen = known.get(data[start : start + len(raw)]) if raw is not None and len(raw) <= size else None
+                raw, onward_route, return_route = seen if seen is not None else self._header(data, start, end)
+            begin = start + len(raw)
+            body = end - begin
+            if (
+                body == same_body
+                and data[start] == same_kind
+                and data.startswith(around, begin)
+                and data.startswith(tail, end - tail_bytes)
+            ):
+                # Another header of the same kind in front of what is known: a client that sends along many routes.
+                payload = data[begin + len(around) : end - tail_bytes]
+                same_size, head = size, raw + around
                 head_bytes = len(head)
-                # Only a frame with nothing but these bytes around its payload tells how another of its size is read.
-                plain = size == head_bytes + len(payload) + tail_bytes
-                same_size = size if plain and data.startswith(head, start) and data.endswith(tail, start, end) else -1
-            size_before = size
+            else:
+                payload = decode_payload(data, start, begin, end)
+                if body == body_before:
+                    around, tail = wire.around_payload(len(payload))
+                    tail_bytes = len(tail)
+                    # Only a body with nothing but these bytes around its payload tells how another of its size is read.
+                    plain = body == len(around) + len(payload) + tail_bytes
+                    plain = plain and data.startswith(around, begin) and data.endswith(tail, begin, end)
+                    same_body, same_kind = (body, data[start]) if plain else (-1, -1)
+                same_size = -1
+                body_before = body
             if onward_route:
                 append(Message(onward_route, return_route, payload, origin))
         self._need = width
@@ -126,10 +141,10 @@ class FrameReader:
     def _header(self, data: bytes, start: int, end: int) -> Header:
         """The header of the body `data[start:end]`, from memory where it was seen before."""
         for size in self._known_sizes:
-            known = self._known.get(data[start : start + size])
-            if known is not None and start + size <= end:
-                self._last = known
-                return known
+            seen = self._known.get(data[start : start + size])
+            if seen is not None and start + size <= end:
+                self._last = seen
+                return seen
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:

@@ -6,10 +6,9 @@ runs the workers whose mailboxes are not empty. It reads no sockets and knows no
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import structlog
@@ -40,9 +39,25 @@ class NodeStatistics(msgspec.Struct, frozen=True):
     crashes: int
 
 
+class Batch:
+    """What `Node.batch` is: batches within a batch are part of it."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        self._node.depth += 1
+
+    def __exit__(self, *exception: object) -> None:
+        self._node.end_batch()
+
+
 class Node:
     """Registers, routes and supervises workers.
 
+    depth: of the batches that are open within each other.
     Invariant: a cell is in `_ready` exactly once if and only if it runs, is not paused and has messages.
     """
 
@@ -51,7 +66,9 @@ class Node:
         self._cells: dict[Address, Cell] = {}
         self._ready: deque[Cell] = deque()
         self._forwards: dict[int, Forward] = {}
-        self._depth = 0
+        self._batch = Batch(self)
+        self._at_end: list[Callable[[], None]] = []
+        self.depth = 0
         self._routed = 0
         self._crashes = 0
         self._dropped: Counter[str] = Counter()
@@ -93,14 +110,12 @@ class Node:
 
     def send(self, message: Message) -> bool:
         """Put a message into the mailbox of its next hop, and run the worker unless a batch is open."""
-        taken = self.deliver(message) is not None
-        if self._ready and not self._depth:
-            self._run_ready()
-        return taken
+        with self._batch:
+            return self.deliver(message) is not None
 
     def send_run(self, messages: Iterable[Message]) -> None:
         """Send many in one batch."""
-        with self.batch():
+        with self._batch:
             self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
@@ -128,36 +143,47 @@ class Node:
         Messages that follow each other along the same route, the same object, are put into its mailbox at once.
         """
         mailboxes: set[Mailbox] = set()
-        start, count = 0, len(messages)
+        start, count, cells = 0, len(messages), self._cells
         while start < count:
-            route = messages[start].onward_route
+            message = messages[start]
+            route = message.onward_route
             end = start + 1
             while end < count and messages[end].onward_route is route:
                 end += 1
-            cell = self._cells.get(route[0]) if route and end - start > 1 else None
+            cell = cells.get(route[0]) if route else None
             if cell is None or cell.life is Life.RESTARTING:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
             else:
                 self._routed += end - start
-                cell.mailbox.put_run(messages[start:end])
-                mailboxes.add(cell.mailbox)
+                mailbox = cell.mailbox
+                if end - start == 1:
+                    mailbox.put(message)
+                else:
+                    mailbox.put_run(messages[start:end])
+                mailboxes.add(mailbox)
                 if not cell.queued and not cell.paused:
                     cell.queued = True
                     self._ready.append(cell)
             start = end
         return mailboxes
 
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> Batch:
         """Gather what is sent inside, then run every worker that has something: one run, one commit, one send each."""
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if self._ready and not self._depth:
-                self._run_ready()
+        return self._batch
+
+    def end_batch(self) -> None:
+        """The end of a batch, for `Batch`: that of the outermost one runs the workers."""
+        self.depth -= 1
+        if not self.depth and (self._ready or self._at_end):
+            self._run_ready()
+
+    def at_batch_end(self, function: Callable[[], None]) -> None:
+        """Call once when the open batch has ended and its workers have run; now where none is open. Not to raise."""
+        if self.depth:
+            self._at_end.append(function)
+        else:
+            function()
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Call once after the delay, in a batch."""
@@ -190,7 +216,7 @@ class Node:
         return mailbox
 
     def _run_ready(self) -> None:
-        self._depth += 1
+        self.depth += 1
         try:
             for _ in range(RUNS_PER_BATCH_MAX):
                 if not self._ready:
@@ -201,11 +227,14 @@ class Node:
                     self._run(cell)
             self._nursery.start_soon(self._run_rest)
         finally:
-            self._depth -= 1
+            self.depth -= 1
+            functions, self._at_end = self._at_end, []
+            for function in functions:
+                function()
 
     async def _run_rest(self) -> None:
         await trio.lowlevel.checkpoint()
-        if self._ready and not self._depth:
+        if self._ready and not self.depth:
             self._run_ready()
 
     def _run(self, cell: Cell) -> None:

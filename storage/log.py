@@ -16,6 +16,10 @@ from storage.page import can_join, read_page
 INDEX_MAX = 2**63 - 1
 """SQLite's integers end here."""
 
+RUN_ROWS_MIN = 64
+"""Shorter runs, of several appends, go into statements together: each statement gives up the interpreter's lock and has
+to win it back, which costs more than to repeat the stream with each row."""
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -62,6 +66,8 @@ class SqliteLog:
                 data = append.data[0]
                 checksum = checksum_plain(base, append.first_index, data)
                 rows += (append.stream_id, append.first_index, append.time_us, checksum, None, None, data)
+            elif len(append.data) < RUN_ROWS_MIN and len(appends) > 1:
+                rows += _plain_rows(append, base)
             else:
                 self._insert_run(append, checksums_plain(base, append.first_index, append.data))
         self._insert_rows(rows)
@@ -211,6 +217,18 @@ class SqliteLog:
 
 
 _COLUMNS = 7
+
+
+def _plain_rows(append: Append, base: int) -> list[Any]:
+    """The parameters of `INSERT_ROWS` for messages without keys and headers."""
+    count, width = len(append.data), _COLUMNS
+    flat: list[Any] = [None] * (width * count)
+    flat[0::width] = [append.stream_id] * count
+    flat[1::width] = range(append.first_index, append.first_index + count)
+    flat[2::width] = [append.time_us] * count
+    flat[3::width] = checksums_plain(base, append.first_index, append.data)
+    flat[6::width] = append.data
+    return flat
 
 
 def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:

@@ -6,6 +6,7 @@ simulation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
@@ -101,9 +102,22 @@ class ThreadRunner:
     and end too.
     """
 
-    def __init__(self, database: Database, *, deliver: Deliver | None = None, readers: int = READERS) -> None:
-        """deliver: see `Delivery`. Raises StorageError where a connection cannot be made."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        deliver: Deliver | None = None,
+        soon: Callable[[Callable[[], None]], None] | None = None,
+        readers: int = READERS,
+    ) -> None:
+        """deliver: see `Delivery`. soon: calls a function when nothing more is to be submitted just now, so that all
+        that was is one transaction; without it the writing thread is woken by each submission.
+
+        Raises StorageError where a connection cannot be made.
+        """
         assert readers > 0, "somebody has to read"
+        self._soon = soon
+        self._waking = False
         self._database = database
         self._delivery = Delivery(deliver)
         self._token = trio.lowlevel.current_trio_token()
@@ -138,6 +152,11 @@ class ThreadRunner:
     def submit_write(self, operation: Operation) -> None:
         self._delivery.count_in()
         self._writer.submit(operation)
+        if self._soon is None:
+            self._writer.wake_up()
+        elif not self._waking:
+            self._waking = True
+            self._soon(self._wake_writer)
 
     def submit_read(self, operation: Operation) -> None:
         self._delivery.count_in()
@@ -196,6 +215,10 @@ class ThreadRunner:
             wal_pages=writer.wal_pages,
             failure=None if writer.failure is None else str(writer.failure),
         )
+
+    def _wake_writer(self) -> None:
+        self._waking = False
+        self._writer.wake_up()
 
     def _hand_over(self, operations: list[Operation]) -> None:
         """In a storage thread: have the trio thread hand them back. After the run nobody is left to tell."""

@@ -77,14 +77,13 @@ class WritingThread(threading.Thread):
         return len(self._queue)
 
     def submit(self, operation: Operation) -> None:
-        """Called in one thread only, the one that calls `stop`."""
+        """To be done when it is woken next. Called in one thread only, the one that calls `wake_up` and `stop`."""
         self._queue.append(operation)
-        self._wake_up()
 
     def stop(self) -> None:
         """Finish what was submitted, copy the log into the file, close the session, end."""
         self._stopping = True
-        self._wake_up()
+        self.wake_up()
 
     def save_room(self, tight: bool) -> None:
         """Copy the log into the file after every commit, while the disk has little room: what stands in the log alone
@@ -93,9 +92,9 @@ class WritingThread(threading.Thread):
         Called as `submit`."""
         if tight != self._tight:
             self._tight = tight
-            self._wake_up()
+            self.wake_up()
 
-    def _wake_up(self) -> None:
+    def wake_up(self) -> None:
         """Let `run` look again. The lock is a signal: held while there is nothing new.
 
         `run` clears the flag before it looks at the queue, so whoever finds the flag set knows that it will look.

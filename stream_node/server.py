@@ -70,7 +70,7 @@ class Server:
             stored = await trio.to_thread.run_sync(stored_streams, database)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
-                runner = ThreadRunner(database, deliver=lambda done: deliver_done(node, done))
+                runner = ThreadRunner(database, deliver=lambda done: deliver_done(node, done), soon=node.at_batch_end)
                 try:
                     tcp = TcpTransport(
                         node,

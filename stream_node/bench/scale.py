@@ -34,6 +34,7 @@ from stream_service.client import connect
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000
+WINDOW_A_STREAM = 100
 UNCONFIRMED_BYTES_MAX = 64 * MIB
 GROWTH_ROUNDS_MAX = 3
 MEMORY_STEPS = 10
@@ -66,13 +67,12 @@ def sizes(plan: Plan) -> Iterator[Sample]:
 
 
 def streams(plan: Plan) -> Iterator[Sample]:
-    """One client pushes round robin to more and more streams."""
+    """One client pushes round robin to more and more streams, with as much unconfirmed in all to few as to many."""
+    window = WINDOW_A_STREAM * max(plan.streams)
     for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
         for count in plan.streams:
-            work = partial(
-                push_rate, messages=plan.messages, size_bytes=plan.size_bytes, window=WIDE_WINDOW, streams=count
-            )
-            fields = {"round": round_, "window": WIDE_WINDOW, "size_bytes": plan.size_bytes, "streams": count}
+            work = partial(push_rate, messages=plan.messages, size_bytes=plan.size_bytes, window=window, streams=count)
+            fields = {"round": round_, "window": window, "size_bytes": plan.size_bytes, "streams": count}
             yield measure_alone(work, work="push by streams", **fields)
 
 

@@ -78,6 +78,28 @@ async def test_unknown_addresses_are_dropped_and_counted_and_an_empty_route_is_a
     assert node.statistics().dropped == {"unknown_address": 1, "forward_refused": 1}
 
 
+async def test_the_end_of_a_batch_comes_behind_its_workers(node: Node) -> None:
+    worker = Recorder()
+    node.register([A], lambda: worker)
+    seen: list[list[bytes]] = []
+
+    def note() -> None:
+        seen.append(list(worker.payloads))
+
+    node.at_batch_end(note)
+    assert seen == [[]]
+    with node.batch():
+        node.at_batch_end(note)
+        with node.batch():
+            node.send(message(A, b"1"))
+        assert seen == [[]]
+        node.send(message(A, b"2"))
+    assert seen == [[], [b"1", b"2"]]
+    with node.batch():
+        node.at_batch_end(note)
+    assert len(seen) == 3
+
+
 async def test_a_batch_hands_over_one_run(node: Node) -> None:
     runs: list[int] = []
 

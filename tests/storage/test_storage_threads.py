@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,21 @@ async def test_whatever_waits_is_one_transaction_and_one_delivery(bench: Bench) 
         assert runner.statistics().commits == 2
     assert batches == [1, 200]
     assert all(stored_data(bench.database, stream_id) == [b"a", b"b"] for stream_id in bench.ids)
+
+
+async def test_the_writing_thread_is_woken_when_nothing_more_is_submitted(bench: Bench) -> None:
+    later: list[Callable[[], None]] = []
+    async with ThreadRunner(bench.database, soon=later.append) as runner:
+        for stream in range(100):
+            runner.submit_write(bench.append(0, b"a", stream=stream))
+        assert len(later) == 1
+        assert runner.statistics().writes_waiting == 100
+        later.pop()()
+        await runner.wait_idle()
+        assert runner.statistics().commits == 1
+        runner.submit_write(bench.append(1, b"b"))
+        later.pop()()
+    assert bench.errors() == [None] * 101
 
 
 async def test_reads_run_beside_each_other_and_beside_a_write(bench: Bench) -> None:
