@@ -13,7 +13,6 @@ from block_node.backfill.protocol import BACKFILL, BackfillAnswer, BackfillAsk
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.client import BlockClient, OutgoingBlock
 from block_node.client.connection import open_connection
-from block_node.protocol_reading import BlockRange
 from tests.support.blocks import signing_keys
 from tests.support.served import Served, served, wait_until
 
@@ -77,28 +76,22 @@ async def wait_ranges(running: Served, *wanted: tuple[int, int]) -> None:
 
 
 def remove_blocks(directory: Path, first: int, last: int) -> int:
-    """Delete blocks from a node's storage while it runs, by another connection; how many messages went with them."""
+    """Delete blocks from a node's storage while it runs, by another connection, with every byte of them; how many
+    messages that were."""
     connection = sqlite3.connect(directory / "streams.sqlite", timeout=30)
     try:
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            places = connection.execute(
-                "SELECT first_index, parts FROM block_index WHERE number BETWEEN ? AND ?", (first, last)
+            stream_id = connection.execute("SELECT stream_id FROM block_chains").fetchone()[0]
+            gone = connection.execute(
+                "DELETE FROM block_index WHERE number BETWEEN ? AND ? RETURNING first_index, parts", (first, last)
             ).fetchall()
-            connection.execute("DELETE FROM block_index WHERE number BETWEEN ? AND ?", (first, last))
-            return sum(parts for _, parts in places)
+            return sum(
+                connection.execute(
+                    "DELETE FROM messages WHERE stream_id = ? AND idx >= ? AND idx < ?",
+                    (stream_id, first_index, first_index + parts),
+                ).rowcount
+                for first_index, parts in gone
+            )
     finally:
         connection.close()
-
-
-def stored_rows(directory: Path) -> list[int]:
-    """The numbers in the index of a node that does not run, and that each is there once in the stream too."""
-    connection = sqlite3.connect(directory / "streams.sqlite")
-    try:
-        return [row[0] for row in connection.execute("SELECT number FROM block_index ORDER BY number")]
-    finally:
-        connection.close()
-
-
-def as_ranges(found: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    return [(each.first_block, each.last_block) for each in found]

@@ -98,6 +98,9 @@ async def test_2_the_ongoing_backfill(tmp_path: Path) -> None:
 
         await wait_for(filled)
         await has_all(two, blocks)
+        assert two.stop() == 0
+        two.start()
+        await has_all(two, blocks)
 
 
 @pytest.mark.parametrize("first_block", [0, BLOCKS - 1], ids=["live tail", "history"])

@@ -1,0 +1,192 @@
+"""Claim: history and the live tail are filled by workers of their own; a look for gaps leaves alone what is being done.
+
+Method: a block node on a real database in virtual time, with sources of which the test decides what they answer when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+
+from block_node.backfill.plan import Kind
+from block_node.backfill.service import BackfillService
+from block_node.backfill.settings import BackfillSettings
+from block_node.backfill.source import FetchListener, StatusDone
+from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
+from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
+from block_node.ranges import BlockRange, BlockRanges
+from tests.block_node.backfill.served_blocks import remove_blocks
+from tests.block_node.publish.samples import Bench, bench, chain_of
+
+BLOCKS = chain_of(20)
+
+
+class Fetch:
+    """A request that waits for the test to answer it."""
+
+    def __init__(self, first: int, last: int, listener: FetchListener) -> None:
+        self.first, self.last = first, last
+        self.listener = listener
+        self.is_over = False
+
+    def cancel(self) -> None:
+        self.is_over = True
+
+    def answer(self) -> None:
+        for number in range(self.first, self.last + 1):
+            items = list(BLOCKS[number].items)
+            self.listener.grew(sum(map(len, items)))
+            self.listener.block(number, items)
+
+
+class ScriptedSource:
+    """Says at once what it `has`; its blocks come when the test wants it."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.has = BlockRanges()
+        self.asked = 0
+        self.fetches: list[Fetch] = []
+
+    def ask_status(self, on_done: StatusDone) -> None:
+        async def answer() -> None:
+            on_done(self.has.copy(), "")
+
+        self.asked += 1
+        self._nursery.start_soon(answer)
+
+    def fetch(self, first: int, last: int, listener: FetchListener) -> Fetch:
+        self.fetches.append(Fetch(first, last, listener))
+        return self.fetches[-1]
+
+    def under_way(self) -> list[tuple[int, int]]:
+        return sorted((fetch.first, fetch.last) for fetch in self.fetches if not fetch.is_over)
+
+
+@asynccontextmanager
+async def backfilling(
+    directory: Path, *stored: tuple[int, int], first_block: int = 0, **settings: Any
+) -> AsyncIterator[tuple[Bench, Backfill, ScriptedSource]]:
+    """A node that has these blocks, and a source that has none yet; the first look for gaps is over."""
+    async with bench(directory, first_block=first_block) as world, trio.open_nursery() as nursery:
+        for first, last in stored:
+            for block in BLOCKS[first : last + 1]:
+                items = list(block.items)
+                root = b"" if first >= first_block else block.root
+                size_bytes = sum(map(len, items))
+                world.block_node.facility.publish(
+                    BackfilledBlockNotification(block.number, items, size_bytes, root=root)
+                )
+        await world.settle()
+        made, ids = ScriptedSource(nursery), count()
+        service = BackfillService(
+            world.node,
+            world.block_node,
+            world.runner,
+            BackfillSettings(block_node_sources=("one:1",), **settings),
+            chain="blocks",
+            first_block=first_block,
+            new_id=lambda: str(next(ids)),
+            make_source=lambda setting: made,
+        )
+        service.start()
+        await trio.sleep(1)
+        assert service.worker is not None
+        yield world, service.worker, made
+        nursery.cancel_scope.cancel()
+
+
+def busy(worker: Backfill, kind: Kind) -> list[BlockRange]:
+    """What the worker of that kind looks after."""
+    return next(list(filler.machine.holes) for filler in worker.fillers if filler.machine.kind is kind)
+
+
+async def test_b8_history_is_left_to_its_worker_while_that_works(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """New gaps in history wait for it; the live tail, which has a worker of its own, does not."""
+    limits = {"scan_interval_secs": 10.0, "fetch_timeout_secs": 3_600.0}
+    async with backfilling(tmp_path, (10, 14), (0, 6), first_block=10, **limits) as (world, worker, source):
+        source.has = BlockRanges([(7, 9)])
+        await trio.sleep(10)
+        assert busy(worker, Kind.HISTORICAL) == [BlockRange(7, 9)]
+        assert remove_blocks(tmp_path, 2, 3) == 2
+        source.has = BlockRanges([(0, 19)])
+        await trio.sleep(20)
+        assert busy(worker, Kind.HISTORICAL) == [BlockRange(7, 9)]
+        assert busy(worker, Kind.LIVE_TAIL) == [BlockRange(15, 19)]
+        assert source.under_way() == [(7, 9), (15, 19)]
+        for fetch in list(source.fetches):
+            fetch.answer()
+        await trio.sleep(20)
+        assert busy(worker, Kind.HISTORICAL) == [BlockRange(2, 3)]
+        source.fetches[-1].answer()
+        await trio.sleep(1)
+        assert world.stored() == list(range(20))
+        assert [(fetch.first, fetch.last) for fetch in source.fetches] == [(7, 9), (15, 19), (2, 3)]
+
+
+async def test_nothing_is_handed_on_while_the_disk_is_full(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nor fetched again and again: what has come waits, and is stored when there is room."""
+    async with backfilling(tmp_path, (0, 4), scan_interval_secs=10.0) as (world, worker, source):
+        world.block_node.store.refusal = "there is no room"
+        source.has = BlockRanges([(0, 9)])
+        await trio.sleep(10)
+        source.fetches[0].answer()
+        await trio.sleep(600)
+        assert len(source.fetches) == 1
+        assert worker.held_bytes
+        world.block_node.store.refusal = None
+        await trio.sleep(1)
+        assert world.stored() == list(range(10))
+        assert not worker.busy
+
+
+async def test_blocks_are_handed_on_with_pauses_while_there_are_publishers(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Without any they follow each other at once. The time is the clock's, which only waiting moves."""
+    spent_s = []
+    for publishers in (0, 1):
+        async with backfilling(tmp_path / str(publishers), (0, 0), scan_interval_secs=10.0, greedy=True) as (
+            world,
+            worker,
+            source,
+        ):
+            for _ in range(publishers):
+                await world.publisher()
+            source.has = BlockRanges([(0, 19)])
+            await trio.sleep(10)
+            began_s = trio.current_time()
+            source.fetches[0].answer()
+            while worker.busy:
+                await trio.sleep(PUBLISHED_PAUSE_S / 10)
+            spent_s.append(trio.current_time() - began_s)
+            assert world.stored() == list(range(20))
+    assert spent_s[0] < PUBLISHED_PAUSE_S
+    assert spent_s[1] >= 18 * PUBLISHED_PAUSE_S
+
+
+async def test_looks_on_demand_are_one_where_many_are_wanted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A publisher that comes and goes does not make the node ask its sources as often."""
+    async with backfilling(tmp_path, (0, 4), scan_interval_secs=3_600.0) as (world, _, source):
+        await trio.sleep(10)
+        before = source.asked
+        for number in range(100):
+            world.block_node.facility.publish(NewestBlockKnownToNetwork(10 + number))
+        await trio.sleep(0.5)
+        assert source.asked == before + 1
+        for number in range(100):
+            world.block_node.facility.publish(NewestBlockKnownToNetwork(200 + number))
+        await trio.sleep(5)
+        assert source.asked == before + 2
