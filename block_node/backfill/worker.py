@@ -280,7 +280,9 @@ class Backfill(Plugin):
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:
             return []
-        lowest = max(intended.first, store.kept_from(intended.last))
+        # History that retention would take away again is not fetched; what continues the chain is, as all of it is
+        # needed for the rest to be verified.
+        lowest = max(intended.first, min(store.kept_from(intended.last), view.next_block))
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
     def _plan(self) -> None:

@@ -69,7 +69,7 @@ async def wait_ranges(running: Served, *wanted: tuple[int, int]) -> None:
         blocks = running.statistics().services.blocks
         assert blocks is not None
         store = blocks.node.store
-        return store.blocks == sum(last - first + 1 for first, last in wanted)
+        return store.blocks == sum(last - first + 1 for first, last in wanted) and store.last_block == wanted[-1][1]
 
     await wait_until(there)
     assert await ranges(running.address) == list(wanted)

@@ -12,7 +12,15 @@ import pytest
 import trio
 
 from block_node.client import BlockClient
-from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, ranges, source, wait_ranges
+from tests.block_node.backfill.served_blocks import (
+    QUICK,
+    backfill_status,
+    chain,
+    publish,
+    ranges,
+    source,
+    wait_ranges,
+)
 from tests.support.served import PATIENCE_S, served
 
 
@@ -64,3 +72,24 @@ async def test_blocks_that_do_not_fit_into_the_buffer_together(tmp_path: Path, f
             status = await backfill_status(two.address)
             assert status.blocks_stored == 40 - bool(first_block)
             assert (status.given_up, status.fetch_errors, status.sources[0].errors) == (0, 0, 0)
+
+
+async def test_b7_what_retention_takes_away_is_not_fetched_again(tmp_path: Path) -> None:
+    """Nor history that it would take away; but the chain is followed from where it stands, to its end."""
+    blocks = chain(40)
+    async with source(tmp_path / "one", blocks[:30]) as one:
+        settings = QUICK | {"backfill_block_node_sources": (one.address,), "block_retention_blocks": 8}
+        async with served(tmp_path / "two", **settings) as two:
+            await wait_ranges(two, (22, 29))
+            await publish(one.address, blocks[30:])
+            await wait_ranges(two, (32, 39))
+            scans = (await backfill_status(two.address)).scans
+            with trio.fail_after(PATIENCE_S):
+                while (status := await backfill_status(two.address, run=True)).scans < scans + 3:
+                    await trio.sleep(0.01)
+            assert (status.blocks_fetched, status.missing, status.given_up) == (40, 0, 0)
+        async with source(tmp_path / "three", blocks[39:]):
+            pass
+        async with served(tmp_path / "three", **settings | {"block_first": 39}) as three:
+            await wait_ranges(three, (32, 39))
+            assert (await backfill_status(three.address)).blocks_fetched == 7
