@@ -134,10 +134,13 @@ class BlockStore:
         def read(operation: ReadChain) -> None:
             there = BlockRanges() if operation.state is None else operation.state.available
             gone = [hole for each in before for hole in there.missing(*each)]
-            if operation.error is None and any(first in self.available for first, _ in gone):
-                self._storage.submit_write(RecountChain(self._log, counted))
-            else:
+            if operation.error is not None or not any(first in self.available for first, _ in gone):
                 on_done(operation.error)
+                return
+            try:
+                self._storage.submit_write(RecountChain(self._log, counted))
+            except StorageClosed as error:
+                on_done(error)
 
         try:
             self._storage.submit_read(ReadChain(self._log, read))

@@ -19,13 +19,21 @@ AnchorDone = Callable[[bytes | None, str], None]
 """The root, or None and the reason."""
 
 
-def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone) -> None:
-    """Read the block, some parts at a time, until its footer has come."""
-    _FooterReader(store, number, on_done).read()
+HasRead = Callable[[ReadBlocks], None]
+
+
+def find_previous_root(
+    store: BlockStore, number: int, on_done: AnchorDone, guard: Callable[[HasRead], HasRead]
+) -> None:
+    """Read the block, some parts at a time, until its footer has come. guard: what the store calls goes through it."""
+    _FooterReader(store, number, on_done, guard).read()
 
 
 class _FooterReader:
-    def __init__(self, store: BlockStore, number: int, on_done: AnchorDone) -> None:
+    def __init__(
+        self, store: BlockStore, number: int, on_done: AnchorDone, guard: Callable[[HasRead], HasRead]
+    ) -> None:
+        self._has_read = guard(self._take)
         self._store = store
         self._number = number
         self._on_done = on_done
@@ -38,7 +46,7 @@ class _FooterReader:
         except StorageClosed as error:
             self._on_done(None, str(error))
 
-    def _has_read(self, operation: ReadBlocks) -> None:
+    def _take(self, operation: ReadBlocks) -> None:
         if operation.error is not None:
             self._on_done(None, str(operation.error))
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import ParamSpec, Protocol
 
 import structlog
 
@@ -27,11 +28,20 @@ from block_node.persistence_store import BlockStore
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
 """Where one of them is off, the operator does not want blocks to be tied to each other."""
 
+P = ParamSpec("P")
+
 logger = structlog.get_logger(__name__)
 
 
+class Guard(Protocol):
+    """As `ockam.worker.Context.guard`."""
+
+    def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
+
+
 class Filler:
-    """See the module. wake: called when there is something to be done; `step` is to follow.
+    """See the module. wake: called when there is something to be done; `step` is to follow. guard: what others call
+    back goes through it, so that a mistake in it is the plugin's.
 
     Invariant: `_fetches` are those of the machine's chunks that are not complete, when `step` returns.
     """
@@ -49,6 +59,7 @@ class Filler:
         counters: Counters,
         now_s: Callable[[], float],
         wake: Callable[[], None],
+        guard: Guard,
     ) -> None:
         self.machine = FillMachine(kind, limits, health)
         self._facility = facility
@@ -59,6 +70,7 @@ class Filler:
         self._counters = counters
         self._now_s = now_s
         self._wake = wake
+        self._guard = guard
         self._fetches: dict[int, RunningFetch] = {}
         self._reading: set[int] = set()
 
@@ -135,7 +147,7 @@ class Filler:
         self._wake()
 
     def _begin(self, fetch: Fetch) -> None:
-        listener = _Listener(self, fetch.chunk_id, self._counters, self._wake)
+        listener = _Listener(self, fetch.chunk_id, self._counters, self._wake, self._guard)
         logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
@@ -148,7 +160,7 @@ class Filler:
             self.machine.anchored(number, b"")
         elif number + 1 in self._store.available:
             self._reading.add(number)
-            find_previous_root(self._store, number + 1, partial(self._anchor_found, number))
+            find_previous_root(self._store, number + 1, partial(self._anchor_found, number), self._guard)
         elif chain.next_number == number + 1 and chain.previous_root:
             self.machine.anchored(number, chain.previous_root)
         else:
@@ -181,14 +193,19 @@ class Filler:
 class _Listener:
     """Tells the machine what comes of one request, as long as it looks after it."""
 
-    def __init__(self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None], guard: Guard
+    ) -> None:
         self._filler = filler
         self._machine = filler.machine
         self._chunk_id = chunk_id
         self._counters = counters
         self._wake = wake
+        self.grew = guard(self._grew)
+        self.block = guard(self._block)
+        self.ended = guard(self._ended)
 
-    def grew(self, size_bytes: int) -> None:
+    def _grew(self, size_bytes: int) -> None:
         if self._machine.find_awaited(self._chunk_id) is None:
             return
         self._counters.fetched_bytes += size_bytes
@@ -196,11 +213,11 @@ class _Listener:
             self._machine.overflowed(self._chunk_id)
             self._wake()
 
-    def block(self, number: int, items: list[bytes]) -> None:
+    def _block(self, number: int, items: list[bytes]) -> None:
         if self._machine.find_awaited(self._chunk_id) is not None:
             self._counters.blocks_fetched += 1
             self._machine.arrived(self._chunk_id, number, items)
             self._wake()
 
-    def ended(self, reason: str, *, lied: bool) -> None:
+    def _ended(self, reason: str, *, lied: bool) -> None:
         self._filler.fail(self._chunk_id, reason, lied=lied)

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from block_node.backfill.chunks import FillLimits
-from block_node.backfill.filler import Filler
+from block_node.backfill.filler import Filler, Guard
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Gap, Kind, count_blocks
 from block_node.backfill.protocol import BACKFILL, gap_answers, source_answers
@@ -110,7 +110,7 @@ class BackfillService:
     def _ready(self) -> None:
         self._node.register([local("block_backfill_worker")], lambda: Backfill(self))
 
-    def make_filler(self, kind: Kind, wake: Callable[[], None]) -> Filler:
+    def make_filler(self, kind: Kind, wake: Callable[[], None], guard: Guard) -> Filler:
         settings = self.settings
         limits = FillLimits(
             buffer_bytes=settings.max_incoming_buffer_size,
@@ -131,6 +131,7 @@ class BackfillService:
             counters=self.counters,
             now_s=self.now_s,
             wake=wake,
+            guard=guard,
         )
 
     def submit_write(self, operation: Operation) -> None:

@@ -61,7 +61,7 @@ class Backfill(Plugin):
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
         self._scanning = self._again = self._soon = False
-        self._woken = self._sleeping = False
+        self._woken = self._sleeping = self._ticking = False
         self._scanned_s = service.now_s()
         self._live: set[int] = set()
         self._deliver_from_s = 0.0
@@ -70,8 +70,8 @@ class Backfill(Plugin):
         super().started()
         self._service.worker = self
         wake = self.context.guard(self._wake)
-        self._fillers = {kind: self._service.make_filler(kind, wake) for kind in Kind}
-        self._service.submit_write(LoadTarget(self._service.chain, self.context.guard(self._loaded)))
+        self._fillers = {kind: self._service.make_filler(kind, wake, self.context.guard) for kind in Kind}
+        self._load()
 
     def stopped(self) -> None:
         super().stopped()
@@ -194,13 +194,24 @@ class Backfill(Plugin):
 
     # Looking for gaps.
 
+    def _load(self) -> None:
+        try:
+            self._service.submit_write(LoadTarget(self._service.chain, self.context.guard(self._loaded)))
+        except StorageClosed:
+            # The node stops, and what is missing is found at its next start.
+            return
+
     def _loaded(self, operation: LoadTarget) -> None:
+        """It is known what publishers told before the start; or it is not, and tried again while the rest goes on."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
+            self.context.call_later(self._settings.scan_interval_secs, self._load)
         elif operation.newest_known is not None:
             self._service.note_newest(operation.newest_known, save=False)
-        self._tick()
-        self._scan_and_again()
+        if not self._ticking:
+            self._ticking = True
+            self._tick()
+            self._scan_and_again()
 
     def _scan_and_again(self) -> None:
         self._scan()

@@ -1,0 +1,75 @@
+"""Claim: backfill is configured by the names and defaults of specs/backfill.md, and what cannot work is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from block_node.backfill.settings import BackfillSettings, BackfillSettingsError, SourceSetting
+from stream_node.block_services import check_settings
+from stream_node.config import Config, ConfigError, load_config
+
+SPECIFIED = {
+    "firstBlockAvailable": ("first_block_available", 0, 7),
+    "lastBlockToStore": ("last_block_to_store", -1, 99),
+    "blockNodeSources": ("block_node_sources", (), ("10.0.0.1:4000", "[::1]:4001@2")),
+    "scanIntervalSecs": ("scan_interval_secs", 60.0, 1.5),
+    "maxRetries": ("max_retries", 3, 5),
+    "fetchBatchSize": ("fetch_batch_size", 100, 10),
+}
+"""Of the specification's table: our name, the default, and another value."""
+
+
+def written(value: object) -> str:
+    """As TOML."""
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def test_the_names_of_the_specification_stand_in_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    lines = [f"{name} = {written(value)}" for name, (_, _, value) in SPECIFIED.items()]
+    file.write_text("\n".join(["[backfill]", *lines, "initialRetryDelaySecs = 2.5", "greedy = true"]))
+    config = load_config({}, file=file, environment={})
+    for ours, default, value in SPECIFIED.values():
+        assert getattr(config, f"backfill_{ours}") == value
+        assert getattr(Config(), f"backfill_{ours}") == getattr(BackfillSettings(), ours) == default
+    assert (config.backfill_initial_retry_delay_secs, config.backfill_greedy) == (2.5, True)
+    check_settings(config)
+    sources = BackfillSettings(block_node_sources=config.backfill_block_node_sources).sources()
+    assert sources[1] == SourceSetting("[::1]:4001", ("[::1]:4001",), 2)
+
+
+def test_a_variable_takes_the_place_of_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[backfill]\nscanIntervalSecs = 5\nmaxRetries = 1\n")
+    config = load_config({}, file=file, environment={"STREAM_NODE_BACKFILL_MAX_RETRIES": "9"})
+    assert (config.backfill_scan_interval_secs, config.backfill_max_retries) == (5.0, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("backfill = 3", "is a table"),
+        ("[backfill]\nscanInterval = 3", "unknown setting 'backfill_scan_interval'"),
+        ("[backfill]\nscanIntervalSecs = 0", "backfill_scan_interval_secs"),
+        ("[backfill]\nfetchBatchSize = 0", "backfill_fetch_batch_size"),
+        ("[backfill]\nmaxRetries = -1", "backfill_max_retries"),
+        ("backfill_max_retries = 1\n[backfill]\nmaxRetries = 2", "is given twice"),
+        ('[backfill]\nblockNodeSources = ["nowhere"]', "blockNodeSources"),
+        ('[backfill]\nblockNodeSources = ["a:1", "a:1@3"]', "named twice"),
+        ("[backfill]\nfirstBlockAvailable = 5\nlastBlockToStore = 4", "lastBlockToStore"),
+        ("[backfill]\nmaxBackoffSecs = 1", "max_backoff_secs"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load_config({}, file=file, environment={})
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1@2@3", "a:1>", "a:1@-1", "a:1@x", "a:70000"])
+def test_what_is_no_source_is_refused(text: str) -> None:
+    with pytest.raises(BackfillSettingsError, match="blockNodeSources"):
+        BackfillSettings(block_node_sources=(text,)).check()
