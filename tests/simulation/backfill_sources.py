@@ -36,12 +36,14 @@ class SourceHabits(msgspec.Struct, frozen=True):
 
     @classmethod
     def draw(cls, rng: random.Random) -> SourceHabits:
+        """One or two vices, so that each is seen by itself too."""
+        vices = rng.sample(("lies", "forges", "dies", "flaps", "pace_s_max"), rng.randint(1, 2))
         return cls(
-            lies=rng.random() < 0.5,
-            forges=rng.choice((0.0, 0.05, 1.0)),
-            dies=rng.choice((0.0, 0.3, 1.0)),
-            flaps=rng.choice((0.0, 0.3, 0.9)),
-            pace_s_max=rng.choice((0.02, 1.0, 60.0)),
+            lies="lies" in vices,
+            forges=rng.choice((0.05, 0.5, 1.0)) if "forges" in vices else 0.0,
+            dies=rng.choice((0.3, 1.0)) if "dies" in vices else 0.0,
+            flaps=rng.choice((0.3, 0.9)) if "flaps" in vices else 0.0,
+            pace_s_max=rng.choice((1.0, 60.0)) if "pace_s_max" in vices else 0.02,
         )
 
 
