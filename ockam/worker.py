@@ -12,6 +12,7 @@ from typing import ParamSpec, Protocol
 
 from ockam.address import Address
 from ockam.message import Message, reply_to
+from ockam.protocol import error_payload
 
 P = ParamSpec("P")
 
@@ -48,7 +49,7 @@ class Context(Protocol):
 
 
 class Worker:
-    """Base of all workers. Override `handle` (one message) or, where runs pay, `receive`."""
+    """Base of all workers. Override `handle` (one message) or, where runs pay, `receive`; else messages are refused."""
 
     context: Context
 
@@ -67,7 +68,8 @@ class Worker:
                 raise HandlingFailed(position) from error
 
     def handle(self, message: Message) -> None:
-        raise TypeError(f"{type(self).__name__} handles neither messages nor runs of them")
+        """A worker that is called and not written to: any peer can do so all the same, and must not make it fail."""
+        self.reply(message, error_payload("nobody here takes messages"))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         """What the sender of `message` is told when this worker failed on it; None says nothing."""
