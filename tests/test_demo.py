@@ -113,15 +113,6 @@ def run_demo(input_dir: Path) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.slow
-def test_the_demo_kills_the_store_under_load() -> None:
-    proof, under_way = run_demo(TEXT)
-    assert proof["broken"] == []
-    assert under_way > 0
-    assert 0 <= proof["stored_again"] <= under_way
-    assert proof["consumed"] == proof["stored"] == proof["confirmed"] + proof["stored_again"]
-
-
-@pytest.mark.slow
 def test_the_demo_of_one_line(tmp_path: Path) -> None:
     """So little that nothing would be on its way at the kill, were it not held back until then."""
     (tmp_path / "one.txt").write_text("the only line\n")

@@ -13,7 +13,7 @@ from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
 from tests.cli.command import CommandLine
 from tests.cli.export_schemas import EXPORT_SCHEMAS
-from tests.cli.schemas import SCHEMAS, Benched, Demonstrated, Listening
+from tests.cli.schemas import SCHEMAS, Benched, Listening
 from tests.cli.test_help import COMMANDS
 
 
@@ -37,15 +37,7 @@ def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
 def test_a_bench_reports_in_json(command: CommandLine) -> None:
     report = command("bench", "pull", "--quick", "--messages", "100", "--json").read(Benched)
     assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
-    assert "there are push, pull, latency, fanout, codec, scale, cardinal, export, block and all" in command(
+    assert "there are push, pull, latency, fanout, codec, scale, cardinal, export, block, backfill and all" in command(
         "bench", "flying"
     ).failed(2)
     assert "there are redis, nats and all" in command("bench", "--peer", "kafka").failed(2)
-
-
-@pytest.mark.slow
-def test_a_demo_reports_in_json(command: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_text("".join(f"line {number} of a text\n" for number in range(2_000)))
-    done = command("demo", "--input-dir", tmp_path, "--json")
-    report = msgspec.json.decode(done.stdout, type=Demonstrated)
-    assert (done.code, report.proof.confirmed, report.proof.broken) == (0, 2_000, [])
