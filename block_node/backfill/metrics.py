@@ -25,6 +25,7 @@ MORE = (
     ("persistence_failures", "backfill_persistence_failures", "counter", "Blocks that could not be stored."),
     ("given_up", "backfill_given_up", "counter", "Holes left to the next scan."),
     ("scans", "backfill_scans", "counter", "Looks for gaps."),
+    ("runs", "backfill_runs", "counter", "Times at which filling began."),
 )
 OF_SOURCES = (
     ("blocks", "backfill_source_blocks", "counter", "Blocks fetched from the source."),
@@ -49,6 +50,10 @@ def _lines(answer: BackfillAnswer) -> Iterator[str]:
     for field, name, kind, text in OF_SOURCES:
         yield from _head(name, kind, text)
         yield from (f"{name}{{{_label(source)}}} {getattr(source, field)}" for source in answer.sources)
+    yield from _head("backfill_source_latency_seconds", "gauge", "Mean time in which the source says what it has.")
+    for source in answer.sources:
+        if source.latency_us is not None:
+            yield f"backfill_source_latency_seconds{{{_label(source)}}} {source.latency_us / 1e6}"
     yield from _head("backfill_source_healthy", "gauge", "Whether the source is asked, and not left alone.")
     yield from (
         f"backfill_source_healthy{{{_label(source)}}} {int(not source.backoff_ms)}" for source in answer.sources
