@@ -38,7 +38,7 @@ TICK_S = 0.25
 """Between two looks at what only time tells."""
 SCAN_PAUSE_S = 1.0
 """Between a look for gaps and the next one that a publisher causes."""
-PUBLISHED_PAUSE_S = 0.005
+PUBLISHED_PAUSE_S = 0.008
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
 """While there are publishers, blocks are handed on no closer than this, and no faster than so many bytes a second."""
 LIVE_PAUSE_S = 0.02
