@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from cardinal_streams.payload import Payload
 from cardinal_streams.payload_text import format_payloads, parse_payloads
 from cardinal_streams.recent import RecentMap
 from cardinal_streams.resumption import format_token, parse_token, source_of, split_source
-from tests.cardinal_streams.helpers import hash_of
+from tests.cardinal_streams.helpers import hash_of, vectors
 
 TOPICS = st.text(st.characters(codec="utf-8", exclude_characters=";="), min_size=1, max_size=8)
 POSITIONS = st.dictionaries(st.builds(source_of, TOPICS, st.integers(0, 99)), st.integers(0, 1 << 63), max_size=5)
@@ -51,6 +52,17 @@ def test_what_is_no_token(token: str) -> None:
 def test_what_cannot_be_named(topic: str, partition: int) -> None:
     with pytest.raises(ResumptionError):
         source_of(topic, partition)
+
+
+def test_batches_of_the_real_feed_are_read_and_written_byte_for_byte() -> None:
+    frames = [msgspec.json.decode(frame["text"]) for frame in vectors("websocket_frames.json")["frames"][:-1]]
+    results = [frame["params"]["result"] if "params" in frame else frame["result"] for frame in frames[2:]]
+    batches = [result["batch"] for result in results if isinstance(result, dict) and result["type"] == "batch"]
+    text = msgspec.json.encode(batches)
+    payloads = parse_payloads(text)
+    assert [payload.number for payload in payloads] == [10, 11, 5, 12]
+    assert payloads[-1].sub_batches == {"s/": (99).to_bytes(32, "big")}
+    assert format_payloads(payloads) == text
 
 
 @given(st.lists(PAYLOADS, max_size=3))
