@@ -3,9 +3,10 @@
     {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
      "position": "topic:partition=offset;…", "history": "",
      "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
-     "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}]}
+     "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}],
+     "read": "topic:partition=offset;…", "needed": ["0x…"]}
 
-`position` and `history` are resumption tokens. It does not save anything itself.
+`position`, `history` and `read` are resumption tokens. It does not save anything itself.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
     history: str
     open_reorgs: list[OpenText]
     finished_reorgs: list[FinishedText]
+    read: str = ""
+    needed: list[str] = []
 
 
 _READER = msgspec.json.Decoder(CheckpointText)
@@ -66,6 +69,8 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             format_token(checkpoint.history),
             [_open_text(reorg) for reorg in checkpoint.open_reorgs],
             [FinishedText(_hex(each.ancestor), _hex(each.first_block)) for each in checkpoint.finished_reorgs],
+            format_token(checkpoint.read),
+            [_hex(hash_) for hash_ in checkpoint.needed],
         )
     )
 
@@ -74,7 +79,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
     """What `format_checkpoint` wrote. Raises `CheckpointError`."""
     try:
         found = _READER.decode(text)
-        position, history = parse_token(found.position), parse_token(found.history)
+        position, history, read = map(parse_token, (found.position, found.history, found.read))
     except (msgspec.DecodeError, UnicodeDecodeError, ResumptionError) as error:
         raise CheckpointError(f"the text is no checkpoint: {error}") from error
     if found.version != VERSION:
@@ -89,6 +94,8 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         finished_reorgs=tuple(
             FinishedReorg(_hash(each.ancestor), _hash(each.first_block)) for each in found.finished_reorgs
         ),
+        read=read,
+        needed=tuple(map(_hash, found.needed)),
     )
 
 

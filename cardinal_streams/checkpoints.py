@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.consumer_events import Checkpoint
 from cardinal_streams.reorg_channel import is_reorg_topic
@@ -58,13 +60,10 @@ class NodeCheckpoints:
             saved = await self._indexes.load(topic, list(offsets))
             for partition, index in zip(offsets, saved, strict=True):
                 position[source_of(topic, partition)] = min(index, offsets[partition])
-        return Checkpoint(
-            start=checkpoint.start,
-            position=position,
-            history=checkpoint.history,
-            open_reorgs=checkpoint.open_reorgs,
-            finished_reorgs=checkpoint.finished_reorgs,
-        )
+        if position == checkpoint.position:
+            return checkpoint
+        # Somebody wants to have it read again, so all of it counts.
+        return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """The text first: an index without it would be of no use, and without an index the partition is read again."""

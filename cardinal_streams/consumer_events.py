@@ -83,7 +83,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `start` is the last block that the application finished, `position` the offset per source where the normal feed
     is to be read on, `history` the same for channels of finished reorgs, of which blocks may still be needed: they
-    are read to their end with `receive_history` at the start.
+    are read to their end with `receive_history` at the start. What lies before `read` comes again; of that, only the
+    blocks `needed` count (`reread`).
     """
 
     start: Start | None
@@ -91,6 +92,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     history: dict[str, int] = {}
     open_reorgs: tuple[OpenReorg, ...] = ()
     finished_reorgs: tuple[FinishedReorg, ...] = ()
+    read: dict[str, int] = {}
+    needed: tuple[bytes, ...] = ()
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):

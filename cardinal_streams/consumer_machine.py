@@ -49,6 +49,7 @@ from cardinal_streams.reorg_machine import (
     ReorgStep,
     RevertTo,
 )
+from cardinal_streams.reread import NOTHING_READ, Reread
 
 NEW = Checkpoint(start=None)
 
@@ -75,6 +76,7 @@ class Consumer:
         self._start = checkpoint.start
         self._tracked = tracked
         self._normal = Reassembler(tracked, limits.reassembly)
+        self._reread = Reread(checkpoint.read, checkpoint.needed)
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
@@ -117,6 +119,9 @@ class Consumer:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
             return self._bad_message(source, offset, error)
+        if self._reread.left and self._reread.is_done(message, source, offset):
+            self._normal.skip(source, offset)
+            return out
         for event in self._normal.receive(message, source, offset):
             if isinstance(event, Completed):
                 self._complete(event.batch, out)
@@ -178,7 +183,9 @@ class Consumer:
     def checkpoint(self) -> Checkpoint:
         """What to save now. It goes over all that is held, so it costs more than a delivery."""
         needed = self._normal.low_water()
+        needed_blocks = set(self._normal.incomplete())
         for batch in self._needed_batches():
+            needed_blocks.add(batch.hash)
             for source, offset in batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
         before = self._before.position | self._before.history
@@ -207,6 +214,8 @@ class Consumer:
             history=history,
             open_reorgs=open_reorgs,
             finished_reorgs=self._reorgs.finished(),
+            read=self._reread.read(seen),
+            needed=self._reread.needed(needed_blocks, self._normal.has_finished),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
@@ -290,6 +299,7 @@ class Consumer:
             known = self._before.position.keys() | self._normal.high_water().keys()
             self._before = Checkpoint(start=None, position=dict.fromkeys(known - self._channel_sources.keys(), 0))
             self._normal = Reassembler(self._tracked, self.limits.reassembly)
+            self._reread = NOTHING_READ
             out.append(ReadAgain())
         self._next_settles = True
         self._set_floor(out)

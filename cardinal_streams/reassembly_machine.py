@@ -120,6 +120,13 @@ class Reassembler:
         self._settle(block, outcome, events)
         return events
 
+    def skip(self, source: str, offset: int) -> None:
+        """A message of a block that is done with, as the caller knows."""
+        self._messages += 1
+        self._outcomes[Outcome.LATE] += 1
+        if offset > self._high_water.get(source, -1):
+            self._high_water[source] = offset
+
     def why_incomplete(self, hash_: bytes) -> Missing:
         """What this block is missing."""
         block = self._blocks.get(hash_)
@@ -130,6 +137,10 @@ class Reassembler:
     def incomplete(self) -> Iterator[bytes]:
         """The hashes of incomplete blocks, the least recently touched one first."""
         return iter(tuple(self._blocks))
+
+    def has_finished(self, hash_: bytes) -> bool:
+        """Whether this block was emitted, or given up as old, and is remembered."""
+        return hash_ in self._finished
 
     def forget(self, hash_: bytes) -> None:
         """Lets a finished block be emitted again if it is delivered again."""

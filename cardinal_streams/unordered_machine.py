@@ -27,11 +27,12 @@ from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.reassembly_events import Completed, Outdated
 from cardinal_streams.reassembly_machine import Reassembler
 from cardinal_streams.recent import RecentMap
+from cardinal_streams.reread import Reread
 
 
 class UnorderedConsumer:
     """See the module. It has the methods of `consumer_machine.Consumer`, and says `Completed` where that one says how
-    the chain changes. After a restart, blocks that lay between others may come again.
+    the chain changes. After a restart, a block of which messages are repeated may come again.
 
     Invariant: `_unfinished` holds the blocks that were told and not finished, by hash.
     """
@@ -46,6 +47,7 @@ class UnorderedConsumer:
         self.limits = limits
         self._before = checkpoint
         self._machine = Reassembler(tracked, limits.reassembly)
+        self._reread = Reread(checkpoint.read, checkpoint.needed)
         self._unfinished: dict[bytes, Completed] = {}
         self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
         self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
@@ -73,6 +75,9 @@ class UnorderedConsumer:
         except MessageError as error:
             self._bad_messages += 1
             return [BadMessage(source, offset, error)]
+        if self._reread.left and self._reread.is_done(message, source, offset):
+            self._machine.skip(source, offset)
+            return out
         for event in self._machine.receive(message, source, offset):
             if isinstance(event, Reorg):
                 self._announce(event, out)
@@ -105,6 +110,7 @@ class UnorderedConsumer:
     def checkpoint(self) -> Checkpoint:
         """What to save now: where to read on so that nothing incomplete or unfinished is missed."""
         needed = self._machine.low_water()
+        needed_blocks = {*self._machine.incomplete(), *self._unfinished}
         for event in self._unfinished.values():
             for source, offset in event.batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
@@ -121,6 +127,8 @@ class UnorderedConsumer:
             position={source: position[source] for source in position.keys() - channels.keys()},
             history={source: position[source] for source in closed & (needed.keys() | unread)},
             open_reorgs=tuple(OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
+            read=self._reread.read(seen),
+            needed=self._reread.needed(needed_blocks, self._machine.has_finished),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:

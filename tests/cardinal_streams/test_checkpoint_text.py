@@ -28,6 +28,8 @@ CHECKPOINTS = st.builds(
     .filter(lambda reorgs: sum(reorg.is_begun for reorg in reorgs) < 2)
     .map(tuple),
     finished_reorgs=st.lists(st.builds(FinishedReorg, HASHES, HASHES), max_size=3).map(tuple),
+    read=POSITIONS,
+    needed=st.lists(HASHES, max_size=3).map(tuple),
 )
 GOOD = msgspec.json.decode(format_checkpoint(Checkpoint(start=Start(bytes(32), 1, 2), position={"a:0": 1})))
 
@@ -48,6 +50,8 @@ def test_it_comes_back(checkpoint: Checkpoint) -> None:
         {"start": {"hash": "0x" + "0" * 64, "number": 1, "weight": "0x" + "1" * 65}},
         {"start": {"hash": "0x" + "0" * 64, "number": 1 << 64, "weight": "0x1"}},
         {"open_reorgs": [{"hash": "0x" + "0" * 64}]},
+        {"read": "a:0=x"},
+        {"needed": ["0x00"]},
         {"more": 1},
     ],
 )
