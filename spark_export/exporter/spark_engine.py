@@ -7,18 +7,20 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
+import structlog
 
 from spark_export.exporter.errors import DataLost, TaskFailed
 from spark_export.exporter.model import FileEntry, Task
 from spark_export.exporter.spark_tasks import FORMAT, OPTION, ExportSource, decode_entry, encode_job
 from spark_export.exporter.task import TaskSettings
-from spark_export.session import open_session
+from spark_export.session import close_session, is_sparks, open_session
+
+logger = structlog.get_logger(__name__)
 
 OURS = re.compile(r"spark_export\.[\w.]*?(\w+): (.+)")
 """An error of ours in the trace-back that Spark gives from a worker."""
@@ -45,10 +47,14 @@ class SparkEngine:
         self._aot_cache = aot_cache
         self._session: Any = session
         self._is_ours = session is None
+        self._failed = False
         if session is not None:
             session.dataSource.register(ExportSource)
 
     async def prepare(self) -> int:
+        if self._session is not None and self._is_ours and not await asyncio.to_thread(self._is_usable):
+            logger.warning("the Spark session has ended; another one is started", master=self._remote or self._master)
+            await self.close()
         if self._session is None:
             self._session = await asyncio.to_thread(self._open)
         return await asyncio.to_thread(self._parallelism)
@@ -62,7 +68,7 @@ class SparkEngine:
         try:
             return await asyncio.shield(collecting)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self._session.interruptTag, tag)
+            await asyncio.to_thread(_if_it_is_there, lambda: self._session.interruptTag(tag))
             # The job is over when its thread is; what it says then was not waited for.
             await asyncio.gather(collecting, return_exceptions=True)
             raise
@@ -70,7 +76,19 @@ class SparkEngine:
     async def close(self) -> None:
         if self._session is not None and self._is_ours:
             session, self._session = self._session, None
-            await asyncio.to_thread(session.stop)
+            await asyncio.to_thread(close_session, session)
+
+    def _is_usable(self) -> bool:
+        """Whether the session is still there: its JVM may have died, its cluster be lost, its server be another."""
+        if self._remote is not None:
+            return not self._failed
+        try:
+            context = self._session.sparkContext._jsc
+            return context is not None and not context.sc().isStopped()
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            return False
 
     def _open(self) -> Any:
         with no_output_of_java():
@@ -82,6 +100,7 @@ class SparkEngine:
                 aot_cache=self._aot_cache,
             )
         session.dataSource.register(ExportSource)
+        self._failed = False
         return session
 
     def _parallelism(self) -> int:
@@ -91,14 +110,29 @@ class SparkEngine:
 
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
         """Raises TaskFailed, DataLost."""
-        self._session.addTag(tag)
+        session = self._session
+        self._failed = True
         try:
-            frame = self._session.read.format(FORMAT).option(OPTION, encode_job(tasks, settings)).load()
-            return [decode_entry(row.entry) for row in frame.collect()]
-        except PySparkException as error:
+            session.addTag(tag)
+            frame = session.read.format(FORMAT).option(OPTION, encode_job(tasks, settings)).load()
+            entries = [decode_entry(row.entry) for row in frame.collect()]
+        except Exception as error:
+            if not is_sparks(error):
+                raise
             raise task_error(str(error)) from error
         finally:
-            self._session.removeTag(tag)
+            _if_it_is_there(lambda: session.removeTag(tag))
+        self._failed = False
+        return entries
+
+
+def _if_it_is_there(step: Callable[[], object]) -> None:
+    """Something to be told to Spark, which may be gone; then nothing is left to be told."""
+    try:
+        step()
+    except Exception as error:
+        if not is_sparks(error):
+            raise
 
 
 @contextmanager

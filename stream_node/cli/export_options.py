@@ -44,6 +44,7 @@ ClientOption = Annotated[
 AcceptLostOption = Annotated[
     bool, typer.Option("--accept-lost", help="Go on, and report, where retention deleted what was not exported yet.")
 ]
+MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error; JSON lines on stderr.")]
 
 
@@ -71,6 +72,10 @@ def settings_of(
         raise UsageError(f"--format {others['format']}: one of {', '.join(FORMATS)}")
     if others["data_dir"] is not None and not others["data_dir"].is_dir():
         raise UsageError(f"--data-dir {others['data_dir']} is no folder")
+    if not re.fullmatch(MASTERS, others["master"]):
+        raise UsageError(f"--master {others['master']}: it is local[N], spark://HOST:PORT, yarn, k8s://… or inline")
+    if others["remote"] is not None and not others["remote"].startswith("sc://"):
+        raise UsageError(f"--remote {others['remote']}: it is sc://HOST:PORT")
     if pattern is not None:
         try:
             re.compile(pattern)

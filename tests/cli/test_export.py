@@ -56,6 +56,8 @@ def test_other_commands_do_not_need_it() -> None:
         (("--conf", "spark.x"), "is not a setting: NAME=VALUE"),
         (("--data-dir", "/no/such/folder"), "is no folder"),
         (("--log-level", "loud"), "one of debug, info"),
+        (("--master", "spark"), "it is local[N], spark://HOST:PORT"),
+        (("--remote", "10.0.0.5:15002"), "it is sc://HOST:PORT"),
     ],
 )
 def test_wrong_usage_is_2_and_touches_nothing(

@@ -104,3 +104,11 @@ def test_an_export_through_a_connect_server(server: str, node: NodeProcess, tmp_
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"] == 1_000
     world.assert_whole()
+
+
+def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    """Goal: not after the ten minutes for which Spark's client tries."""
+    from spark_export.session import SparkUnavailable, open_session
+
+    with pytest.raises(SparkUnavailable, match=r"cannot reach a Spark Connect server at sc://127\.0\.0\.1:1"):
+        open_session(remote="sc://127.0.0.1:1")
