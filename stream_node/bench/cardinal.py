@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
@@ -39,6 +39,21 @@ PRODUCE, REASSEMBLE, SEND, RECEIVE = (
     "cardinal: received and ordered through a node",
 )
 
+
+class Spent(NamedTuple):
+    """On the clock, and of the processor: on a busy machine the second says more."""
+
+    seconds: float
+    cpu_s: float
+
+    @classmethod
+    def now(cls) -> Spent:
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, started: Spent) -> Spent:
+        return Spent(self.seconds - started.seconds, self.cpu_s - started.cpu_s)
+
+
 Delivered: TypeAlias = list[tuple[bytes, bytes, str, int]]
 """Key, value, source and offset of each delivery."""
 
@@ -46,9 +61,9 @@ Delivered: TypeAlias = list[tuple[bytes, bytes, str, int]]
 def samples(plan: Plan) -> Iterator[Sample]:
     blocks = chain(max(1, plan.messages // MESSAGES_A_BLOCK))
     for round_ in range(plan.rounds):
-        seconds, records = produced(blocks)
+        spent, records = produced(blocks)
         messages = len(records)
-        yield _in_process(PRODUCE, round_, messages, seconds)
+        yield _in_process(PRODUCE, round_, messages, spent)
         yield _in_process(REASSEMBLE, round_, messages, ordered(delivered(records), len(blocks)))
         yield from _through_a_node(round_, blocks, messages)
 
@@ -66,15 +81,15 @@ def chain(count: int) -> list[Payload]:
     return blocks
 
 
-def produced(blocks: list[Payload]) -> tuple[float, list[tuple[str, Record]]]:
+def produced(blocks: list[Payload]) -> tuple[Spent, list[tuple[str, Record]]]:
     """How long it took to make all messages, and the messages with their topics."""
     producer = APPLICATION.producer()
     made = []
-    started_s = time.perf_counter()
+    started = Spent.now()
     for block in blocks:
         made.append(producer.add_block(block))
-    seconds = time.perf_counter() - started_s
-    return seconds, [(topic, each) for outgoing in made for topic, records in outgoing.items() for each in records]
+    spent = Spent.now().since(started)
+    return spent, [(topic, each) for outgoing in made for topic, records in outgoing.items() for each in records]
 
 
 def delivered(records: list[tuple[str, Record]]) -> Delivered:
@@ -88,26 +103,27 @@ def delivered(records: list[tuple[str, Record]]) -> Delivered:
     return found
 
 
-def ordered(deliveries: Delivered, blocks: int) -> float:
+def ordered(deliveries: Delivered, blocks: int) -> Spent:
     """How long one consumer took to bring all blocks in order."""
     consumer = Consumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
     added = 0
-    started_s = time.perf_counter()
+    started = Spent.now()
     for delivery in deliveries:
         for event in consumer.receive(*delivery):
             if isinstance(event, ChainUpdate):
                 added += len(event.added)
                 consumer.done(event)
-    seconds = time.perf_counter() - started_s
+    spent = Spent.now().since(started)
     _check(added, blocks)
-    return seconds
+    return spent
 
 
 def _through_a_node(round_: int, blocks: list[Payload], messages: int) -> Iterator[Sample]:
     with BenchNode() as node:
         for work, action in ((SEND, _send), (RECEIVE, _receive)):
-            cpu_s = node.cpu_seconds()
+            started, server_cpu_s = Spent.now(), node.cpu_seconds()
             seconds = trio.run(_timed, action, node.address, blocks)
+            server_cpu_s = node.cpu_seconds() - server_cpu_s
             yield Sample(
                 work=work,
                 system=OURS,
@@ -116,7 +132,8 @@ def _through_a_node(round_: int, blocks: list[Payload], messages: int) -> Iterat
                 streams=PARTITIONS * len(APPLICATION.topics),
                 messages=messages,
                 seconds=seconds,
-                server_cpu_s=node.cpu_seconds() - cpu_s,
+                server_cpu_s=server_cpu_s,
+                cpu_s=server_cpu_s + Spent.now().since(started).cpu_s,
                 server_memory_bytes=node.memory_bytes(),
             )
 
@@ -152,7 +169,7 @@ def _check(added: int, blocks: int) -> None:
         raise RuntimeError(f"{added} of {blocks} blocks were put in order")
 
 
-def _in_process(work: str, round_: int, messages: int, seconds: float) -> Sample:
+def _in_process(work: str, round_: int, messages: int, spent: Spent) -> Sample:
     return Sample(
         work=work,
         system=OURS,
@@ -160,5 +177,6 @@ def _in_process(work: str, round_: int, messages: int, seconds: float) -> Sample
         round=round_,
         size_bytes=VALUE_BYTES,
         messages=messages,
-        seconds=seconds,
+        seconds=spent.seconds,
+        cpu_s=spent.cpu_s,
     )

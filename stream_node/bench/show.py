@@ -85,7 +85,9 @@ def _show_samples(report: Report, console: Console) -> None:
             _middle(rounds, lambda sample: sample.p50_us, "{:,.0f}"),
             _middle(rounds, lambda sample: sample.p99_us, "{:,.0f}"),
             _middle(rounds, lambda sample: sample.p999_us, "{:,.0f}"),
-            _middle(rounds, lambda sample: sample.server_cpu_s, "{:.2f}"),
+            _middle(
+                rounds, lambda sample: sample.cpu_s if sample.server_cpu_s is None else sample.server_cpu_s, "{:.2f}"
+            ),
             _middle(rounds, lambda sample: (sample.server_memory_bytes or 0) / MIB or None, "{:,.0f}"),
             _middle(rounds, lambda sample: sample.fsyncs_per_second, "{:,.0f}"),
         )
