@@ -70,8 +70,7 @@ class FillMachine:
     @property
     def held_bytes(self) -> int:
         """Fetched and not stored."""
-        in_chunks = sum(chunk.size_bytes for chunk in self._chunks.values())
-        return in_chunks + self.delivered.size_bytes
+        return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
         """These blocks are missing; those that are looked after already change nothing."""
@@ -219,6 +218,8 @@ class FillMachine:
         self.holes.discard(number)
         self._open.discard(number)
         self._large.discard(number)
+        self._anchors.pop(number, None)
+        self._attempts.pop(number, None)
         for chunk in self.chunks:
             if chunk.first <= number <= chunk.last:
                 chunk.forget(number)
@@ -249,10 +250,7 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
-        """Where fetching can go on: the block that is next to what is there, and the open blocks behind it.
-
-        Of one hole only the outermost open range counts: what is behind another one could not be handed on.
-        """
+        """Where fetching can go on, and the open blocks behind it: of each hole, what is nearest to what is there."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
@@ -347,4 +345,5 @@ class FillMachine:
             self._open.discard(low, high)
             self.holes.discard(low, high)
         self._attempts.pop(edge, None)
+        self._anchors = {number: root for number, root in self._anchors.items() if number in self.holes}
         self.given_up.append(GivenUp(first, last, reason))

@@ -60,7 +60,8 @@ class Backfill(Plugin):
         self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
-        self._scanning = self._again = self._soon = False
+        self._scanning = self._soon = False
+        self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
         self._scanned_s = service.now_s()
         self._live: set[int] = set()
@@ -106,7 +107,7 @@ class Backfill(Plugin):
     def scan_now(self) -> None:
         """Somebody asks for it: gaps that were left alone are tried, too."""
         self._patience.forget()
-        self._scan()
+        self._scan(on_disk=True)
 
     # Events.
 
@@ -214,7 +215,7 @@ class Backfill(Plugin):
             self._scan_and_again()
 
     def _scan_and_again(self) -> None:
-        self._scan()
+        self._scan(on_disk=True)
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
@@ -222,21 +223,25 @@ class Backfill(Plugin):
 
         def scan() -> None:
             self._soon = False
-            self._scan()
+            self._scan(on_disk=False)
 
         if not self._soon:
             self._soon = True
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._service.now_s()), scan)
 
-    def _scan(self) -> None:
-        """Look for gaps; after the one that is under way, where there is one."""
+    def _scan(self, *, on_disk: bool) -> None:
+        """Look for gaps; after the look that is under way, where there is one. on_disk: see first whether what was
+        stored still is, which takes longer the more that is."""
         if self._scanning:
-            self._again = True
+            self._again = self._again or on_disk
             return
         self._scanning = True
         self._scanned_s = self._service.now_s()
         self._service.counters.scans += 1
-        self._service.store.look_again(self.context.guard(self._looked))
+        if on_disk:
+            self._service.store.look_again(self.context.guard(self._looked))
+        else:
+            self._ask_sources()
 
     def _looked(self, error: StorageError | None) -> None:
         if isinstance(error, StorageClosed):
@@ -244,6 +249,10 @@ class Backfill(Plugin):
             return
         if error is not None:
             logger.error("backfill_scan_failed", reason=str(error))
+        self._ask_sources()
+
+    def _ask_sources(self) -> None:
+        """What each that is not left alone has; then plan."""
         ready = self._service.health.ready(self._service.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):
@@ -315,6 +324,6 @@ class Backfill(Plugin):
                 filler.machine.assign(gap.first, gap.last)
         self._scanning = False
         self._wake()
-        if self._again:
-            self._again = False
-            self._scan()
+        again, self._again = self._again, None
+        if again is not None:
+            self._scan(on_disk=again)

@@ -108,4 +108,7 @@ async def test_a_block_that_nobody_has_is_forgotten_after_some_looks(tmp_path: P
                         assert status.newest_known in (None, 2**40, 9)
                         await trio.sleep(0.05)
         async with served(tmp_path / "two", **settings) as two:
-            assert (await backfill_status(two.address)).newest_known == 9
+            with trio.fail_after(PATIENCE_S):
+                while (newest_known := (await backfill_status(two.address)).newest_known) is None:
+                    await trio.sleep(0.01)
+            assert newest_known == 9

@@ -93,3 +93,17 @@ async def test_b7_what_retention_takes_away_is_not_fetched_again(tmp_path: Path)
         async with served(tmp_path / "three", **settings | {"block_first": 39}) as three:
             await wait_ranges(three, (32, 39))
             assert (await backfill_status(three.address)).blocks_fetched == 7
+
+
+async def test_a_source_is_reached_through_another_node(tmp_path: Path) -> None:
+    """One that has no blocks, and lets others through to the node that has; without leave they do not get there."""
+    blocks = chain(20)
+    async with source(tmp_path / "one", blocks) as one, served(tmp_path / "shut") as shut:
+        async with served(tmp_path / "gate", allow_forward=(one.address,)) as gate:
+            names = f"{shut.address}>{one.address}", f"{gate.address}>{one.address}@1"
+            settings = QUICK | {"backfill_fetch_timeout_secs": 1.0, "backfill_block_node_sources": names}
+            async with served(tmp_path / "two", **settings) as two:
+                await wait_ranges(two, (0, 19))
+                found = (await backfill_status(two.address)).sources
+        assert [(each.name, each.blocks) for each in found] == [(names[0], 0), (names[1].removesuffix("@1"), 20)]
+        assert found[0].errors
