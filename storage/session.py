@@ -73,18 +73,22 @@ class SqliteSession:
         long. It stays so until the last connection closes; a reader never sees what is written here.
 
         How: a transaction that is too large for the page cache is written to the log before its end, and then undone.
+        Raises StorageError; nothing is left of the transaction then either, but what it wrote may still take room.
         """
-        cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
         try:
-            self.connection.execute("PRAGMA cache_size=16")
-            self.begin()
-            self.connection.execute("CREATE TABLE wal_extension (data BLOB)")
-            self.connection.execute("INSERT INTO wal_extension VALUES (zeroblob(?))", (size_bytes,))
+            cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+            try:
+                self.connection.execute("PRAGMA cache_size=16")
+                self.begin()
+                self.connection.execute("CREATE TABLE wal_extension (data BLOB)")
+                self.connection.execute("INSERT INTO wal_extension VALUES (zeroblob(?))", (size_bytes,))
+            finally:
+                try:
+                    self.rollback()
+                finally:
+                    self.connection.execute(f"PRAGMA cache_size={cache_size}")
         except sqlite3.Error as error:
             raise storage_error(error) from error
-        finally:
-            self.rollback()
-            self.connection.execute(f"PRAGMA cache_size={cache_size}")
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:

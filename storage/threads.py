@@ -114,7 +114,7 @@ class WritingThread(threading.Thread):
                 self._write(batch)
                 self._deliver(batch)
             self._maybe_checkpoint()
-            if self._extends and self.commits >= EXTEND_AFTER_COMMITS and not self._queue:
+            if self._extends and self.commits >= EXTEND_AFTER_COMMITS and not self._queue and not stopping:
                 self._extend_wal()
         self._close()
 
@@ -164,15 +164,16 @@ class WritingThread(threading.Thread):
             self._copied_commits += commits
             self._checkpoint()
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, truncate: bool = False) -> None:
+        """Copy the log into the file. truncate: and give back its room, if readers let us."""
         started_s = time.perf_counter()
         failpoint("before_checkpoint")
         try:
-            if self.wal_pages < WAL_PAGES_MAX:
+            if self.wal_pages < WAL_PAGES_MAX and not truncate:
                 self.wal_pages = self._session.checkpoint("PASSIVE").wal_pages
             else:
                 with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
-                    self.wal_pages = self._session.checkpoint("RESTART").wal_pages
+                    self.wal_pages = self._session.checkpoint("TRUNCATE" if truncate else "RESTART").wal_pages
         except Exception as raised:
             error = storage_error(raised)
             self.checkpoint_failures += 1
@@ -184,13 +185,24 @@ class WritingThread(threading.Thread):
         self.checkpoint_s_last = time.perf_counter() - started_s
 
     def _extend_wal(self) -> None:
-        """Make the log large, once, where there is much room. What fails here is no harm: it grows by itself."""
+        """Make the log large, once, where there is much room. It grows by itself where that fails, so only a disk that
+        fails is told; where a quota leaves less room than the disk has, what has been taken is given back."""
         self._extends = False
+        if self.failure is not None or self._tight:
+            return
         try:
-            if self.failure is None and not self._tight and self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
+            if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)
-        except (OSError, StorageError) as error:
+        except OSError as error:
             logger.info("wal_not_extended", reason=str(error))
+        except Exception as raised:
+            failed = storage_error(raised)
+            if failed.fatal:
+                self.failure = failed
+                logger.critical("writing_stopped", operations=0, reason=str(failed))
+                return
+            logger.info("wal_not_extended", reason=str(failed))
+            self._checkpoint(truncate=True)
 
     def _close(self) -> None:
         """Where the log cannot be copied it stays, and the next open copies it."""

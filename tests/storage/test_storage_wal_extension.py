@@ -5,20 +5,27 @@ Method: real files; a kill is a copy of the directory as it stands, opened anew.
 
 from __future__ import annotations
 
+import resource
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from storage import threads
-from storage.database import Database
+from storage.database import PRAGMAS, Database
+from storage.errors import DiskFailed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.runner import ThreadRunner
 from storage.session import SqliteSession
 from tests.storage.runner_samples import Bench
 from tests.storage.storage_samples import stored_data
+
+STORED = [b"%d" % n for n in range(threads.EXTEND_AFTER_COMMITS)]
 
 
 @pytest.fixture
@@ -91,3 +98,82 @@ async def test_not_where_there_is_little_room(
         await push(runner, bench, 0, 2 * threads.EXTEND_AFTER_COMMITS)
         assert wal_bytes(bench) < threads.EXTENDED_BYTES
     assert len(stored_data(bench.database, bench.ids[0])) == 32
+
+
+async def test_others_see_nothing_of_what_is_written_to_make_it_large(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a reader, a backup and a kill in the middle of it find what is committed. Method: all three, while the log
+    is large and the transaction that made it so is open."""
+    rollback = SqliteSession.rollback
+    seen: list[object] = []
+
+    def look_and_undo(session: SqliteSession) -> None:
+        if session.in_transaction and wal_bytes(bench) >= threads.EXTENDED_BYTES:
+            with (
+                closing(sqlite3.connect(bench.database.path)) as reader,
+                closing(sqlite3.connect(tmp_path / "backup")) as copy,
+            ):
+                seen.append(reader.execute("SELECT count(*) FROM messages").fetchone())
+                reader.backup(copy)
+                seen.append(copy.execute("SELECT count(*) FROM messages").fetchone())
+                seen.append(copy.execute("PRAGMA integrity_check").fetchone())
+            seen.append(stored_after_a_kill(bench, tmp_path / "killed"))
+        rollback(session)
+
+    monkeypatch.setattr(SqliteSession, "rollback", look_and_undo)
+    async with ThreadRunner(bench.database) as runner:
+        await push(runner, bench, 0, len(STORED))
+    count = (len(STORED),)
+    assert seen == [count, count, ("ok",), STORED]
+    assert stored_data(bench.database, bench.ids[0]) == STORED
+
+
+async def test_where_a_quota_leaves_no_room_what_was_taken_is_given_back(bench: Bench) -> None:
+    """Goal: trying to make the log large takes no room from pushes. Method: a limit on file sizes, as by a quota."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with ThreadRunner(bench.database) as runner:
+        await push(runner, bench, 0, threads.EXTEND_AFTER_COMMITS - 1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * 1024 * 1024, limits[1]))
+        try:
+            with capture_logs() as logs:
+                await push(runner, bench, threads.EXTEND_AFTER_COMMITS - 1, 1)
+                with trio.fail_after(30):
+                    while not [line for line in logs if line["event"] == "wal_not_extended"]:
+                        await trio.sleep(0.01)
+            await push(runner, bench, threads.EXTEND_AFTER_COMMITS, 29)
+            assert wal_bytes(bench) < 1024 * 1024
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert runner.statistics().failure is None
+    assert bench.errors() == [None] * 45
+    assert len(stored_data(bench.database, bench.ids[0])) == 45
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [(DiskFailed("gone"), False), (StorageError("no"), True)])
+async def test_only_a_disk_that_fails_stops_writing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: StorageError, goes_on: bool
+) -> None:
+    def fail(session: SqliteSession, size_bytes: int) -> None:
+        raise error
+
+    monkeypatch.setattr(SqliteSession, "extend_wal", fail)
+    async with ThreadRunner(bench.database) as runner:
+        with capture_logs() as logs:
+            await push(runner, bench, 0, threads.EXTEND_AFTER_COMMITS)
+            with trio.fail_after(30):
+                while not logs:
+                    await trio.sleep(0.01)
+        await push(runner, bench, threads.EXTEND_AFTER_COMMITS, 4)
+        assert (runner.statistics().failure is None) is goes_on
+    stored = len(stored_data(bench.database, bench.ids[0]))
+    assert stored == threads.EXTEND_AFTER_COMMITS + (4 if goes_on else 0)
+
+
+def test_a_session_that_could_not_make_it_large_is_as_it_was(bench: Bench) -> None:
+    session = bench.database.session()
+    with pytest.raises(StorageError):
+        session.extend_wal(2**40)
+    assert not session.in_transaction
+    assert session.connection.execute("PRAGMA cache_size").fetchone() == (PRAGMAS["cache_size"],)
+    session.close()
