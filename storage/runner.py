@@ -111,13 +111,15 @@ class ThreadRunner:
         readers: int = READERS,
     ) -> None:
         """deliver: see `Delivery`. soon: calls a function when nothing more is to be submitted just now, so that all
-        that was is one transaction; without it the writing thread is woken by each submission.
+        that was is one transaction; without it the writing thread is woken by each submission. So it is by what the
+        `on_done` of a lone operation submits: the answers made after that need not be waited for.
 
         Raises StorageError where a connection cannot be made.
         """
         assert readers > 0, "somebody has to read"
         self._soon = soon
         self._waking = False
+        self._lone = False
         self._database = database
         self._delivery = Delivery(deliver)
         self._token = trio.lowlevel.current_trio_token()
@@ -152,7 +154,7 @@ class ThreadRunner:
     def submit_write(self, operation: Operation) -> None:
         self._delivery.count_in()
         self._writer.submit(operation)
-        if self._soon is None:
+        if self._soon is None or self._lone:
             self._writer.wake_up()
         elif not self._waking:
             self._waking = True
@@ -223,9 +225,16 @@ class ThreadRunner:
     def _hand_over(self, operations: list[Operation]) -> None:
         """In a storage thread: have the trio thread hand them back. After the run nobody is left to tell."""
         try:
-            self._token.run_sync_soon(self._delivery.hand_back, operations)
+            self._token.run_sync_soon(self._hand_back, operations)
         except trio.RunFinishedError:
             logger.warning("nobody_to_tell", operations=len(operations))
+
+    def _hand_back(self, operations: list[Operation]) -> None:
+        self._lone = len(operations) == 1
+        try:
+            self._delivery.hand_back(operations)
+        finally:
+            self._lone = False
 
     async def _end_with_trio(self) -> None:
         """Where nobody closes this runner, end its threads with the trio run, so that the process can end."""

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from storage import threads
-from storage.contract import Operation, Session
+from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import DiskFailed, OperationFailed, StorageClosed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
@@ -60,6 +60,26 @@ async def test_the_writing_thread_is_woken_when_nothing_more_is_submitted(bench:
         runner.submit_write(bench.append(1, b"b"))
         later.pop()()
     assert bench.errors() == [None] * 101
+
+
+async def test_what_follows_a_lone_operation_is_written_while_its_answers_are_made(bench: Bench) -> None:
+    """Goal: the writing thread does not wait for the end of a batch where only one operation came back. Method: a
+    function that is to be called at that end, and is not, until the second append is on disk."""
+    later: list[Callable[[], None]] = []
+    on_disk = threading.Event()
+
+    def submit_next(done: Operation) -> None:
+        bench.done.append(done)
+        runner.submit_write(bench.append(1, b"b"))
+        runner.submit_write(bench.call(lambda session: on_disk.set()))
+        assert on_disk.wait(30)
+
+    async with ThreadRunner(bench.database, soon=later.append) as runner:
+        runner.submit_write(Append(bench.ids[0], 0, 5, [b"a"], on_done=submit_next))
+        later.pop()()
+        await runner.wait_idle()
+    assert later == []
+    assert bench.errors() == [None] * 3
 
 
 async def test_reads_run_beside_each_other_and_beside_a_write(bench: Bench) -> None:
