@@ -186,9 +186,10 @@ class ChainState:
         return 0 if head is None else head.weight
 
     def is_heavier(self, weight: int) -> bool:
-        """Whether a block of this weight is heavier than the head."""
+        """Whether a block of this weight is heavier than the head; never where only the head's hash is known, as after
+        a revert below all that is held."""
         head = self.chain.head
-        return head is not None and weight > head.weight
+        return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
         """This block, which is not held, forks off below the final one: so does what waits for it, of which is dropped

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.chain_events import Revert
+from cardinal_streams.chain_events import NeedsReorg, Revert
 from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.consumer_events import CloseReorgChannel, ReadAgain
 from cardinal_streams.errors import ReorgOrder
@@ -97,6 +97,7 @@ class TestConsumer:
         assert shell.consumer.statistics().reorgs_abandoned == attempts
         assert not any(isinstance(event, CloseReorgChannel) for event in shell.events)
         assert any(isinstance(event, ReadAgain) for event in shell.events) == (threshold == 4)
+        assert not any(isinstance(event, NeedsReorg) for event in shell.events)
         assert shell.consumer.checkpoint().open_reorgs[0].offset == len(shell.logs.channels[ANCESTOR])
 
     @pytest.mark.parametrize("threshold", [4, 32])
