@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
+import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.chain_events import ChainUpdate, Revert, Start
@@ -123,7 +124,7 @@ async def consume(
     to the only hash that is accepted there. Once `ConsumerLimits.unfinished_max` updates are not done, the
     iteration waits for `done`.
     """
-    known = await _known(checkpoint, store, start)
+    known = await _known(checkpoint, store, start, application, transport)
     machine = Consumer(
         reorg_threshold=application.reorg_threshold,
         tracked=tracked or application.tracked(),
@@ -159,7 +160,7 @@ async def consume_unordered(
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
     """Iterate over complete blocks as they come, forks and all. The rest as `consume`."""
-    known = await _known(checkpoint, store, None)
+    known = await _known(checkpoint, store, None, application, transport)
     machine = UnorderedConsumer(tracked=tracked or application.tracked(), checkpoint=known, limits=application.limits)
 
     def finish(event: Completed) -> None:
@@ -176,10 +177,23 @@ async def consume_unordered(
         await arrivals.save()
 
 
-async def _known(checkpoint: Checkpoint | None, store: CheckpointStore | None, start: Start | None) -> Checkpoint:
+async def _known(
+    checkpoint: Checkpoint | None,
+    store: CheckpointStore | None,
+    start: Start | None,
+    application: Application,
+    transport: Transport,
+) -> Checkpoint:
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
-    return Checkpoint(start=start) if checkpoint is None else checkpoint
+    if checkpoint is None:
+        return Checkpoint(start=start)
+    if not checkpoint.read:
+        return checkpoint
+    # Where a backup was put back less is there than was read before, and what will come is new.
+    ends = await transport.ends(application.topics)
+    read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
+    return msgspec.structs.replace(checkpoint, read=read)
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ class Recorder:
         self.next_offsets: dict[str, int] = {}
         self._recorded = 0
         is_new = not self.path.exists()
-        end = 0 if is_new else self._scan()
+        end = 0 if is_new else _scan(self.path, self.next_offsets)
         self._file: BinaryIO | None = open(self.path, "x+b" if is_new else "r+b")  # noqa: SIM115
         self._cut = self._file.seek(0, os.SEEK_END) - end
         self._file.truncate(end)
@@ -64,7 +64,7 @@ class Recorder:
         self._write(encode_deliveries(deliveries))
         self._recorded += len(deliveries)
         for delivery in deliveries:
-            self._note(delivery)
+            _note(delivery, self.next_offsets)
 
     def close(self) -> None:
         if self._file is not None:
@@ -81,19 +81,6 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _scan(self) -> int:
-        """Where the last whole record ends; on the way, which offsets are taken."""
-        reader = RecordingReader()
-        with self.path.open("rb") as file:
-            while data := file.read(READ_BYTES):
-                for delivery in reader.feed(data):
-                    self._note(delivery)
-        return reader.offset
-
-    def _note(self, delivery: Delivery) -> None:
-        source = delivery.source
-        self.next_offsets[source] = max(delivery.offset + 1, self.next_offsets.get(source, 0))
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
@@ -154,10 +141,10 @@ class FileTransport:
             await to_thread.run_sync(self._send, records)
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """Partitions without records are left out; the file is made if there is none."""
+        """Partitions without records are left out; the file is made if there is none, and else not changed."""
         async with self._lock:
-            recorder = await to_thread.run_sync(self._open)
-        return {source: end for source, end in recorder.next_offsets.items() if split_source(source)[0] in topics}
+            offsets = await to_thread.run_sync(self._next_offsets)
+        return {source: end for source, end in offsets.items() if split_source(source)[0] in topics}
 
     @asynccontextmanager
     async def subscribe(
@@ -173,6 +160,13 @@ class FileTransport:
     def close(self) -> None:
         if self._recorder is not None:
             self._recorder.close()
+
+    def _next_offsets(self) -> dict[str, int]:
+        if self._recorder is not None or not self.path.exists():
+            return self._open().next_offsets
+        offsets: dict[str, int] = {}
+        _scan(self.path, offsets)
+        return offsets
 
     def _open(self) -> Recorder:
         if self._recorder is None:
@@ -205,6 +199,21 @@ class FileReceiver:
 
     def close(self) -> None:
         self._deliveries.close()
+
+
+def _scan(path: Path, next_offsets: dict[str, int]) -> int:
+    """Where the last whole record ends; on the way, which offsets are taken. Raises `RecordingError` for damage."""
+    reader = RecordingReader()
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            for delivery in reader.feed(data):
+                _note(delivery, next_offsets)
+    return reader.offset
+
+
+def _note(delivery: Delivery, next_offsets: dict[str, int]) -> None:
+    source = delivery.source
+    next_offsets[source] = max(delivery.offset + 1, next_offsets.get(source, 0))
 
 
 def _sync_folder(path: Path) -> None:

@@ -164,6 +164,22 @@ class TestPositions:
             await read_all(transport, ledger, "reader")
         assert len(ledger.hashes) == 13
 
+    async def test_what_comes_after_a_backup_was_put_back_is_new(self, tmp_path: Path) -> None:
+        """Goal: where less is there than a checkpoint says was read, what comes then counts. Method: four of ten blocks
+        are there when the consumer begins; then the eleventh and the twelfth come, at offsets that others had."""
+        more = blocks_of("o", "o10", 11, 2)
+        read = {f"{topic}:{partition}": 1_000 for topic in EVERYTHING.topics for partition in range(3)}
+        known = Checkpoint(start=Start(OLD[-1].payload.hash, 10, 100), read=read)
+        ledger = Ledger(OLD[-1].payload.hash)
+        async with served_transport(tmp_path) as (_, transport), publish(EVERYTHING, transport) as publisher:
+            await publisher.send(OLD[:4])
+            async with consume(EVERYTHING, transport, checkpoint=known) as updates:
+                await publisher.send(more)
+                with trio.fail_after(PATIENCE_S):
+                    while len(ledger.hashes) < 3:
+                        ledger.apply(await anext(updates))
+        assert ledger.hashes[1:] == [block.payload.hash for block in more]
+
     async def test_few_checkpoints_are_kept(self, tmp_path: Path) -> None:
         """Goal: a consumer that saves for years does not fill the disk. Method: the stream has a retention."""
         async with served_transport(tmp_path) as (_, transport):
