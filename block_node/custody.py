@@ -34,15 +34,28 @@ class Custody:
     """
 
     def __init__(
-        self, facility: Facility, limits: PublishLimits, watermark: Watermark, now_s: Callable[[], float]
+        self,
+        facility: Facility,
+        limits: PublishLimits,
+        watermark: Watermark,
+        now_s: Callable[[], float],
+        go_on_soon: Callable[[], None],
     ) -> None:
+        """go_on_soon: has the desk's `go_on` called, when everybody else has had a turn."""
         self._facility = facility
         self._limits = limits
         self._now_s = now_s
         self.sessions: dict[int, Publisher] = {}
         self.leases = Leases()
         self.watermark = watermark
-        self.forwarder = Forwarder(facility, self.leases, watermark.next_block, self._forwarded)
+        self.forwarder = Forwarder(
+            facility,
+            self.leases,
+            watermark.next_block,
+            self._forwarded,
+            slice_items_max=limits.slice_items_max,
+            go_on_soon=go_on_soon,
+        )
         self.refused = self.resends = 0
 
     @property

@@ -16,11 +16,19 @@ from block_node.leases_machine import Lease, Leases, Stage
 class Forwarder:
     """next_block: the one that is being forwarded, or is to be; all before it are verified.
 
-    stage_ended: called when all of a block has been forwarded, after which it is VERIFYING.
+    stage_ended: called when all of a block has been forwarded, after which it is VERIFYING. slice_items_max: items that
+    one `run` forwards at most, or a few more; then `resting` is true, and `go_on_soon` has somebody call it again.
     """
 
     def __init__(
-        self, facility: Facility, leases: Leases, next_block: int, stage_ended: Callable[[Lease], None]
+        self,
+        facility: Facility,
+        leases: Leases,
+        next_block: int,
+        stage_ended: Callable[[Lease], None],
+        *,
+        slice_items_max: int,
+        go_on_soon: Callable[[], None],
     ) -> None:
         self._facility = facility
         self._leases = leases
@@ -29,6 +37,10 @@ class Forwarder:
         self._running = False
         self._again = False
         self._waiting = False
+        self._slice_items = 0
+        self._slice_items_max = slice_items_max
+        self._go_on_soon = go_on_soon
+        self.resting = False
         self.next_block = next_block
 
     def run(self) -> None:
@@ -37,9 +49,14 @@ class Forwarder:
             self._again = True
             return
         self._running = True
+        self.resting, self._slice_items = False, 0
         try:
             while self._forward() or self._again:
                 self._again = False
+                if self._slice_items >= self._slice_items_max:
+                    self.resting = True
+                    self._go_on_soon()
+                    return
         finally:
             self._running = False
 
@@ -68,6 +85,7 @@ class Forwarder:
         elif lease.queue:
             chunk = self._leases.next_chunk(lease)
             size_bytes = sum(map(len, chunk.items))
+            self._slice_items += len(chunk.items)
             self._facility.publish(
                 ItemsReceived(lease.block_number, lease.attempt, chunk.items, size_bytes, chunk.piece)
             )

@@ -52,6 +52,7 @@ class PublishDesk:
     """The state of publishing on one node.
 
     last_block: the highest stored block; None on an empty node. first_block: with which an empty node begins.
+    go_on_soon: has `go_on` called, when everybody else on the node has had a turn.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class PublishDesk:
         last_block: int | None,
         first_block: int,
         now_s: Callable[[], float],
+        go_on_soon: Callable[[], None],
     ) -> None:
         self._facility = facility
         self._limits = limits
         self._now_s = now_s
         self._ticked_s = self._room_s = self._stored_s = now_s()
         self._acknowledgements = self._failures = 0
-        self.custody = Custody(facility, limits, Watermark(last_block, first_block), now_s)
+        self.custody = Custody(facility, limits, Watermark(last_block, first_block), now_s, go_on_soon)
         self.catch_up = CatchUp()
 
     @property
@@ -169,7 +171,7 @@ class PublishDesk:
             return True
         lease = custody.leases.find(session.receiving)
         if lease is not None and lease.block_number == custody.forwarder.next_block:
-            return not self._facility.full
+            return not self._facility.full and not custody.forwarder.resting
         return custody.gap
 
     # What notifications do.

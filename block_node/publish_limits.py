@@ -18,6 +18,8 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     publisher that sends the lowest block is read.
     resend_s: how often a missing block is asked for again. idle_s_max: a publisher that sends nothing is ended after
     this; the real node's two hours. tick_s: how often all that is looked at.
+    slice_items_max, slice_bytes_max: what is forwarded, and what is read of one publisher, before everybody else on the
+    node has a turn: some hundredths of a second.
     """
 
     sessions_max: int = 1_000
@@ -29,3 +31,5 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     resend_s: float = 5.0
     idle_s_max: float = 7_200.0
     tick_s: float = 0.5
+    slice_items_max: int = 8_192
+    slice_bytes_max: int = 1024 * 1024

@@ -54,7 +54,14 @@ class PublishSession(Worker):
     """
 
     def __init__(
-        self, session_id: int, opening: Message, token: bytes, node: Node, desk: PublishDesk, now_s: Callable[[], float]
+        self,
+        session_id: int,
+        opening: Message,
+        token: bytes,
+        node: Node,
+        desk: PublishDesk,
+        now_s: Callable[[], float],
+        slice_bytes_max: int,
     ) -> None:
         self.session_id = session_id
         self.token = token
@@ -68,6 +75,7 @@ class PublishSession(Worker):
         self._node = node
         self._desk = desk
         self._now_s = now_s
+        self._slice_bytes_max = slice_bytes_max
         self._machine = SessionMachine()
         self._in_item = False
         self._held_run: Sequence[Message] = ()
@@ -99,12 +107,18 @@ class PublishSession(Worker):
 
     def receive(self, run: Sequence[Message]) -> None:
         self.used_s = self._now_s()
+        slice_bytes = 0
         for position, message in enumerate(run):
             if self._gone:
                 return
             if not self._desk.may_read(self):
                 self._hold(run[position:])
                 return
+            if slice_bytes >= self._slice_bytes_max:
+                self._hold(run[position:])
+                self.context.call_later(0, self._read_on)
+                return
+            slice_bytes += len(message.payload)
             try:
                 self._take(PUBLISH.decode_request(message.payload))
             except RequestRefused as error:
@@ -231,6 +245,7 @@ class PublishSession(Worker):
         self.context.pause()
 
     def _read_on(self) -> None:
+        self.held = False
         run, self._held_run = self._held_run, ()
         if not self._gone:
             self.context.resume()

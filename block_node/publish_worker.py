@@ -30,6 +30,7 @@ from ockam.address import Address, Route, local
 from ockam.message import Message
 from ockam.node import Node
 from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Context
 
 SERVICE_ADDRESS = "block_publish"
 TOKEN_BYTES_MAX = 64
@@ -68,19 +69,33 @@ class PublishService:
         self.facility = facility
         self.limits = limits or PublishLimits()
         self.now_s = now_s
-        self.desk = PublishDesk(facility, self.limits, last_block=last_block, first_block=first_block, now_s=now_s)
+        self.desk = PublishDesk(
+            facility,
+            self.limits,
+            last_block=last_block,
+            first_block=first_block,
+            now_s=now_s,
+            go_on_soon=self._go_on_soon,
+        )
         self._is_stored = is_stored
         self._new_id = new_id
         self._sessions: dict[KnownSession, Address] = {}
         self._opened = 0
         self._lives = 0
+        self._context: Context | None = None
 
-    def worker_started(self) -> None:
+    def worker_started(self, context: Context) -> None:
         """A life of the worker begins; what an earlier one had under way is nobody's."""
         self._lives += 1
+        self._context = context
         if self._lives > 1:
             self.desk.node_failed(NodeFailed("publishing failed; it was started anew"))
             self._note_stored()
+
+    def _go_on_soon(self) -> None:
+        """Where the worker fails before, its next life and every tick go on."""
+        if self._context is not None:
+            self._context.call_later(0, self.desk.go_on)
 
     def _note_stored(self) -> None:
         """What became durable while the worker was away."""
@@ -101,7 +116,9 @@ class PublishService:
             return
         self._opened += 1
         address = session_address(self._new_id())
-        session = PublishSession(self._opened, message, request.token, self.node, self.desk, self.now_s)
+        session = PublishSession(
+            self._opened, message, request.token, self.node, self.desk, self.now_s, self.limits.slice_bytes_max
+        )
         self._sessions[known] = address
         self.node.register([address], lambda: session)
 
@@ -126,7 +143,7 @@ class PublishWorker(Plugin):
 
     def started(self) -> None:
         super().started()
-        self._service.worker_started()
+        self._service.worker_started(self.context)
         self._tick()
 
     def handle(self, message: Message) -> None:

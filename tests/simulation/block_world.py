@@ -41,7 +41,14 @@ VIRTUAL_TIMEOUT_S = 3_000.0
 """The slowest seeds need a tenth of it."""
 CHAIN_BLOCKS = 10
 LIMITS = PublishLimits(
-    block_s_max=5.0, processing_s_max=20.0, resend_s=2.0, queued_bytes_max=6_000, ahead_blocks_max=6, idle_s_max=60.0
+    block_s_max=5.0,
+    processing_s_max=20.0,
+    resend_s=2.0,
+    queued_bytes_max=6_000,
+    ahead_blocks_max=6,
+    idle_s_max=60.0,
+    slice_items_max=5,
+    slice_bytes_max=800,
 )
 READING_LIMITS = SubscribeLimits(window_bytes_min=500, slow_s_max=5.0, missing_s_max=5.0, duration_s_max=40.0)
 LEVELS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
 from block_node.blocks.items import ItemKind, make_item
-from block_node.events import BackfilledBlockNotification, PersistedNotification, Source
+from block_node.events import BackfilledBlockNotification, ItemsReceived, PersistedNotification, Source
 from block_node.persistence import Persistence
 from block_node.persistence_store import BlockRetention
 from block_node.protocol import (
@@ -26,7 +27,7 @@ from block_node.protocol import (
 )
 from block_node.publish_limits import PublishLimits
 from ockam.address import local
-from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of
+from tests.block_node.publish.samples import PATIENCE_S, Bench, Publisher, bench, chain_of
 
 TRANSACTION = make_item(ItemKind.SIGNED_TRANSACTION, bytes(100))
 
@@ -239,6 +240,31 @@ async def test_p28_a_plugin_without_room_holds_the_publishers(tmp_path: Path) ->
         persistence.inlet.resume()
         publisher.block(block)
         assert await publisher.expect(Acknowledgement) == Acknowledgement(0)
+
+
+async def test_p28_what_waited_goes_on_a_slice_at_a_time(tmp_path: Path) -> None:
+    """Blocks that waited for a hole, and a mailbox that filled meanwhile, leave everybody else their turns."""
+    limits = PublishLimits(slice_items_max=10, slice_bytes_max=1_000, stall_blocks_max=50)
+    async with bench(tmp_path, limits) as world:
+        slow, eager = await world.publisher(), await world.publisher()
+        blocks = chain_of(12)
+        slow.items(blocks[0].items[:1])
+        for block in blocks[1:6]:
+            eager.block(block)
+        await world.settle()
+        slow.items(blocks[0].items[1:])
+        slow.end_block(0)
+        for block in blocks[6:]:
+            eager.block(block)
+        seen = sum(len(event.items) for event in world.all_of(ItemsReceived))
+        most = 0
+        with trio.fail_after(PATIENCE_S):
+            while world.publishing.desk.last_block != 11:
+                await trio.lowlevel.checkpoint()
+                now = sum(len(event.items) for event in world.all_of(ItemsReceived))
+                most, seen = max(most, now - seen), now
+        assert 0 < most <= 2 * (10 + len(blocks[0].items)), "of both publishers, a slice and a message"
+        assert seen == sum(len(block.items) for block in blocks)
 
 
 async def test_p28_a_publisher_that_waits_for_a_hole_gives_way_to_it(tmp_path: Path) -> None:
