@@ -183,6 +183,7 @@ class BlockNode:
             limits=self._settings.publish,
             new_id=self._new_id,
             now_s=self._now_s,
+            store_refusal=lambda: self.store.refusal,
         )
         self._node.unregister(local(SERVICE_ADDRESS))
         self.publishing.register()

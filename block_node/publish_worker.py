@@ -49,8 +49,8 @@ class PublishService:
     """What outlives a crash of the worker: the desk, and which sessions there are.
 
     is_stored: whether a block is durable; asked where a notification may have been missed. first_block: with which the
-    chain of an empty node begins. new_id, now_s: randomness, and a clock that never goes back, in seconds; parameters
-    so that a simulation can own them.
+    chain of an empty node begins. store_refusal: why no block would be stored now, where that is known. new_id, now_s:
+    randomness, and a clock that never goes back, in seconds; parameters so that a simulation can own them.
     """
 
     def __init__(
@@ -64,11 +64,13 @@ class PublishService:
         first_block: int = 0,
         limits: PublishLimits | None = None,
         now_s: Callable[[], float] = trio.current_time,
+        store_refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.node = node
         self.facility = facility
         self.limits = limits or PublishLimits()
         self.now_s = now_s
+        self.store_refusal = store_refusal
         self.desk = PublishDesk(
             facility,
             self.limits,
@@ -159,10 +161,9 @@ class PublishWorker(Plugin):
             logger.info("block_publish_refused", peer=message.origin.peer, reason=str(error))
             self.reply(message, error_payload(str(error)))
             return
-        refusal = self._refusal()
+        refusal = self._find_refusal()
         if refusal is not None:
-            ended = StreamEnded(PublishStatus.ERROR, self._service.desk.last_block, None, refusal)
-            self.reply(message, PUBLISH.encode_response(ended))
+            self.reply(message, PUBLISH.encode_response(refusal))
             return
         self._service.open(message, request)
 
@@ -181,14 +182,19 @@ class PublishWorker(Plugin):
         elif isinstance(notification, NodeStopping):
             desk.node_stops(notification)
 
-    def _refusal(self) -> str | None:
-        missing = self._service.facility.missing
+    def _find_refusal(self) -> StreamEnded | None:
+        service = self._service
+        missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.desk.last_block
         if missing:
-            return f"the node is starting its {', '.join(sorted(missing))} anew; try again"
-        most = self._service.limits.sessions_max
-        if self._service.desk.publishers >= most:
-            return f"{most} publishers are connected already; try again later, or another node"
-        return None
+            reason = f"the node is starting its {', '.join(sorted(missing))} anew; try again"
+        elif service.desk.publishers >= most:
+            reason = f"{most} publishers are connected already; try again later, or another node"
+        elif (unstored := service.store_refusal()) is not None:
+            reason = f"no block can be stored now: {unstored}; try another node"
+            return StreamEnded(PublishStatus.PERSISTENCE_FAILED, last_block, None, reason)
+        else:
+            return None
+        return StreamEnded(PublishStatus.ERROR, last_block, None, reason)
 
     def _tick(self) -> None:
         self._service.desk.tick()

@@ -17,6 +17,7 @@ from block_node.facility import Plugin
 from block_node.protocol import (
     Acknowledgement,
     Behind,
+    OpenSession,
     PublishStatus,
     ResendBlock,
     SessionOpened,
@@ -74,6 +75,22 @@ async def test_a_plugin_that_fails_ends_every_stream(tmp_path: Path, name: str, 
             idle.block(block)
         await idle.wait_for(Acknowledgement(3))
         assert world.stored() == [0, 1, 2, 3]
+
+
+async def test_who_comes_while_no_block_is_stored_is_told_at_once(tmp_path: Path) -> None:
+    """The free-disk floor: no publisher sends a block in vain, and none that is connected is ended by it."""
+    async with bench(tmp_path) as world:
+        connected = await world.publisher()
+        world.block_node.store.refusal = "the disk is full"
+        late = Publisher(world.node)
+        late.send_to(local("block_publish"), OpenSession(b""))
+        ended = await late.expect(StreamEnded)
+        assert (ended.status, ended.last_block) == (PublishStatus.PERSISTENCE_FAILED, None)
+        assert "the disk is full" in ended.reason
+        world.block_node.store.refusal = None
+        await late.open(b"again")
+        connected.block(BLOCKS[0])
+        assert await late.expect(Acknowledgement) == Acknowledgement(0)
 
 
 async def test_a_publisher_that_comes_while_a_plugin_is_away_is_told_to_come_again(tmp_path: Path) -> None:
