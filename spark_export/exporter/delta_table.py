@@ -49,10 +49,13 @@ class DeltaLogTable(FlatTable):
             DeltaTable.create(str(self._layout.table), SCHEMA, partition_by=PARTITION_COLUMNS)
 
     def has_run(self, run_id: int) -> bool:
-        if not DeltaTable.is_deltatable(str(self._layout.table)):
-            return False
         # Runs are published in the order of their numbers.
-        return (self._open().transaction_version(self._application) or 0) >= run_id
+        return self.latest_run() >= run_id
+
+    def latest_run(self) -> int:
+        if not DeltaTable.is_deltatable(str(self._layout.table)):
+            return 0
+        return self._open().transaction_version(self._application) or 0
 
     def list_files(self) -> set[Path]:
         return {self._layout.table / name for name in self._open().file_uris()}

@@ -23,6 +23,10 @@ class FlatTable:
         self._layout = layout
         self._data = data
 
+    def refusal_of(self, stream: str) -> str | None:
+        """A stream's name is a value in the log, and of no path."""
+        return None
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         staging = self._layout.run_staging(run_id)
         (staging / TREE).mkdir()

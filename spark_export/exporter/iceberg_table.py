@@ -60,12 +60,10 @@ class IcebergTable(FlatTable):
             spec.add_field("timestamp", DayTransform(), "day")
 
     def has_run(self, run_id: int) -> bool:
-        try:
-            snapshots = self._open().snapshots()
-        except NoSuchTableError:
-            return False
-        wanted = self._run_name(run_id)
-        return any(each.summary is not None and each.summary.get(RUN_PROPERTY) == wanted for each in snapshots)
+        return run_id in self._runs()
+
+    def latest_run(self) -> int:
+        return max(self._runs(), default=0)
 
     def list_files(self) -> set[Path]:
         return {Path(unquote(urlparse(task.file.file_path).path)) for task in self._open().scan().plan_files()}
@@ -83,5 +81,15 @@ class IcebergTable(FlatTable):
     def _open(self) -> Any:
         return self._catalog.load_table((NAMESPACE, NAME))
 
-    def _run_name(self, run_id: int) -> str:
+    def _runs(self) -> set[int]:
+        """The runs of this export that a snapshot names."""
+        try:
+            snapshots = self._open().snapshots()
+        except NoSuchTableError:
+            return set()
+        names = [(each.summary.get(RUN_PROPERTY) or "") for each in snapshots if each.summary is not None]
+        own = self._run_name("")
+        return {int(name.removeprefix(own)) for name in names if name.startswith(own)}
+
+    def _run_name(self, run_id: int | str) -> str:
         return f"{self._table_id}/{run_id}"

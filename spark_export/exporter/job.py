@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spark_export.exporter.compact import Compactor
 from spark_export.exporter.engine import Engine, InlineEngine
+from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, open_ledger
 from spark_export.exporter.node_side import NodeSide, Selection
@@ -71,9 +72,16 @@ async def open_exporter(
     layout.make()
     node = NodeSide(settings.node)
     with ExportLock(layout.folder):
+        layout.check_ledger()
         async with open_ledger(
             layout.ledger, identity=(settings.format, settings.consumer()), now_us=now_us()
         ) as ledger:
+            known = ledger.identity.client_id
+            if settings.client_id not in (None, known):
+                raise ExportMismatch(
+                    f"{layout.folder} keeps its position under the consumer {known!r}, not {settings.client_id!r}; "
+                    "leave --client out, or export into another folder"
+                )
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
             table.prepare()
             await _recover_compaction(layout, ledger)

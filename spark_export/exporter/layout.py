@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote
 
-from spark_export.exporter.errors import ExportError, ExportInUse
+from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
 
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
 LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
@@ -24,6 +24,8 @@ ATTEMPTS, TREE = "attempts", "tree"
 """Within a run's staging folder: files as tasks write them, and the run's folder as the table will have it."""
 NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive, and so every reader, writes for an empty value."""
+NAME_BYTES_MAX = 255
+"""Of one part of a path, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
 
 
@@ -36,6 +38,13 @@ class Layout:
         self.ledger = self.folder / LEDGER
         self.staging = self.folder / STAGING
         self.generations = self.folder / GENERATIONS
+
+    def check_ledger(self) -> None:
+        """Raise ExportMismatch where there is a table and no ledger: a new one would know nothing of its rows."""
+        if not self.ledger.exists() and os.path.lexists(self.table):
+            raise ExportMismatch(
+                f"{self.folder} holds a table, and {LEDGER} is missing: put it back, or export into another folder"
+            )
 
     def make(self) -> None:
         """The folders, where they are missing. Raises ExportError."""
@@ -81,7 +90,24 @@ class ExportLock:
 
 def hive_folder(stream: str, date: str) -> str:
     """`stream=…/date=…`, escaped as Hive and Spark do; every reader takes it apart again."""
-    return f"stream={quote(stream, safe=' ,;@&+$!()~') or NO_NAME}/date={date}"
+    return f"{stream_folder(stream)}/date={date}"
+
+
+def stream_folder(stream: str) -> str:
+    """`stream=…`. Only ASCII is escaped: Spark takes an escaped byte for a character, and would read others wrongly."""
+    escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
+    return f"stream={escaped or NO_NAME}"
+
+
+def refusal_of_folder(stream: str) -> str | None:
+    """Why no folder can have that stream's name, or None."""
+    size_bytes = len(stream_folder(stream).encode())
+    if size_bytes <= NAME_BYTES_MAX:
+        return None
+    return (
+        f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file systems take "
+        f"{NAME_BYTES_MAX}: leave it out by --stream or --pattern, or export with --format delta or iceberg"
+    )
 
 
 def sync_file(path: Path) -> None:

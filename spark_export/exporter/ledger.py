@@ -129,6 +129,11 @@ class Ledger:
         found = await self._all(select(*columns).order_by(runs.c.id.desc()).limit(limit))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
+    async def latest_counted(self) -> int:
+        """The number of the latest run whose rows are in the table; 0 where there is none."""
+        found = await self._all(select(func.max(runs.c.id)).where(runs.c.state.in_(COUNTED)))
+        return int(found[0][0] or 0)
+
     async def load_unfinished(self) -> list[Run]:
         """Runs that are neither saved nor abandoned, the earliest first."""
         ended = (RunState.SAVED, RunState.ABANDONED)

@@ -18,12 +18,15 @@ from spark_export.exporter.layout import (
     Layout,
     hive_folder,
     point_to,
+    refusal_of_folder,
     remove_tree,
     rename_durably,
     sync_tree,
 )
 from spark_export.exporter.ledger import FIRST_GENERATION, RunFile
 from spark_export.exporter.model import FileEntry
+
+RUN_PREFIX = "run="
 
 
 class ParquetTable:
@@ -45,6 +48,9 @@ class ParquetTable:
         """Which generation readers see."""
         return int(self._layout.table.resolve().name)
 
+    def refusal_of(self, stream: str) -> str | None:
+        return refusal_of_folder(stream)
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         return arrange_tree(self._layout.run_staging(run_id), entries, "part")
 
@@ -53,6 +59,10 @@ class ParquetTable:
 
     def has_run(self, run_id: int) -> bool:
         return self._run_folder(run_id).is_dir()
+
+    def latest_run(self) -> int:
+        folders = self._layout.table.resolve().glob(f"{RUN_PREFIX}*")
+        return max((int(folder.name.removeprefix(RUN_PREFIX)) for folder in folders), default=0)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
@@ -71,7 +81,7 @@ class ParquetTable:
 
 
 def run_folder(run_id: int) -> str:
-    return f"run={run_id:06d}"
+    return f"{RUN_PREFIX}{run_id:06d}"
 
 
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:

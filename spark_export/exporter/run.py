@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
 from spark_export.exporter.engine import Engine
-from spark_export.exporter.errors import ExportError
+from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.layout import Layout, remove_tree
 from spark_export.exporter.ledger import Ledger
@@ -33,6 +34,12 @@ from spark_export.exporter.task import TaskSettings, read_progress
 logger = structlog.get_logger(__name__)
 
 PROGRESS_INTERVAL_S = 0.2
+LEDGER_PUT_BACK = (
+    "the table has it, and the ledger does not know: the ledger was put back to an earlier state; put the "
+    "whole folder back, or export into another one"
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,14 @@ class Exporter:
         """Take everything new. Raises ExportError, ClientError; what was not published is taken by the next run."""
         started_s = time.monotonic()
         recovered, swept = await self.recover()
+        await self._check_ledger()
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         ranges = plan_ranges(ends, await self._ledger.load_exported(), accept_lost=self._accept_lost)
         if not ranges:
             elapsed_s = time.monotonic() - started_s
             return Outcome(None, 0, 0, 0, 0, 0, 0, elapsed_s, tuple(recovered), swept)
+        for refusal in filter(None, map(self._table.refusal_of, dict.fromkeys(each.stream for each in ranges))):
+            raise ExportError(refusal)
         run_id = await self._ledger.begin_run(ranges, self._now_us())
         failpoint("planned")
         try:
@@ -109,8 +119,7 @@ class Exporter:
             await asyncio.shield(self._abandon(run_id, error))
             raise
         failpoint("written")
-        await self._publish(run_id, entries)
-        await self._save(run_id)
+        await _to_its_end(self._finish(run_id, entries))
         return Outcome(
             run_id,
             sum(each.rows for each in entries),
@@ -141,6 +150,8 @@ class Exporter:
             in_table=self._table.has_run(run.run_id), staged_whole=self._table.staged_whole(run.run_id, entries)
         )
         action = recover(run.state, found)
+        if action is Recovery.REFUSE:
+            raise ExportMismatch(f"run {run.run_id}: {LEDGER_PUT_BACK}")
         if action is Recovery.ABANDON:
             removed = await asyncio.to_thread(self._table.discard, run.run_id, entries)
             await self._ledger.record_abandoned(run.run_id, self._now_us(), f"left {run.state} by a crash")
@@ -151,6 +162,12 @@ class Exporter:
             await self._ledger.advance(run.run_id, RunState.PUBLISHED)
         await self._save(run.run_id)
         return action, 0
+
+    async def _check_ledger(self) -> None:
+        """Raise ExportMismatch where the table has a run that the ledger does not count: it would be taken again."""
+        latest = await asyncio.to_thread(self._table.latest_run)
+        if latest > await self._ledger.latest_counted():
+            raise ExportMismatch(f"run {latest}: {LEDGER_PUT_BACK}")
 
     def _sweep(self) -> int:
         """Remove what is in staging: every run has been brought to an end, so nobody needs it."""
@@ -170,6 +187,9 @@ class Exporter:
             await asyncio.gather(watching, return_exceptions=True)
         self._check_rows(ranges, written)
         failpoint("tasks_done")
+        return await _to_its_end(self._arrange(run_id, written))
+
+    async def _arrange(self, run_id: int, written: Sequence[FileEntry]) -> list[FileEntry]:
         entries = await asyncio.to_thread(self._table.arrange, run_id, written)
         await self._ledger.record_written(run_id, await self._ledger.current_generation(), entries)
         return entries
@@ -190,6 +210,10 @@ class Exporter:
         if wanted != got:
             raise ExportError(f"the tasks wrote {got} rows of {wanted}; nothing is published")
 
+    async def _finish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        await self._publish(run_id, entries)
+        await self._save(run_id)
+
     async def _publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         await asyncio.to_thread(self._table.publish, run_id, entries)
         failpoint("between_publish_and_ledger")
@@ -209,3 +233,13 @@ class Exporter:
         text = " ".join(str(error).split()) or type(error).__name__
         await self._ledger.record_abandoned(run_id, self._now_us(), text)
         logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """A step that is not given up half way: who cancels waits for it, so that nobody else works in the folder then."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

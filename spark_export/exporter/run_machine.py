@@ -50,6 +50,7 @@ class Recovery(enum.Enum):
     PUBLISH = "publish"
     RECORD_PUBLISHED = "record published"
     SAVE = "save"
+    REFUSE = "refuse"
 
 
 def check_transition(state: RunState, to: RunState) -> None:
@@ -65,6 +66,9 @@ def recover(state: RunState, found: Found) -> Recovery:
     """
     if state in (RunState.SAVED, RunState.ABANDONED):
         return Recovery.NOTHING
+    if found.in_table and state in (RunState.PLANNED, RunState.WRITING):
+        # The table gets no run before the ledger has its files: this ledger is older than the table.
+        return Recovery.REFUSE
     if state is RunState.PUBLISHED:
         return Recovery.SAVE
     if state is RunState.WRITTEN:

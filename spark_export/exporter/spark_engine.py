@@ -24,6 +24,8 @@ logger = structlog.get_logger(__name__)
 
 OURS = re.compile(r"spark_export\.[\w.]*?(\w+): (.+)")
 """An error of ours in the trace-back that Spark gives from a worker."""
+PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
+"""Any other error in it, such as of a full disk."""
 REMOTE_PARALLELISM = 8
 """Of a Connect server that does not tell its own."""
 
@@ -153,6 +155,8 @@ def task_error(text: str) -> TaskFailed | DataLost:
     """What went wrong in a worker, in one line, from what Spark says of it."""
     found = OURS.search(text)
     if found is None:
-        return TaskFailed(f"Spark could not finish the run: {' '.join(text.split())[:500]}")
+        python = PYTHONS.findall(text)
+        reason = python[-1] if python else " ".join(text.split())[:500]
+        return TaskFailed(f"Spark could not finish the run: {reason}")
     kind, message = found.groups()
     return DataLost(message) if kind == "DataLoss" else TaskFailed(message)

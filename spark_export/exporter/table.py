@@ -29,6 +29,10 @@ class Table(Protocol):
         """Make it where it is missing."""
         ...
 
+    def refusal_of(self, stream: str) -> str | None:
+        """Why it cannot have rows of that stream, or None."""
+        ...
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         """Give the files of a run, which tasks wrote into its `attempts`, their places in the run's own tree, synced.
 
@@ -42,6 +46,10 @@ class Table(Protocol):
 
     def has_run(self, run_id: int) -> bool:
         """Whether readers see it."""
+        ...
+
+    def latest_run(self) -> int:
+        """The highest number of a run that readers see; 0 where there is none."""
         ...
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:

@@ -6,6 +6,7 @@ Everything that a task makes is in one folder that is there before it starts, un
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import uuid
@@ -48,7 +49,8 @@ def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
     progress = os.open(folder / f"{attempt}{PROGRESS_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         for piece in task.pieces:
-            chosen = {"subscribe": piece.stream, "includeHeaders": "true", "failOnDataLoss": "true"}
+            assigned = json.dumps({piece.stream: [piece.partition]})
+            chosen = {"assign": assigned, "includeHeaders": "true", "failOnDataLoss": "true"}
             wanted = Range(piece.stream, piece.partition, piece.start_index, piece.end_index, piece.made_us)
             reader = RangeReader(wanted, read_options(settings.source | chosen))
             for batch in check_complete(piece, reader.batches()):

@@ -58,9 +58,14 @@ async def verify(
     It may run beside an exporter: it looks at one state of ledger and table, and at no unpublished run.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-    files = await _load_files(table, ledger)
+    listed, files = await _load_files(table, ledger)
     ranges = await ledger.load_ranges()
     unfinished = await ledger.load_unfinished()
+    accounted = {table.locate(file).resolve() for file in files}
+    for run in unfinished:
+        # What is written may be in the table already: nobody can say both at once.
+        written = await ledger.load_run_files(run.run_id)
+        accounted |= {table.locate(RunFile(run.run_id, entry)).resolve() for entry in written}
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for number, file in enumerate(files):
@@ -68,8 +73,9 @@ async def verify(
         if on_file is not None:
             on_file(number + 1, len(files))
     problems += _check_indexes([each for _, each in ranges], there)
+    problems += [f"{path} is in the table, and no run wrote it" for path in sorted(listed - accounted)]
     if not unfinished:
-        problems += _check_strangers(layout, table, files)
+        problems += _find_orphans(layout)
     return Verdict(
         runs=len({run_id for run_id, _ in ranges}),
         partitions=len({(each.stream, each.partition) for _, each in ranges}),
@@ -82,13 +88,17 @@ async def verify(
     )
 
 
-async def _load_files(table: Table, ledger: Ledger) -> list[RunFile]:
-    """The files of the generation that readers see; the ledger has them from before the link is turned."""
+async def _load_files(table: Table, ledger: Ledger) -> tuple[set[Path], list[RunFile]]:
+    """What a reader of the table would read; and the files of the generation that readers see.
+
+    The ledger has every file before the table has it, so it is asked behind the table.
+    """
     while True:
         generation = await asyncio.to_thread(lambda: table.generation)
+        listed = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
         files = await ledger.load_files(generation)
         if await asyncio.to_thread(lambda: table.generation) == generation:
-            return files
+            return listed, files
 
 
 def _check_file(
@@ -157,11 +167,8 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
                 yield f"{name}: {total(intervals)} indexes are {what}, the first from {first[0]} to {first[1] - 1}"
 
 
-def _check_strangers(layout: Layout, table: Table, files: Sequence[RunFile]) -> Iterator[str]:
-    """What a reader would read, or a crash left, and no run accounts for."""
-    known = {table.locate(file).resolve() for file in files}
-    for path in sorted({path.resolve() for path in table.list_files()} - known):
-        yield f"{path} is in the table, and no run wrote it"
+def _find_orphans(layout: Layout) -> Iterator[str]:
+    """What a crash left, and no run accounts for."""
     for path in sorted(layout.staging.rglob("*")):
         if path.is_file():
             yield f"{path} is an orphan; the next run removes it"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from spark_export.errors import OptionError
-from spark_export.options import EARLIEST, LATEST, read_options, write_options
+from spark_export.options import EARLIEST, LATEST, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 
 READ = {"subscribe": "orders"}
 
@@ -85,6 +87,15 @@ def test_a_wrong_value_is_an_error(given: dict[str, str], problem: str) -> None:
     """Goal: no bad option is taken for something else."""
     with pytest.raises(OptionError, match=problem):
         read_options(given)
+
+
+def test_the_docstring_lists_every_option() -> None:
+    """Goal: who asks for help in Python sees what there is. Method: each name in it, as it is written."""
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    from spark_export.source import StreamNodeSource
+
+    listed = set(re.findall(r"`(\w+)`", StreamNodeSource.__doc__ or ""))
+    assert {*READ_OPTIONS, *WRITE_OPTIONS} - listed == set()
 
 
 def test_an_option_for_reading_is_refused_when_writing() -> None:

@@ -26,10 +26,13 @@ BEFORE_PUBLICATION = {"planned", "writing", "tasks_done", "written"}
 BEHIND_EVERYTHING = "saved"
 
 
-def export_child(world: World, command: str, site: str | None = None) -> subprocess.CompletedProcess[str]:
+def export_child(
+    world: World, command: str, site: str | None = None, table_format: str = "parquet"
+) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-W", "error", "-m", "stream_node", "export", command, str(world.folder), "--json"]
     if command == "run":
         arguments += ["--node", world.node.address, "--stream", world.stream, "--master", "inline"]
+        arguments += ["--format", table_format]
     return subprocess.run(
         arguments,
         env={**os.environ, ENVIRONMENT_VARIABLE: site or ""},

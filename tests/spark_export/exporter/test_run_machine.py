@@ -42,6 +42,8 @@ def test_a_run_that_the_table_has_is_never_abandoned_or_published_again(state: R
     action = recover(state, found)
     if found.in_table and state in (RunState.WRITTEN, RunState.PUBLISHED):
         assert action in (Recovery.RECORD_PUBLISHED, Recovery.SAVE)
+    if found.in_table and state in (RunState.PLANNED, RunState.WRITING):
+        assert action is Recovery.REFUSE, "the ledger is older than the table"
     if state in ENDED:
         assert action is Recovery.NOTHING
     if not found.in_table and not found.staged_whole and state is RunState.WRITTEN:

@@ -101,6 +101,10 @@ def test_what_fails_in_a_worker_is_told_in_one_line(world: World, engine: SparkE
     [
         ("x\n  spark_export.errors.DataLoss: gone\n at java", DataLost("gone")),
         ("x\nspark_export.exporter.errors.RangeIncomplete: too few\n", TaskFailed("too few")),
+        (
+            "x\nTraceback\n  File\nOSError: [Errno 28] No space left on device\n\n\tat org.apache",
+            TaskFailed("Spark could not finish the run: OSError: [Errno 28] No space left on device"),
+        ),
         ("Job aborted\n due to", TaskFailed("Spark could not finish the run: Job aborted due to")),
     ],
 )
