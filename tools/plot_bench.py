@@ -112,8 +112,10 @@ def draw(plot: Plot, lines: dict[str, Points]) -> str:
 
 
 def _line(plot: Plot, sample: Sample) -> str:
-    """The line that a sample is on: that of its system, and for pulls of its page."""
+    """The line that a sample is on: that of its system; for pulls also of its page, for streams of its window."""
     system = str(sample["system"]).partition(",")[0]
+    if plot.work == "push by streams":
+        return f"{sample['window']:,} unconfirmed"
     return f"{system}, {sample['window']:,} a page" if plot.work == "pull by log" else system
 
 

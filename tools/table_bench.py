@@ -85,7 +85,8 @@ TITLES = {
 def tables(report: dict[str, Any]) -> Iterator[str]:
     """The document's tables, line by line."""
     load = ", ".join(f"{each:.1f}" for each in report["load"])
-    yield f"Measured {report['started']} on {report['machine']}, SQLite {report['sqlite']}."
+    until = f" to {report['ended']}" if report.get("ended") else ""
+    yield f"Measured {report['started']}{until} on {report['machine']}, SQLite {report['sqlite']}."
     yield f"Load of the machine (one minute) at the start and end of each part: {load}."
     for name, version in sorted(report["versions"].items()):
         yield f"\n{name}: {version}"

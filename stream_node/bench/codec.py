@@ -13,9 +13,11 @@ from stream_node.bench.packages import PYBARE, maybe_install
 from stream_node.bench.report import OURS, CodecSample
 
 
-def compare(rounds: int, place: Path) -> Iterator[CodecSample]:
-    """Ours and, where it can be had, pybare, in turn."""
+def compare(rounds: int, place: Path, absent: list[str]) -> Iterator[CodecSample]:
+    """Ours and pybare, in turn; a word in `absent` where that cannot be had."""
     folder = maybe_install(PYBARE, place)
+    if folder is None:
+        absent.append(f"pybare: {PYBARE} cannot be installed")
     for round_ in range(rounds):
         yield _in_child(OURS, round_, Path(__file__).parents[2])
         if folder is not None:

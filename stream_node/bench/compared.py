@@ -19,6 +19,7 @@ from stream_node.bench.report import OURS, Sample
 from stream_node.bench.scale import measure_alone, measure_node
 
 CEILING = "push_ceiling"
+CEILING_BYTES = 100
 BLOCKING = f"{OURS}, blocking client"
 CEILING_LINE = re.compile(r"window\s+(\d+):\s+([\d,]+)")
 
@@ -93,7 +94,7 @@ def run_ceiling(script: Path, round_: int, messages: int, window: int) -> Sample
         system=CEILING,
         round=round_,
         window=window,
-        size_bytes=100,
+        size_bytes=CEILING_BYTES,
         messages=messages,
         seconds=messages / rate,
     )

@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import trio
 
 from stream_node.bench.measure import Timed
-from stream_service.client import Stream, connect
+from stream_service.client import RichMessage, Stream, connect
 
 SENT_AT = struct.Struct("<q")
 WINDOW = 100
 
 
 async def fanout(address: str, *, messages: int, size_bytes: int, consumers: int) -> Timed:
-    """Deliveries: messages times consumers, and the time of each consumer's deliveries from push to receipt."""
+    """Deliveries: messages times consumers, and the time of every delivery from push to receipt."""
     padding = os.urandom(max(0, size_bytes - SENT_AT.size))
-    times_us: list[float] = []
+    received: list[tuple[int, Sequence[RichMessage]]] = []
 
     async def consume(source: Stream) -> None:
         follower = source.follow(0)
-        received = 0
-        while received < messages:
+        count = 0
+        while count < messages:
             page = await follower.next_page()
-            now_ns = time.perf_counter_ns()
-            times_us.append((now_ns - SENT_AT.unpack_from(page[-1].data)[0]) / 1e3)
-            received += len(page)
+            received.append((time.perf_counter_ns(), page))
+            count += len(page)
         follower.stop()
 
     async with AsyncExitStack() as stack:
@@ -42,4 +42,5 @@ async def fanout(address: str, *, messages: int, size_bytes: int, consumers: int
                 for _ in range(messages):
                     await publisher.push(SENT_AT.pack(time.perf_counter_ns()) + padding)
         seconds = time.perf_counter() - started_s
+    times_us = [(now_ns - SENT_AT.unpack_from(each.data)[0]) / 1e3 for now_ns, page in received for each in page]
     return Timed(messages * consumers, seconds, times_us)

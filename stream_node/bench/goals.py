@@ -69,9 +69,12 @@ def goals(report: Report) -> Iterator[Goal]:
 
 def _of_growth(report: Report) -> Iterator[Goal]:
     by_streams = report.find("push by streams")
-    many = max((sample.streams for sample in by_streams), default=0)
-    spread = ratio(report.find("push by streams", streams=many), report.find("push by streams", streams=1), rate)
-    yield Goal(f"pushes to {many:,} streams, to those to one", False, 0.7, spread)
+    many = max((sample.streams for sample in by_streams), default=1_000)
+    for window in sorted({sample.window for sample in by_streams}) or [0]:
+        one = report.find("push by streams", streams=1, window=window)
+        spread = ratio(report.find("push by streams", streams=many, window=window), one, rate)
+        beside = f", {window:,} unconfirmed" if window else ""
+        yield Goal(f"pushes to {many:,} streams, to those to one{beside}", False, 0.7, spread)
     memory = [memory_bytes(sample) for sample in report.find("memory")]
     pushed = sum(sample.messages for sample in report.find("memory"))
     grown = (max(memory) - memory[0]) / MIB if memory else None

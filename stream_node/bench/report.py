@@ -81,11 +81,13 @@ class Goal(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, kw_only=True):
     """Everything of one run.
 
+    started, ended: of this run, or from the first to the last of those it keeps samples of.
     absent: what was asked for and is not here, and why. load: of one minute, at the start and at the end, of this run
     and of those it keeps samples of. quick: the sizes of a smoke run, whose figures say little.
     """
 
     started: str
+    ended: str = ""
     machine: str
     sqlite: str
     quick: bool
@@ -95,6 +97,14 @@ class Report(msgspec.Struct, kw_only=True):
     samples: list[Sample] = []
     codecs: list[CodecSample] = []
     goals: list[Goal] = []
+
+    def as_json(self) -> bytes:
+        """The report, each sample also with messages_per_second and bytes_per_second."""
+        encoded = msgspec.to_builtins(self)
+        for sample, fields in zip(self.samples, encoded["samples"], strict=True):
+            fields["messages_per_second"] = sample.per_second
+            fields["bytes_per_second"] = sample.bytes_per_second
+        return msgspec.json.encode(encoded)
 
     def find(self, work: str, **fields: object) -> list[Sample]:
         """The samples of that work whose fields have these values."""
@@ -119,7 +129,7 @@ def typical(samples: Iterable[Sample], figure: Callable[[Sample], float]) -> flo
 
 
 def percentiles(times_us: Iterable[float]) -> dict[str, float]:
-    """p50_us, p99_us and p999_us, by nearest rank; nothing without times."""
+    """p50_us, p99_us and p999_us, by nearest rank, so the largest where there are few; nothing without times."""
     ordered = sorted(times_us)
-    parts = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999} if ordered else {}
-    return {name: ordered[min(len(ordered) - 1, int(part * len(ordered)))] for name, part in parts.items()}
+    parts = {"p50_us": 500, "p99_us": 990, "p999_us": 999} if ordered else {}
+    return {name: ordered[(part * len(ordered) + 999) // 1000 - 1] for name, part in parts.items()}

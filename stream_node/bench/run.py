@@ -9,11 +9,10 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import msgspec
 from rich.console import Console
@@ -47,26 +46,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """What the parts of a run share. place: a folder for packages that only the bench needs."""
+    """What the parts of a run share. place: a folder for packages that only the bench needs. absent: the report's."""
 
     plan: Plan
     peers: list[Peer]
     ceiling: Path | None
     place: Path
+    absent: list[str]
+
+
+SCALES: dict[str, Callable[[Plan], Iterator[Sample]]] = {
+    "sizes": scale.sizes,
+    "streams": scale.streams,
+    "clients": scale.clients,
+    "memory": scale.memory,
+    "idle": scale.idle_connections,
+    "slow": scale.slow_disk,
+    "logs": scale.logs,
+}
 
 
 def _scales(bench: Bench) -> Iterator[Sample]:
-    plan = bench.plan
-    for part in (
-        scale.sizes,
-        scale.streams,
-        scale.clients,
-        scale.memory,
-        scale.idle_connections,
-        scale.slow_disk,
-        scale.logs,
-    ):
-        yield from part(plan)
+    for part in SCALES.values():
+        yield from part(bench.plan)
 
 
 PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
@@ -74,7 +76,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "pull": lambda bench: compared.pulls(bench.plan, bench.peers),
     "latency": lambda bench: compared.latencies(bench.plan, bench.peers),
     "fanout": lambda bench: scale.consumers(bench.plan),
-    "codec": lambda bench: compare(bench.plan.rounds, bench.place),
+    "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "scale": _scales,
     "cardinal": lambda bench: cardinal.samples(bench.plan),
     "export": lambda bench: export.samples(bench.plan, bench.place),
@@ -85,13 +87,13 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
 
 def run_bench(what: str, options: Options) -> None:
     """Measure and show. Raises UnknownBench, PeerFailed."""
-    if what != "all" and what not in PARTS:
-        raise UnknownBench(f"no bench {what!r}; there are {', '.join(PARTS)} and all")
+    if what not in ("all", *PARTS, *SCALES):
+        raise UnknownBench(f"no bench {what!r}; there are {', '.join([*PARTS, *SCALES])} and all")
     if options.peer not in (None, "all", *PEERS):
         raise UnknownBench(f"no peer {options.peer!r}; there are {', '.join(PEERS)} and all")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}"
     report = Report(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=_now(),
         machine=machine,
         sqlite=sqlite3.sqlite_version,
         quick=options.quick,
@@ -100,17 +102,17 @@ def run_bench(what: str, options: Options) -> None:
     if what in ("all", "export") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
-        # Ended by a signal, it still ends the servers that it has started, and removes their data.
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _exit))
+        stack.enter_context(_interrupted_by(signal.SIGTERM, signal.SIGHUP))
         bench = _prepare(report, options, stack)
         for name in PARTS if what == "all" else (what,):
-            for sample in PARTS[name](bench):
+            for sample in SCALES[name](bench.plan) if name in SCALES else PARTS[name](bench):
                 _take(report, sample)
     report.load.append(os.getloadavg()[0])
+    report.ended = _now()
     if options.keep and options.output is not None and options.output.exists():
         _keep(report, msgspec.json.decode(options.output.read_bytes(), type=Report))
     report.goals = list(goals(report))
-    encoded = msgspec.json.encode(report)
+    encoded = report.as_json()
     if options.output is not None:
         options.output.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
     if options.as_json:
@@ -119,8 +121,33 @@ def run_bench(what: str, options: Options) -> None:
         show(report, Console(width=None if sys.stdout.isatty() else WIDTH))
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """End as by Ctrl-C, which trio brings to an end anywhere: the servers that were started are ended, and their
+    data is removed. Raises SystemExit with the status that tells of the signal."""
+    told: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not told:
+            told.append(number)
+            signal.raise_signal(signal.SIGINT)
+
+    handlers = [(number, signal.signal(number, interrupt)) for number in numbers]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # So it is behind a shell's `&`.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except BaseException:
+        if told:
+            sys.exit(128 + told[0])
+        raise
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
 
 
 def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
@@ -136,7 +163,11 @@ def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
         if peer is not None:
             report.versions[name] = peer.version
             peers.append(stack.enter_context(peer))
-    return Bench(plan=plan, peers=peers, ceiling=options.ceiling, place=place)
+    ceiling = options.ceiling
+    if ceiling is not None and plan.size_bytes != compared.CEILING_BYTES:
+        report.absent.append(f"{compared.CEILING}: it pushes messages of {compared.CEILING_BYTES} bytes only")
+        ceiling = None
+    return Bench(plan=plan, peers=peers, ceiling=ceiling, place=place, absent=report.absent)
 
 
 def _keep(report: Report, before: Report) -> None:
@@ -144,6 +175,9 @@ def _keep(report: Report, before: Report) -> None:
     works = {sample.work for sample in report.samples}
     report.samples += [sample for sample in before.samples if sample.work not in works]
     report.codecs = report.codecs or before.codecs
+    report.started = min(report.started, before.started)
+    still_absent = [line for line in before.absent if line.partition(":")[0] not in report.versions]
+    report.absent = list(dict.fromkeys([*still_absent, *report.absent]))
     report.versions = {**before.versions, **report.versions}
     report.load = [*before.load, *report.load]
     report.quick |= before.quick

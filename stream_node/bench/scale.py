@@ -19,6 +19,7 @@ from ockam.open_files import connections_that_fit
 from storage.failpoint import DELAY_VARIABLE
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.big_log import STREAM, extend_log
+from stream_node.bench.fanout import WINDOW as FANOUT_WINDOW
 from stream_node.bench.fanout import fanout
 from stream_node.bench.measure import (
     PAGE_MESSAGES,
@@ -59,39 +60,51 @@ def measure_alone(action: Work, **fields: Any) -> Sample:
 
 def sizes(plan: Plan) -> Iterator[Sample]:
     """Pushes of small to large messages; fewer of the large ones."""
-    for size_bytes in plan.sizes_bytes:
-        window = max(1, min(1_000, UNCONFIRMED_BYTES_MAX // size_bytes))
-        messages = max(10, min(plan.messages, plan.volume_bytes // size_bytes))
-        work = partial(push_rate, messages=messages, size_bytes=size_bytes, window=window)
-        yield measure_alone(work, work="push by size", window=window, size_bytes=size_bytes)
+    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+        for size_bytes in plan.sizes_bytes:
+            window = max(1, min(1_000, UNCONFIRMED_BYTES_MAX // size_bytes))
+            messages = max(10, min(plan.messages, plan.volume_bytes // size_bytes))
+            work = partial(push_rate, messages=messages, size_bytes=size_bytes, window=window)
+            yield measure_alone(work, work="push by size", round=round_, window=window, size_bytes=size_bytes)
 
 
 def streams(plan: Plan) -> Iterator[Sample]:
-    """One client pushes round robin to more and more streams, with as much unconfirmed in all to few as to many."""
-    window = WINDOW_A_STREAM * max(plan.streams)
+    """One client pushes round robin to more and more streams, with as much unconfirmed in all to few as to many: a
+    usual window, and one that leaves each of the many streams a window of its own."""
     for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
-        for count in plan.streams:
-            work = partial(push_rate, messages=plan.messages, size_bytes=plan.size_bytes, window=window, streams=count)
-            fields = {"round": round_, "window": window, "size_bytes": plan.size_bytes, "streams": count}
-            yield measure_alone(work, work="push by streams", **fields)
+        for window in (min(WIDE_WINDOW, plan.messages), WINDOW_A_STREAM * max(plan.streams)):
+            for count in plan.streams:
+                work = partial(
+                    push_rate,
+                    messages=max(plan.messages, 2 * window),
+                    size_bytes=plan.size_bytes,
+                    window=window,
+                    streams=count,
+                )
+                fields = {"round": round_, "window": window, "size_bytes": plan.size_bytes, "streams": count}
+                yield measure_alone(work, work="push by streams", **fields)
 
 
 def clients(plan: Plan) -> Iterator[Sample]:
     """More and more connections push to one stream."""
-    for count in plan.clients:
-        window = max(WIDE_WINDOW, count)
-        work = partial(
-            push_by_clients, messages=plan.messages, size_bytes=plan.size_bytes, window=window, clients=count
-        )
-        yield measure_alone(work, work="push by clients", window=window, size_bytes=plan.size_bytes, clients=count)
+    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+        for count in plan.clients:
+            window = max(WIDE_WINDOW, count)
+            work = partial(
+                push_by_clients, messages=plan.messages, size_bytes=plan.size_bytes, window=window, clients=count
+            )
+            fields = {"round": round_, "window": window, "size_bytes": plan.size_bytes, "clients": count}
+            yield measure_alone(work, work="push by clients", **fields)
 
 
 def consumers(plan: Plan) -> Iterator[Sample]:
     """More and more consumers follow one publisher; messages are deliveries."""
-    for count in plan.consumers:
-        messages = max(plan.fanout_messages // count, 200)
-        work = partial(fanout, messages=messages, size_bytes=plan.size_bytes, consumers=count)
-        yield measure_alone(work, work="fanout", size_bytes=plan.size_bytes, clients=count)
+    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+        for count in plan.consumers:
+            messages = max(plan.fanout_messages // count, 200)
+            work = partial(fanout, messages=messages, size_bytes=plan.size_bytes, consumers=count)
+            fields = {"round": round_, "window": FANOUT_WINDOW, "size_bytes": plan.size_bytes, "clients": count}
+            yield measure_alone(work, work="fanout", **fields)
 
 
 def memory(plan: Plan) -> Iterator[Sample]:
@@ -169,6 +182,7 @@ def _pulls(node: BenchNode, held: int, beside: int, round_: int, plan: Plan, pag
         stored=held,
         pulls=max(10, plan.single // (4 if page_messages > 1 else 1)),
         page_messages=page_messages,
+        seed=f"{held} {round_} {page_messages}",
     )
     system = OURS if held == beside else f"{OURS}, small log beside {beside:,}"
     fields = {"work": "pull by log", "system": system, "round": round_, "window": page_messages}

@@ -74,7 +74,11 @@ def demo(
 
 def bench(
     what: Annotated[
-        str, typer.Argument(help="push, pull, latency, fanout, codec, scale (how cost grows), cardinal or all.")
+        str,
+        typer.Argument(
+            help="push, pull, latency, fanout, codec, cardinal, block, backfill, export or all; scale (how cost "
+            "grows), or a part of it: sizes, streams, clients, memory, idle, slow, logs."
+        ),
     ] = "all",
     peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
@@ -85,7 +89,8 @@ def bench(
     keep: Annotated[bool, typer.Option("--keep", help="Keep there what is not measured now.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine. Every push is fsynced before its confirm; the data lies under the working directory.
+    """Measure a node on this machine. Every push is fsynced before its confirm; the data lies under the working
+    directory, and is gone at the end.
 
     Example: stream-node bench push --peer redis --messages 100000
     """

@@ -26,7 +26,8 @@ def _measured(report: Report, what: str) -> Goal:
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    assert percentiles(range(1000)) == {"p50_us": 500, "p99_us": 990, "p999_us": 999}
+    assert percentiles(range(1, 1001)) == {"p50_us": 500, "p99_us": 990, "p999_us": 999}
+    assert percentiles(range(1, 101)) == {"p50_us": 50, "p99_us": 99, "p999_us": 100}
     assert percentiles([7.0]) == {"p50_us": 7.0, "p99_us": 7.0, "p999_us": 7.0}
     assert percentiles([]) == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pytest
 from stream_node.bench import backfill, compared, scale
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.big_log import STREAM, extend_log
+from stream_node.bench.codec import compare
 from stream_node.bench.errors import PeerFailed, UnknownBench
 from stream_node.bench.measure import push_rate
 from stream_node.bench.peers import PROGRAMS, Peer, maybe_peer
@@ -56,34 +58,70 @@ def test_a_quick_run_measures_every_kind_of_growth_and_leaves_nothing(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "stream_node", "bench", "push", "--messages", "10000000"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+@pytest.mark.parametrize(
+    ("part", "number"), [("push", signal.SIGTERM), ("clients", signal.SIGHUP), ("fanout", signal.SIGINT)]
+)
+def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path, part: str, number: signal.Signals) -> None:
+    """Goal: no servers, no files and no stack trace are left. Method: signals, while one and many tasks push."""
+    command = [sys.executable, "-m", "stream_node", "bench", part, "--messages", "10000000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
         deadline_s = time.monotonic() + 60
-        while not list(tmp_path.glob(".bench-*/node.log")):
+        while not list(tmp_path.glob(".bench-*/data/streams.sqlite-wal")):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-        bench.terminate()
-        assert bench.wait(60) == 128 + signal.SIGTERM
+        bench.send_signal(number)
+        _, said = bench.communicate(timeout=60)
+        assert (bench.returncode, "Traceback" in said) == (128 + number, False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_deliveries_are_counted_for_every_consumer() -> None:
     plan = msgspec.structs.replace(TINY, consumers=(1, 3), fanout_messages=600)
     samples = list(scale.consumers(plan))
-    assert [(sample.clients, sample.messages) for sample in samples] == [(1, 600), (3, 600)]
+    assert [(sample.clients, sample.messages, sample.window) for sample in samples] == [(1, 600, 100), (3, 600, 100)]
     assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
 
 
 def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:
     output = tmp_path / "report.json"
-    for part, size_bytes in (("latency", 10), ("fanout", 10), ("latency", 20)):
+    for part, size_bytes in (("latency", 10), ("idle", 10), ("fanout", 10), ("latency", 20)):
         options = Options(output=output, keep=True, quick=True, messages=100, size_bytes=size_bytes)
         run_bench(part, options)
     report = msgspec.json.decode(output.read_bytes(), type=Report)
     found = {(sample.work, sample.size_bytes) for sample in report.samples}
-    assert found == {("latency", 20), ("fanout", 10)}
-    assert len(report.load) == 6
+    assert found == {("latency", 20), ("idle connections", 0), ("fanout", 10)}
+    assert len(report.load) == 8
+    assert report.started < report.ended
+
+
+def test_a_report_in_json_has_all_that_is_told_of_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: who reads `--json` needs to compute nothing. Method: a part with servers; the fields by name."""
+    run_bench("streams", Options(quick=True, as_json=True, messages=100, size_bytes=10))
+    report = json.loads(capsys.readouterr().out)
+    assert {(sample["streams"], sample["window"]) for sample in report["samples"]} == {
+        *((1, 100), (10, 100), (1, 1_000), (10, 1_000)),
+    }
+    for sample in report["samples"]:
+        assert sample["messages_per_second"] * sample["seconds"] == pytest.approx(sample["messages"])
+        assert sample["bytes_per_second"] == pytest.approx(10 * sample["messages_per_second"])
+        assert sample["p50_us"] <= sample["p99_us"] <= sample["p999_us"]
+        assert min(sample["server_memory_bytes"], sample["fsyncs_per_second"]) > 0
+        assert sample["server_cpu_s"] >= 0
+        assert "fsync" in sample["durability"]
+    wanted = [goal["what"] for goal in report["goals"] if goal["measured"] is not None]
+    assert wanted == [f"pushes to 10 streams, to those to one, {window} unconfirmed" for window in ("100", "1,000")]
+
+
+def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nothing that was asked for is left out in silence. Method: no pip, and a prototype of another size."""
+    absent: list[str] = []
+    monkeypatch.setattr("stream_node.bench.codec.maybe_install", lambda requirement, place: None)
+    assert {sample.codec for sample in compare(1, tmp_path, absent)} == {OURS}
+    assert absent == ["pybare: pybare==1.3.0 cannot be installed"]
+    options = Options(ceiling=tmp_path, quick=True, messages=100, size_bytes=10, output=tmp_path / "report.json")
+    run_bench("push", options)
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report)
+    assert report.absent == ["push_ceiling: it pushes messages of 100 bytes only"]
 
 
 def test_every_part_can_be_asked_for() -> None:
