@@ -16,7 +16,8 @@ SIZE_FADES = 0.98
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     """buffer_bytes: fetched and not stored, in all. chunks: requests at a time. batch_blocks: in one request.
 
-    pending_blocks: handed on and not stored; few, so that a commit with them delays a live block little.
+    pending_blocks: handed on and not stored, so that verifying goes on while the disk syncs; beside publishers there are
+    fewer, since blocks are handed on with pauses then (`worker`).
     """
 
     buffer_bytes: int = 104_857_600
@@ -24,7 +25,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     batch_blocks: int = 100
     retries_max: int = 3
     fetch_s_max: float = 60.0
-    pending_blocks: int = 16
+    pending_blocks: int = 64
     processing_s_max: float = 10.0
 
     @property

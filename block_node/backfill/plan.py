@@ -6,7 +6,7 @@ Source: specs/backfill.md, "Design", and facts/block_node.md §5.2.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -95,13 +95,20 @@ class GapPatience:
         self._backoff_s_max = backoff_s_max
         self._gaps: dict[int, _Patience] = {}
 
-    def due(self, gaps: Iterable[Gap], now_s: float) -> list[Gap]:
-        """Those whose time has come; what is not among `gaps` any more is forgotten. Notes that they are tried."""
+    def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
+        """Those whose time has come; what is not among `gaps` any more is forgotten. Notes that they are tried.
+
+        busy: gaps of these kinds are not tried now, and so are not noted.
+        """
         before, self._gaps = self._gaps, {}
         found = []
         for gap in gaps:
             missing = gap.last - gap.first + 1
             patience = before.get(gap.first)
+            if gap.kind in busy:
+                if patience is not None:
+                    self._gaps[gap.first] = patience
+                continue
             if patience is None or missing != patience.missing:
                 self._gaps[gap.first] = _Patience(missing, 0, now_s)
                 found.append(gap)

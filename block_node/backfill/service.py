@@ -172,16 +172,15 @@ class BackfillService:
         self.counters.gaps_detected += len(new)
         return len(new)
 
-    def note_progress(self, holes: int) -> bool:
-        """How much is looked after now; whether a run goes on."""
-        if holes and self._run is None:
+    def note_progress(self, filling: bool) -> None:
+        """Whether holes are being filled now: a run goes on from the first to the last of them."""
+        if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
-        elif not holes and self._run is not None:
+        elif not filling and self._run is not None:
             self._failed = self.counters.given_up > self._run[2]
             logger.info("backfill_run_ended", **self._summary())
             self._run = None
-        return self._run is not None
 
     def statistics(self) -> BackfillStatistics:
         worker = self.worker

@@ -102,7 +102,11 @@ class Backfill(Plugin):
 
     @property
     def busy(self) -> bool:
-        return self._scanning or any(filler.machine.busy for filler in self._fillers.values())
+        return self._scanning or self._filling
+
+    @property
+    def _filling(self) -> bool:
+        return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
         """Somebody asks for it: gaps that were left alone are tried, too."""
@@ -152,7 +156,7 @@ class Backfill(Plugin):
     def _step(self) -> None:
         self._woken = False
         service = self._service
-        service.note_progress(self.holes)
+        service.note_progress(self._filling)
         delivered = False
         for filler in self._fillers.values():
             if filler.machine.busy:
@@ -161,9 +165,9 @@ class Backfill(Plugin):
                 if delivery is not None:
                     delivered = True
                     self._deliver_from_s = now_s + self._pause_s(delivery.size_bytes)
-        busy = service.note_progress(self.holes)
+        service.note_progress(self._filling)
         pause_s = self._deliver_from_s - service.now_s()
-        if busy and pause_s > 0:
+        if self._filling and pause_s > 0:
             self._wake_later(pause_s)
         elif delivered:
             self._wake()
@@ -189,7 +193,7 @@ class Backfill(Plugin):
             self.context.call_later(delay_s, wake)
 
     def _tick(self) -> None:
-        if any(filler.machine.busy for filler in self._fillers.values()):
+        if self._filling:
             self._wake()
         self.context.call_later(TICK_S, self._tick)
 
@@ -313,10 +317,9 @@ class Backfill(Plugin):
         new = service.note_gaps(gaps)
         if gaps:
             logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
-        due = self._patience.due(gaps, now_s)
+        historical = self._fillers[Kind.HISTORICAL]
+        due = self._patience.due(gaps, now_s, busy={Kind.HISTORICAL} if historical.machine.busy else ())
         for kind, filler in self._fillers.items():
-            if kind is Kind.HISTORICAL and filler.machine.busy:
-                continue
             wanted = [gap for gap in due if gap.kind is kind]
             for other in self._fillers.values():
                 wanted = wanted if other is filler else without(wanted, other.machine.holes)

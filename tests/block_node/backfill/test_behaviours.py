@@ -112,6 +112,16 @@ def test_b7_a_gap_that_does_not_shrink_is_left_alone_longer_and_longer() -> None
     assert patience.due([Gap(Kind.HISTORICAL, 5, 8)], 1_140)
 
 
+def test_b8_a_gap_that_was_not_tried_is_not_left_alone() -> None:
+    """While history's worker is busy its gaps wait, and those that were tried before are remembered."""
+    patience, tried, new = GapPatience(60, 300), Gap(Kind.HISTORICAL, 5, 9), Gap(Kind.HISTORICAL, 20, 30)
+    assert [patience.due([tried], now_s) for now_s in (0, 60, 120)] == [[tried]] * 3
+    for now_s in (130, 140, 150):
+        assert patience.due([tried, new], now_s, {Kind.HISTORICAL}) == []
+    assert patience.due([tried, new], 160) == [new]
+    assert patience.due([tried, new], 240) == [tried, new]
+
+
 def test_b9_sources_are_left_alone_exponentially_and_counts_must_match() -> None:
     one = health("a0")
     delays = []
