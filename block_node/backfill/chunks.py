@@ -16,8 +16,8 @@ SIZE_FADES = 0.98
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     """buffer_bytes: fetched and not stored, in all. chunks: requests at a time. batch_blocks: in one request.
 
-    pending_blocks: handed on and not stored, so that verifying goes on while the disk syncs; beside publishers there are
-    fewer, since blocks are handed on with pauses then (`worker`).
+    pending_blocks: handed on and not stored, so that verifying goes on while the disk syncs; beside publishers there
+    are fewer, since blocks are handed on with pauses then (`worker`).
     """
 
     buffer_bytes: int = 104_857_600
