@@ -37,15 +37,18 @@ def check_settings(config: Config) -> None:
     """Raises ConfigError where the settings of blocks cannot be used."""
     if not config.block_node:
         return
-    _address_book(config)
+    book = _address_book(config)
     settings = _settings(config)
+    if book is not None and config.block_signatures_min > len(book.node_ids):
+        reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
+        raise ConfigError(f"block_signatures_min: {reason}; no block would pass")
     refusal = refusal_of_name(STREAM_PREFIX + settings.chain)
     if refusal is not None or not settings.chain:
         raise ConfigError(f"block_chain: {settings.chain!r} cannot name a stream")
     try:
         (settings.verifier or VerifierSettings()).check()
     except SettingsError as error:
-        raise ConfigError(f"block_levels: {error}") from error
+        raise ConfigError(f"block_{error}") from error
     try:
         _backfill_settings(config).check()
     except BackfillSettingsError as error:
@@ -135,6 +138,11 @@ def program_version() -> str:
 def _settings(config: Config) -> BlockNodeSettings:
     verifier = VerifierSettings(
         levels=_levels(config.block_levels),
+        accept_unchecked_proofs=config.block_accept_unchecked_proofs,
+        known_roots=_known_roots(config.block_known_roots),
+        link_record_blocks=config.block_link_record_blocks,
+        signatures_min=config.block_signatures_min,
+        skip_unknown_signers=config.block_skip_unknown_signers,
         block_bytes_max=config.block_bytes_max,
         item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
     )
@@ -174,6 +182,19 @@ def _levels(names: tuple[str, ...]) -> Level:
             raise ConfigError(f"block_levels: {name!r} is not one of {known}")
         levels |= level
     return levels
+
+
+def _known_roots(texts: tuple[str, ...]) -> dict[int, bytes]:
+    roots: dict[int, bytes] = {}
+    for text in texts:
+        number, _, root = text.partition(":")
+        try:
+            if not (number.isdecimal() and root):
+                raise ValueError(text)
+            roots[int(number)] = bytes.fromhex(root)
+        except ValueError:
+            raise ConfigError(f"block_known_roots: {text!r} is not NUMBER:HEX, a block and its root") from None
+    return roots
 
 
 def _address_book(config: Config) -> AddressBook | None:

@@ -48,7 +48,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_node: whether blocks are taken and given out (`block_publish`, `block_subscribe`, …). block_chain: names the
     stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:
     what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
-    state_proof. block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
+    state_proof; how strictly, the five behind it say, see `block_node.blocks.settings` (block_known_roots: NUMBER:HEX).
+    block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
     most; the lowest numbers go first. block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see
     `block_node.publish_limits` and `block_node.subscribe_plan`.
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
@@ -80,6 +81,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_first: Amount = 0
     block_levels: tuple[str, ...] = ("structure", "merkle", "chain")
     block_address_book: str | None = None
+    block_accept_unchecked_proofs: bool = False
+    block_known_roots: tuple[str, ...] = ()
+    block_link_record_blocks: bool = True
+    block_signatures_min: Count = 1
+    block_skip_unknown_signers: bool = False
     block_bytes_max: Count = 1024 * 1024 * 1024
     block_publish_sessions_max: Count = 1_000
     block_publish_block_s_max: Seconds = 30.0

@@ -5,13 +5,16 @@ Method: configurations from the environment; whole servers with small limits.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 
-from block_node.client import BlockClient, PublishSettings
+from block_node.blocks.items import split_block
+from block_node.client import BlockClient, BlockRefused, OutgoingBlock, PublishSettings
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
 from block_node.publish_limits import PublishLimits
@@ -19,6 +22,7 @@ from block_node.subscribe_plan import SubscribeLimits
 from stream_node.config import Config, ConfigError, load_config
 from stream_service.client import Reconnect
 from tests.block_node.client.chains import chain, outgoing
+from tests.support.blocks import real_blocks, real_roots
 from tests.support.served import served, wait_until
 
 QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
@@ -45,6 +49,46 @@ def test_a_limit_is_read_from_the_environment_and_checked() -> None:
     assert (config.block_publish_block_s_max, config.block_subscribe_duration_s_max) == (7.5, 60.0)
     with pytest.raises(ConfigError, match="block_publish_stall_blocks_max in the environment"):
         load_config({}, environment={"STREAM_NODE_BLOCK_PUBLISH_STALL_BLOCKS_MAX": "0"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"block_known_roots": ["7"]}, "block_known_roots: '7' is not NUMBER:HEX"),
+        ({"block_known_roots": ["7:xy"]}, "is not NUMBER:HEX"),
+        ({"block_known_roots": ["7:00"]}, "block_known_roots: the root of block 7 has 1 bytes, not 48"),
+        ({"block_levels": ["merkle"]}, "block_levels: STRUCTURE cannot be switched off"),
+        ({"block_levels": ["structure", "tss"]}, "'tss' is not one of structure, merkle"),
+        ({"block_signatures_min": "5"}, "5 are wanted, and the address book has 4 nodes"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(shared_dir: Path, settings: dict[str, Any], refusal: str) -> None:
+    book = str(shared_dir / "data" / "hiero" / "SOLO_4N" / "address-book.json")
+    with pytest.raises(ConfigError, match=refusal):
+        load_config({"block_address_book": book, **settings}, environment={})
+
+
+async def test_real_blocks_pass_at_the_levels_of_a_node(tmp_path: Path, shared_dir: Path) -> None:
+    """State proofs of blocks 1 to 4 lead to block 5; those with threshold signatures alone pass where that is set."""
+    levels = ("structure", "merkle", "chain", "state_proof")
+    blocks = [list(split_block(block)) for block in real_blocks(shared_dir, "SCHNORR")]
+    roots = real_roots(shared_dir, "SCHNORR")
+
+    async def publish(address: str) -> None:
+        async with BlockClient([address]).publisher(PublishSettings(reconnect=QUICK)) as publisher:
+            for items in blocks:
+                await publisher.send(OutgoingBlock.from_items(items))
+
+    async with served(tmp_path / "strict", log_level="error", block_levels=levels) as running:
+        with pytest.raises(BlockRefused, match="no level that is on checks its proofs"):
+            await publish(running.address)
+    wrong = f"3:{roots[2].hex()}"
+    for known, last in ((f"3:{roots[3].hex()}", 5), (wrong, 2)):
+        settings = {"block_levels": levels, "block_accept_unchecked_proofs": True, "block_known_roots": (known,)}
+        async with served(tmp_path / str(last), log_level="error", **settings) as running:
+            with pytest.raises(BlockRefused, match="block 3") if last == 2 else nullcontext():
+                await publish(running.address)
+            assert (await BlockClient([running.address]).status()).last_available == last
 
 
 async def test_no_more_publishers_than_are_set(tmp_path: Path) -> None:
