@@ -116,11 +116,14 @@ class Health:
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Leave it alone: the retry delay, doubled with each failure in a row, up to the bound."""
+        """Leave it alone: the retry delay, doubled with each failure in a row, up to the bound. What was under way when
+        it failed, and fails with it, is no further one."""
         source = self.sources[name]
-        source.failures += 1
         source.errors += 1
         source.last_error = reason
+        if now_s < source.backoff_until_s:
+            return
+        source.failures += 1
         delay_s = self._retry_delay_s * 2.0 ** min(source.failures - 1, 32)
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 

@@ -37,7 +37,8 @@ from ockam.worker import Worker
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
 """Taken bytes between two `Received`."""
-STATUS_S_MAX = 10.0
+ANSWER_S_MAX = 10.0
+"""For the first answer of a source. Where it cannot be reached, nobody tells: a message to it is dropped."""
 LOOK_S = 1.0
 """Between two looks at whether a request is still alive."""
 LACKING = frozenset(
@@ -57,7 +58,7 @@ class RouteSource:
         self._silence_s_max = silence_s_max
 
     def ask_status(self, on_done: StatusDone) -> None:
-        patience_s = min(STATUS_S_MAX, self._silence_s_max)
+        patience_s = min(ANSWER_S_MAX, self._silence_s_max)
         address = local("BF_" + self._new_id())
         asker = StatusAsker(self._node, self._to("block_status"), on_done, patience_s)
         self._node.register([address], lambda: asker)
@@ -213,6 +214,8 @@ class Fetching(Worker):
         self._silence_s += self._look_s
         if self._way and self._way[0].type == LOCAL and not self._node.is_registered(self._way[0]):
             self._end("the connection is gone")
+        elif not self._way and self._silence_s >= ANSWER_S_MAX:
+            self._end("unreachable: no answer to block_subscribe")
         elif self._silence_s > self._silence_s_max:
             self._end(f"silent for {self._silence_s_max:g} s")
         else:

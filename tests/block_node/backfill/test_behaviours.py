@@ -124,11 +124,14 @@ def test_b8_a_gap_that_was_not_tried_is_not_left_alone() -> None:
 
 def test_b9_sources_are_left_alone_exponentially_and_counts_must_match() -> None:
     one = health("a0")
-    delays = []
+    delays, now_s = [], 1_000.0
     for _ in range(8):
-        one.failed("a0", 1_000, "broken")
-        delays.append(one.statistics(1_000)[0].backoff_s)
+        for _ in range(3):
+            one.failed("a0", now_s, "broken")
+        delays.append(one.statistics(now_s)[0].backoff_s)
+        now_s += delays[-1]
     assert delays == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert one.statistics(now_s)[0].errors == 24
     one.succeeded("a0")
     assert one.statistics(2_000)[0].failures == 0
     short = FakeSource("a", BlockRanges([(0, 9)]), BlockRanges([(0, 4)]))

@@ -107,3 +107,21 @@ async def test_a_source_is_reached_through_another_node(tmp_path: Path) -> None:
                 found = (await backfill_status(two.address)).sources
         assert [(each.name, each.blocks) for each in found] == [(names[0], 0), (names[1].removesuffix("@1"), 20)]
         assert found[0].errors
+
+
+async def test_a_source_that_ends_in_the_middle_is_replaced(tmp_path: Path) -> None:
+    """The better one goes in the middle of a run; the other one sends the rest, and nothing comes twice."""
+    blocks = chain(240)
+    async with source(tmp_path / "one", blocks) as one, source(tmp_path / "spare", blocks) as spare:
+        sources = one.address, f"{spare.address}@1"
+        settings = QUICK | {"backfill_block_node_sources": sources, "backfill_fetch_timeout_secs": 1.0}
+        async with served(tmp_path / "two", **settings) as two:
+            with trio.fail_after(PATIENCE_S):
+                while (await backfill_status(two.address)).blocks_stored < 40:
+                    await trio.lowlevel.checkpoint()
+                one.server.stop()
+            await wait_ranges(two, (0, 239))
+            status = await backfill_status(two.address)
+            assert status.blocks_stored == 240
+            assert all(each.blocks for each in status.sources)
+            assert status.sources[0].failures
