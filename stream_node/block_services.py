@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
 from block_node.backfill.statistics import BackfillStatistics
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
+from block_node.blocks.hook import TssVerifier
 from block_node.blocks.settings import VerifierSettings
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persistence_log import STREAM_PREFIX
@@ -38,6 +40,7 @@ def check_settings(config: Config) -> None:
     if not config.block_node:
         return
     book = _address_book(config)
+    _tss_verifier(config)
     settings = _settings(config)
     if book is not None and config.block_signatures_min > len(book.node_ids):
         reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
@@ -86,6 +89,7 @@ class BlockServices:
             new_id=new_id,
             now_s=now_s,
             address_books=None if book is None else AddressBooks.always(book),
+            tss=_tss_verifier(config),
             on_stream_changed=directory.note_changed,
         )
         self._readers = BlockReaders(
@@ -177,11 +181,27 @@ def _levels(names: tuple[str, ...]) -> Level:
     levels = Level(0)
     for name in names:
         level = LEVELS.get(name)
-        if level is None or level is Level.TSS:
-            known = ", ".join(each for each in LEVELS if LEVELS[each] is not Level.TSS)
-            raise ConfigError(f"block_levels: {name!r} is not one of {known}")
+        if level is None:
+            raise ConfigError(f"block_levels: {name!r} is not one of {', '.join(LEVELS)}")
         levels |= level
     return levels
+
+
+def _tss_verifier(config: Config) -> TssVerifier | None:
+    """What `block_tss_verifier` names, made by a call without arguments."""
+    text = config.block_tss_verifier
+    if text is None:
+        if "tss" in config.block_levels:
+            raise ConfigError("block_levels: tss needs block_tss_verifier, MODULE:NAME of what makes a verifier")
+        return None
+    module, _, name = text.partition(":")
+    try:
+        made: TssVerifier = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise ConfigError(f"block_tss_verifier: {text!r} does not make a verifier: {error!r}") from error
+    if not callable(getattr(made, "verify_tss", None)):
+        raise ConfigError(f"block_tss_verifier: what {text!r} makes has no verify_tss")
+    return made
 
 
 def _known_roots(texts: tuple[str, ...]) -> dict[int, bytes]:

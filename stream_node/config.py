@@ -48,10 +48,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_node: whether blocks are taken and given out (`block_publish`, `block_subscribe`, …). block_chain: names the
     stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:
     what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
-    state_proof; how strictly, the five behind it say, see `block_node.blocks.settings` (block_known_roots: NUMBER:HEX).
-    block_bytes_max: of one block. block_retention_blocks, block_retention_bytes: what is kept of blocks at
-    most; the lowest numbers go first. block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see
-    `block_node.publish_limits` and `block_node.subscribe_plan`.
+    state_proof, tss (needs block_tss_verifier, MODULE:NAME of what makes one). The five behind it say how strictly, see
+    `block_node.blocks.settings`; block_known_roots: NUMBER:HEX. block_bytes_max: of one block. block_retention_blocks,
+    block_retention_bytes: what is kept of blocks at most; the lowest numbers go first. block_publish_…,
+    block_subscribe_…: the limits of publishers and subscribers, see `block_node.publish_limits` and
+    `block_node.subscribe_plan`.
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
@@ -81,6 +82,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_first: Amount = 0
     block_levels: tuple[str, ...] = ("structure", "merkle", "chain")
     block_address_book: str | None = None
+    block_tss_verifier: str | None = None
     block_accept_unchecked_proofs: bool = False
     block_known_roots: tuple[str, ...] = ()
     block_link_record_blocks: bool = True

@@ -58,7 +58,10 @@ def test_a_limit_is_read_from_the_environment_and_checked() -> None:
         ({"block_known_roots": ["7:xy"]}, "is not NUMBER:HEX"),
         ({"block_known_roots": ["7:00"]}, "block_known_roots: the root of block 7 has 1 bytes, not 48"),
         ({"block_levels": ["merkle"]}, "block_levels: STRUCTURE cannot be switched off"),
-        ({"block_levels": ["structure", "tss"]}, "'tss' is not one of structure, merkle"),
+        ({"block_levels": ["structure", "all"]}, "'all' is not one of structure, merkle"),
+        ({"block_levels": ["structure", "merkle", "tss"]}, "tss needs block_tss_verifier"),
+        ({"block_tss_verifier": "nowhere:Verifier"}, "does not make a verifier: ModuleNotFoundError"),
+        ({"block_tss_verifier": "collections:OrderedDict"}, "has no verify_tss"),
         ({"block_signatures_min": "5"}, "5 are wanted, and the address book has 4 nodes"),
     ],
 )
@@ -71,24 +74,38 @@ def test_what_cannot_work_is_refused_at_the_start(shared_dir: Path, settings: di
 async def test_real_blocks_pass_at_the_levels_of_a_node(tmp_path: Path, shared_dir: Path) -> None:
     """State proofs of blocks 1 to 4 lead to block 5; those with threshold signatures alone pass where that is set."""
     levels = ("structure", "merkle", "chain", "state_proof")
-    blocks = [list(split_block(block)) for block in real_blocks(shared_dir, "SCHNORR")]
     roots = real_roots(shared_dir, "SCHNORR")
-
-    async def publish(address: str) -> None:
-        async with BlockClient([address]).publisher(PublishSettings(reconnect=QUICK)) as publisher:
-            for items in blocks:
-                await publisher.send(OutgoingBlock.from_items(items))
-
     async with served(tmp_path / "strict", log_level="error", block_levels=levels) as running:
         with pytest.raises(BlockRefused, match="no level that is on checks its proofs"):
-            await publish(running.address)
+            await publish_real(shared_dir, running.address)
     wrong = f"3:{roots[2].hex()}"
     for known, last in ((f"3:{roots[3].hex()}", 5), (wrong, 2)):
         settings = {"block_levels": levels, "block_accept_unchecked_proofs": True, "block_known_roots": (known,)}
         async with served(tmp_path / str(last), log_level="error", **settings) as running:
             with pytest.raises(BlockRefused, match="block 3") if last == 2 else nullcontext():
-                await publish(running.address)
+                await publish_real(shared_dir, running.address)
             assert (await BlockClient([running.address]).status()).last_available == last
+
+
+async def test_a_node_asks_its_external_verifier(
+    tmp_path: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the real chain it refuses the threshold signature of block 5, so that 0 to 4 are stored."""
+    (tmp_path / "ledger.py").write_text(
+        "class Ledger:\n    def verify_tss(self, signed):\n        return signed.proof_of < 5\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"block_levels": ("structure", "merkle", "chain", "tss"), "block_tss_verifier": "ledger:Ledger"}
+    async with served(tmp_path / "data", log_level="error", **settings) as running:
+        with pytest.raises(BlockRefused, match="is not the ledger's"):
+            await publish_real(shared_dir, running.address)
+        assert (await BlockClient([running.address]).status()).last_available == 4
+
+
+async def publish_real(shared_dir: Path, address: str) -> None:
+    async with BlockClient([address]).publisher(PublishSettings(reconnect=QUICK)) as publisher:
+        for block in real_blocks(shared_dir, "SCHNORR"):
+            await publisher.send(OutgoingBlock.from_items(list(split_block(block))))
 
 
 async def test_no_more_publishers_than_are_set(tmp_path: Path) -> None:
