@@ -10,6 +10,7 @@ import structlog
 
 from ockam.address import Address, local
 from ockam.worker import Worker
+from storage.errors import StorageClosed
 from storage.reclaim import Reclaim
 from stream_service.workers.directory import StreamDirectory
 
@@ -43,17 +44,23 @@ class RetentionWorker(Worker):
 
     def _next_slice(self) -> None:
         now, self._left = self._left[:SLICE_STREAMS], self._left[SLICE_STREAMS:]
-        for address in now:
-            self._directory.apply_retention(address)
+        try:
+            for address in now:
+                self._directory.apply_retention(address)
+        except StorageClosed:
+            # The node stops; the next one goes on.
+            return
         if self._left:
             self.context.call_later(PAUSE_S, self._next_slice)
         else:
             self._reclaim()
 
     def _reclaim(self) -> None:
-        self._directory.storage.submit_write(
-            Reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT, on_done=self.context.guard(self._reclaimed))
-        )
+        reclaim = Reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT, on_done=self.context.guard(self._reclaimed))
+        try:
+            self._directory.storage.submit_write(reclaim)
+        except StorageClosed:
+            return
 
     def _reclaimed(self, operation: Reclaim) -> None:
         if operation.error is not None:

@@ -1,0 +1,44 @@
+"""Goal: a round of retention that comes while the node stops is no failure. Method: a directory on closed storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from ockam.node import Node
+from storage.database import Database
+from storage.inline_runner import InlineRunner
+from stream_node.services import deliver_done
+from stream_service.limits import StreamLimits
+from stream_service.workers.directory import StreamDirectory
+from stream_service.workers.retention import RetentionWorker, register_retention
+from tests.support.served import wait_until
+
+
+async def test_a_round_on_closed_storage_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = 0
+    reclaim = RetentionWorker._reclaim
+
+    def counted(self: RetentionWorker) -> None:
+        nonlocal rounds
+        rounds += 1
+        reclaim(self)
+
+    monkeypatch.setattr(RetentionWorker, "_reclaim", counted)
+    database = Database.open(tmp_path)
+    try:
+        async with trio.open_nursery() as nursery:
+            node = Node(nursery)
+            runner = InlineRunner(database, nursery, deliver=lambda done: deliver_done(node, done))
+            directory = StreamDirectory(
+                node, runner, limits=StreamLimits(), now_us=lambda: 0, new_id=lambda: "id", default_retention=None
+            )
+            await runner.aclose()
+            register_retention(directory, 0.001)
+            await wait_until(lambda: rounds)
+            assert node.statistics().crashes == 0
+            nursery.cancel_scope.cancel()
+    finally:
+        database.close()
