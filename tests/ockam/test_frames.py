@@ -5,6 +5,8 @@ Method: frames of many routes, cut at any places, compared with decoding each fr
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +114,97 @@ def test_frames_as_long_as_the_one_before_mean_what_they_mean_alone(
 
     alone = outcome(frames, [FrameReader(wire, HERE) for _ in frames])
     assert outcome([b"".join(frames)], [FrameReader(wire, HERE)]) == alone
+
+
+BEHIND = {
+    "head": (b"\xf6", b"\xf6\xff", b"\x60", b"\x61t\xff", b""),
+    "legacy": (b"", b"\x00", b"\x01\x00", b"\x01\x01t"),
+}
+"""What may stand behind a payload: nothing, a tracing context in one of its forms, the end of an array."""
+KINDS = {"head": (0x84, 0x9F), "legacy": (1, 2, 3)}
+"""First bytes of a body, each of which has another end; 3 is no version."""
+
+
+class Shape(NamedTuple):
+    """Of a frame. wide: the size of the payload in a longer form than need be. changed: which of the bytes at the
+    edges of its parts is another one, and by how much."""
+
+    onward_route: Route
+    return_route: Route
+    kind: int
+    payload: bytes
+    wide: bool
+    behind: bytes
+    changed: tuple[int, int] | None
+
+    def frame(self, wire: Wire) -> bytes:
+        routes = wire.encode_routes(self.onward_route, self.return_route)
+        size = len(self.payload)
+        head = wire.around_payload(size)[0]
+        if self.wide:
+            head = b"\x59" + size.to_bytes(2, "big") if wire is HEAD else bytes((size & 127 | 128, size >> 7))
+        body = bytearray(bytes((self.kind,)) + routes[1:] + head + self.payload + self.behind)
+        if self.changed is not None:
+            edge, by = self.changed
+            places = 0, 1, len(routes) - 1, len(routes), len(routes) + len(head) - 1, len(body) - 2, len(body) - 1
+            place = places[edge] % len(body)
+            body[place] = (body[place] + by) % 256
+        return len(body).to_bytes(wire.length_bytes, "big") + bytes(body)
+
+
+@st.composite
+def nearly_equal_frames(draw: st.DrawFn, wire: Wire) -> list[bytes]:
+    """Frames of one shape, twice or more, among some that differ from it in one or two ways."""
+    ways: dict[str, st.SearchStrategy[Any]] = {
+        "onward_route": st.sampled_from([(local("stream"),), (local("stretch"),), (local("a"), local("b")), ()]),
+        "return_route": st.sampled_from([(local("me"),), (local("mf"),), (local("longer"),)]),
+        "kind": st.sampled_from(KINDS[wire.name]),
+        "payload": st.builds(
+            lambda byte, count: bytes([byte]) * count,
+            st.sampled_from([0, 0xF6, 0xFF]),
+            st.sampled_from([0, 1, 2, 3, 23, 24, 100]),
+        ),
+        "wide": st.booleans(),
+        "behind": st.sampled_from(BEHIND[wire.name]),
+        "changed": st.tuples(st.integers(0, 6), st.sampled_from([1, 255]) | st.integers(1, 255)),
+    }
+    usual = Shape(**{**{name: draw(way) for name, way in ways.items()}, "changed": None, "wide": False})
+    if draw(st.integers(0, 3)):
+        usual = usual._replace(kind=KINDS[wire.name][0], behind=BEHIND[wire.name][0])
+    frames = [usual, usual._replace(return_route=(local("mf"),)), usual, usual]
+    for _ in range(draw(st.integers(1, 6))):
+        names = draw(st.lists(st.sampled_from([*sorted(ways), "changed", "changed", "return_route"]), max_size=2))
+        frames.append(usual._replace(**{name: draw(ways[name]) for name in names}))
+    return [shape.frame(wire) for shape in frames]
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(data=st.data())
+def test_frames_of_several_kinds_and_routes_mean_what_they_mean_alone(wire: Wire, data: st.DataObject) -> None:
+    """Goal: no frame is read as the one before it was where anything but its payload differs: its first byte, its
+    routes, its size, what stands around its payload. Method: frames of one shape, which teach the reader every
+    shortcut, then some that are nearly like them; read at once, and each by a reader of its own."""
+    frames = data.draw(nearly_equal_frames(wire))
+
+    def alone(frame: bytes) -> list[tuple[Route, Route, bytes]]:
+        return read(FrameReader(wire, HERE, (US,)), [frame])
+
+    expected: list[tuple[Route, Route, bytes]] = []
+    kind = ""
+    for frame in frames:
+        try:
+            expected += alone(frame)
+        except RemoteProtocolError as error:
+            kind = error.kind
+            break
+    found: list[tuple[Route, Route, bytes]] = []
+    found_kind = ""
+    try:
+        found = read(FrameReader(wire, HERE, (US,)), [b"".join(frames)])
+    except RemoteProtocolError as error:
+        found = [(each.onward_route, each.return_route, each.payload) for each in error.messages]
+        found_kind = error.kind
+    assert (found, found_kind) == (expected, kind)
 
 
 @pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
