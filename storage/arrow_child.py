@@ -24,7 +24,15 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the input ends. What the file or a request can cause is answered, and ends nothing."""
-    from storage.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone, to_ipc
+    from storage.arrow_pages import (
+        ArrowPages,
+        Columns,
+        PagesDamaged,
+        PagesError,
+        StreamGone,
+        ipc_size_bytes,
+        write_ipc,
+    )
 
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
@@ -39,10 +47,9 @@ def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
             reason = str(error).encode()
             answers.write(ANSWER.pack(status, 0, 0, 0, 0, 0, len(reason)) + reason)
         else:
-            body = to_ipc(page.batch)
             bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
-            answers.write(ANSWER.pack(OK, *bounds, body.size))
-            answers.write(body)
+            answers.write(ANSWER.pack(OK, *bounds, ipc_size_bytes(page.batch)))
+            write_ipc(page.batch, answers)
         answers.flush()
 
 

@@ -12,6 +12,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -229,9 +230,18 @@ def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Seq
     return int(first)
 
 
-def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
-    """A batch as an Arrow IPC stream: schema, the batch, the end mark."""
-    sink = pa.BufferOutputStream()
+def ipc_size_bytes(batch: pa.RecordBatch) -> int:
+    """How many bytes `write_ipc` writes; nothing is copied for that."""
+    sink = pa.MockOutputStream()
+    _write(batch, sink)
+    return int(sink.size())
+
+
+def write_ipc(batch: pa.RecordBatch, file: BinaryIO) -> None:
+    """A batch as an Arrow IPC stream: schema, the batch, the end mark. The columns go to the file as they are."""
+    _write(batch, pa.PythonFile(file, mode="w"))
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()

@@ -23,6 +23,11 @@ FILE_BYTES_MAX = 128 * 1024 * 1024
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 """Of Arrow data in a row group."""
+DICTIONARIES = ["stream", "partition", "key"]
+ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+"""Both rise by little from row to row."""
+STATISTICS = {"stream", "partition", "index", "timestamp", "key"}
+"""Not of data: the smallest and the largest of it say nothing, and are looked for in every byte."""
 OPEN_FILES_MAX = 16
 """Dates that are written at a time; rows of more dates in turn make more files."""
 
@@ -110,7 +115,12 @@ class _OpenFile:
         self._file = (folder / name).open("xb", buffering=0)
         self._sink = _HashingSink(self._file)
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression=codec, use_dictionary=["partition", "key"], write_page_checksum=True
+            self._sink,
+            schema,
+            compression=codec,
+            use_dictionary=DICTIONARIES,
+            column_encoding=ENCODINGS,
+            write_statistics=[name for name in schema.names if name in STATISTICS],
         )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0

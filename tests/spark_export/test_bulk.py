@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -23,7 +24,7 @@ from spark_export.node_wire import stream_address, uint
 from spark_export.options import ReadOptions, read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
-from storage.arrow_pages import to_ipc
+from storage.arrow_pages import ipc_size_bytes, write_ipc
 from stream_node.process import NodeProcess
 from stream_service.bulk import BulkPage, page_payload
 from stream_service.client import Header, blocking
@@ -98,7 +99,10 @@ def test_a_cut_arrow_stream_is_noticed() -> None:
     Method: a page whose stream has its schema and no rows, as a server leaves it that fails after the schema.
     """
     batch = pa.RecordBatch.from_pydict({"index": pa.array([4, 5]), "data": pa.array([b"a", b"b"])})
-    stream = to_ipc(batch).to_pybytes()
+    written = io.BytesIO()
+    write_ipc(batch, written)
+    stream = written.getvalue()
+    assert len(stream) == ipc_size_bytes(batch)
     schema_only = stream[: pa.ipc.read_message(pa.py_buffer(stream)).metadata.size + 8]
     assert read_batch(memoryview(schema_only)) is None
     payload = page_payload(BulkPage(1, 1, 0, 0, 6, 4, 2, b""), schema_only)
