@@ -9,6 +9,8 @@ import msgspec
 PENDING_SHARE = 8
 """One part in so many of the buffer is for blocks that are handed on and not stored."""
 
+GENTLE_BYTES = 256 * 1024
+"""In one request while somebody else is not to be kept waiting: some milliseconds' work."""
 SIZE_FADES = 0.98
 """What a block's size still counts after the next one."""
 
@@ -105,7 +107,7 @@ class Delivered(dict[int, Pending]):
 class BatchSize:
     """How many blocks are asked for in one request: as many as are likely to fit into its share of the buffer.
 
-    Invariant: 1 <= `blocks` <= `limits.batch_blocks`.
+    Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
 
     def __init__(self, limits: FillLimits) -> None:
@@ -113,10 +115,12 @@ class BatchSize:
         self._blocks = limits.batch_blocks
         self._block_bytes = 0.0
 
-    @property
-    def blocks(self) -> int:
-        fitting = self._limits.chunk_bytes / self._block_bytes if self._block_bytes else self._blocks
-        return max(1, min(self._blocks, int(fitting)))
+    def blocks(self, gently: bool) -> int:
+        """gently: so few that whoever takes what comes of them is not busy with it for long."""
+        size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
+        if not self._block_bytes:
+            return 1 if gently else self._blocks
+        return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
         """A block of that size has come: one of the largest counts for a while, so that few requests are too large."""

@@ -28,7 +28,7 @@ EDGES_LOOKED_AT = 64
 
 
 class FillMachine:
-    """holes: what is missing and looked after here.
+    """holes: what is missing and looked after here. gently: ask for little at a time, since somebody else has work.
 
     Invariant (`check`): every hole is open, in one chunk, or delivered, and in one of these only; what is fetched and
     not stored has at most `limits.buffer_bytes`, but for the message that made it too much.
@@ -40,6 +40,7 @@ class FillMachine:
         self._limits = limits
         self._health = health
         self._chunk_ids = 0
+        self.gently = False
         self.forget()
 
     def forget(self) -> None:
@@ -266,7 +267,7 @@ class FillMachine:
         source = self._health.choose(edge, now_s, busy)
         if source is None or source.claims is None:
             return None
-        blocks = 1 if alone else self._batch.blocks
+        blocks = 1 if alone else self._batch.blocks(self.gently)
         range_of = lowest_of if self._downwards else highest_of
         first, last = range_of(edge, hole, blocks, source.claims, self._large)
         self._chunk_ids += 1

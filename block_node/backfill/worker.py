@@ -17,8 +17,8 @@ from block_node.backfill.filler import Filler
 from block_node.backfill.plan import Gap, GapPatience, Kind, View, count_blocks, find_gaps, intended_range, without
 from block_node.backfill.targets import LoadTarget
 from block_node.events import (
+    BlockBegun,
     BlockDropped,
-    BlockEnded,
     ItemEvent,
     NewestBlockKnownToNetwork,
     NodeFailed,
@@ -38,11 +38,11 @@ TICK_S = 0.25
 """Between two looks at what only time tells."""
 SCAN_PAUSE_S = 1.0
 """Between a look for gaps and the next one that a publisher causes."""
-PUBLISHED_PAUSE_S = 0.008
+PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
 """While there are publishers, blocks are handed on no closer than this, and no faster than so many bytes a second."""
-LIVE_PAUSE_S = 0.02
-"""The same while a live block is being stored."""
+LIVE_PAUSE_S = 0.05
+"""The same while a live block is coming or being stored."""
 
 logger = structlog.get_logger(__name__)
 
@@ -65,7 +65,8 @@ class Backfill(Plugin):
         self._woken = self._sleeping = self._ticking = False
         self._scanned_s = service.now_s()
         self._live: set[int] = set()
-        self._deliver_from_s = 0.0
+        self._delivered_s = 0.0
+        self._delivered_bytes = 0
 
     def started(self) -> None:
         super().started()
@@ -116,7 +117,7 @@ class Backfill(Plugin):
     # Events.
 
     def handle_items(self, event: ItemEvent) -> None:
-        if isinstance(event, BlockEnded):
+        if isinstance(event, BlockBegun):
             self._live.add(event.block_number)
         elif isinstance(event, BlockDropped):
             self._live.discard(event.block_number)
@@ -161,10 +162,11 @@ class Backfill(Plugin):
         for filler in self._fillers.values():
             if filler.machine.busy:
                 now_s = service.now_s()
+                filler.machine.gently = service.publishers > 0
                 delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
                 if delivery is not None:
                     delivered = True
-                    self._deliver_from_s = now_s + self._pause_s(delivery.size_bytes)
+                    self._delivered_s, self._delivered_bytes = now_s, delivery.size_bytes
         service.note_progress(self._filling)
         pause_s = self._deliver_from_s - service.now_s()
         if self._filling and pause_s > 0:
@@ -177,11 +179,13 @@ class Backfill(Plugin):
         """Not where it would only wait, or be refused."""
         return not self.facility.full and self._service.store.refusal is None
 
-    def _pause_s(self, size_bytes: int) -> float:
-        """From handing on a block of that size to handing on the next one: live blocks go first."""
+    @property
+    def _deliver_from_s(self) -> float:
+        """When the next block may be handed on: live blocks go first."""
         if not self._service.publishers:
             return 0.0
-        return max(LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S, size_bytes / PUBLISHED_BYTES_PER_S)
+        pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
+        return self._delivered_s + max(pause_s, self._delivered_bytes / PUBLISHED_BYTES_PER_S)
 
     def _wake_later(self, delay_s: float) -> None:
         def wake() -> None:

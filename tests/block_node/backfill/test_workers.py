@@ -153,7 +153,8 @@ async def test_nothing_is_handed_on_while_the_disk_is_full(
 async def test_blocks_are_handed_on_with_pauses_while_there_are_publishers(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Without any they follow each other at once. The time is the clock's, which only waiting moves."""
+    """And asked for some at a time. Without any they come and follow each other at once. The time is the clock's, which
+    only waiting moves."""
     spent_s = []
     for publishers in (0, 1):
         async with backfilling(tmp_path / str(publishers), (0, 0), scan_interval_secs=10.0, greedy=True) as (
@@ -166,9 +167,12 @@ async def test_blocks_are_handed_on_with_pauses_while_there_are_publishers(
             source.has = BlockRanges([(0, 19)])
             await trio.sleep(10)
             began_s = trio.current_time()
-            source.fetches[0].answer()
             while worker.busy:
+                for fetch in source.fetches:
+                    if not fetch.is_over:
+                        fetch.answer()
                 await trio.sleep(PUBLISHED_PAUSE_S / 10)
+            assert (len(source.fetches) > 1) == (publishers > 0)
             spent_s.append(trio.current_time() - began_s)
             assert world.stored() == list(range(20))
     assert spent_s[0] < PUBLISHED_PAUSE_S
