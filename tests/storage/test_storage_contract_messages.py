@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from storage.contract import Append, Record
 from storage.errors import IndexConflict, StreamNotFound
+from storage.log import RUN_ROWS_MIN
 from tests.storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 
@@ -50,6 +53,33 @@ def test_messages_of_many_streams_in_one_append(source: Source) -> None:
         for stream_id in ids:
             records = session.log.read(stream_id, 0, 10, 1000)
             assert [record[1] for record in records] == [b"%d" % stream_id, b"x", b"y"][: 1 + stream_id % 3]
+
+
+def test_runs_of_any_lengths_go_into_one_append_in_any_order(source: Source) -> None:
+    """Goal: what goes into statements of its own and what shares them is stored alike. Method: lengths around the bound
+    between the two, several runs of each stream, some with keys, mixed; each message says where it belongs."""
+    lengths = [0, 1, 2, RUN_ROWS_MIN - 1, RUN_ROWS_MIN, RUN_ROWS_MIN + 1, 300]
+    ends: dict[int, int] = {}
+    appends: list[Append] = []
+    with writing(source) as session:
+        ids = [session.log.ensure_stream("s", partition, 1).stream_id for partition in range(5)]
+        for number, (length, stream_id) in enumerate(itertools.product(lengths * 2, ids)):
+            first = ends.get(stream_id, 0)
+            ends[stream_id] = first + length
+            data = [b"%d of %d" % (first + place, stream_id) for place in range(length)]
+            keys = [b"%d" % number] * length if number % 4 == 3 else None
+            appends.append(Append(stream_id, first, 10 + number, data, keys))
+        session.log.append(appends)
+    for stream_id in ids:
+        with reading(source) as session:
+            records = session.log.read(stream_id, 0, EVERYTHING, EVERYTHING)
+        expected = [
+            (append.first_index + place, data, append.time_us, append.keys[place] if append.keys else None, None)
+            for append in appends
+            if append.stream_id == stream_id
+            for place, data in enumerate(append.data)
+        ]
+        assert records == expected
 
 
 def test_an_append_of_nothing_changes_nothing(source: Source) -> None:
