@@ -55,7 +55,10 @@ class NodeProcess:
         return [*serve, "--listen", self.address or self.listen, *self._arguments]
 
     def start(self) -> None:
-        """Start it and wait until it listens; a later start listens where the first one did. Raises NodeNotStarted."""
+        """Start it and wait until it listens; a later start listens where the first one did. Raises NodeNotStarted.
+
+        Interrupted while it waits, it leaves no child.
+        """
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -65,7 +68,11 @@ class NodeProcess:
                 env={**os.environ, **self._environment},
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        try:
+            line = self._process.stdout.readline()
+        except BaseException:
+            self.kill()
+            raise
         if not line:
             code = self._process.wait()
             self._forget()

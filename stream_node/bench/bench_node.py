@@ -40,7 +40,11 @@ class BenchNode(NodeProcess):
         return [sys.executable, "-m", self._module, *super().command()[3:]]
 
     def __enter__(self) -> BenchNode:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         self._started_s = time.perf_counter()
         return self
 

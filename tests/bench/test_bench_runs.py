@@ -75,6 +75,34 @@ def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path, part: str, n
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_bench_that_is_told_to_end_while_a_node_starts_leaves_nothing(tmp_path: Path) -> None:
+    """Goal: a node that has not said yet where it listens is ended too. Method: one that never says, and a signal."""
+    children: list[int] = []
+
+    class Silent(BenchNode):
+        def command(self) -> list[str]:
+            return ["sleep", "600"]
+
+        def kill(self) -> None:
+            if self._process is not None:
+                children.append(self.pid)
+            super().kill()
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt), Silent():
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    (child,) = children
+    assert not Path(f"/proc/{child}").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_deliveries_are_counted_for_every_consumer() -> None:
     plan = msgspec.structs.replace(TINY, consumers=(1, 3), fanout_messages=600)
     samples = list(scale.consumers(plan))
