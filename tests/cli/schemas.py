@@ -248,6 +248,7 @@ class Goal(Strict, frozen=True):
 
 class Benched(Strict, frozen=True):
     started: str
+    ended: str
     machine: str
     sqlite: str
     quick: bool
