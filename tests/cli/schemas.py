@@ -230,6 +230,8 @@ class Sample(Strict, frozen=True):
     server_memory_bytes: int | None
     cpu_s: float | None
     fsyncs_per_second: float | None
+    messages_per_second: float
+    bytes_per_second: float
 
 
 class CodecSample(Strict, frozen=True):
