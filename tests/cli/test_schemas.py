@@ -37,7 +37,7 @@ def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
 def test_a_bench_reports_in_json(command: CommandLine) -> None:
     report = command("bench", "pull", "--quick", "--messages", "100", "--json").read(Benched)
     assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
-    assert "there are push, pull, latency, fanout, codec, scale, cardinal, export, block, backfill and all" in command(
-        "bench", "flying"
-    ).failed(2)
+    said = command("bench", "flying").failed(2)
+    assert "there are push, pull, latency, fanout, codec," in said
+    assert said.endswith("and all")
     assert "there are redis, nats and all" in command("bench", "--peer", "kafka").failed(2)
