@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -32,6 +33,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 SOAK_S_MAX = 3_600
+SOAK_BUDGET_S = float(os.environ.get("SOAK_BUDGET_S", "inf"))
+"""Soak tests that would begin later than so long after the first one are skipped: CI is bounded so."""
+
+_began_s: list[float] = []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SOAK_S_MAX))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("soak"):
+        _began_s.append(time.monotonic())
+        if _began_s[-1] - _began_s[0] > SOAK_BUDGET_S:
+            pytest.skip(f"the {SOAK_BUDGET_S:g} s for soak tests (SOAK_BUDGET_S) are used up")
 
 
 @pytest.fixture(scope="session")
