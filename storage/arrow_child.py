@@ -12,12 +12,14 @@ columns: 1 data, 2 key and beside, 4 checksum. The bytes are an Arrow IPC stream
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from typing import BinaryIO
 
 REQUEST = struct.Struct("<qqqqB")
 ANSWER = struct.Struct("<BqqqqqI")
+NICE = 5
 OK, FAILED, GONE, DAMAGED = range(4)
 DATA, BESIDE, CHECKSUM = 1, 2, 4
 
@@ -54,4 +56,6 @@ def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    # Pushes and pulls go first where there are not enough cores for all.
+    os.nice(NICE)
     serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)

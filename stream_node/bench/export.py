@@ -1,4 +1,5 @@
-"""Streams into Parquet by Spark, in every way there is, beside Spark copying the same rows from Parquet to Parquet.
+"""Streams into Parquet by Spark, in every way there is, beside Spark copying the same rows from Parquet to Parquet; and
+pushes to a node that is exported from.
 
 One embedded session on two cores; the ways take turns, so that their ratios hold on a noisy machine. The first turn
 of each, in which the JVM compiles, is not counted.
@@ -10,17 +11,24 @@ import asyncio
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from storage.contract import Append
 from storage.database import Database
 from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.errors import PeerFailed
+from stream_node.bench.measure import Timed, push_rate
 from stream_node.bench.plan import Plan
-from stream_node.bench.report import Sample
+from stream_node.bench.report import OURS, Sample
 
 WORK = "export"
 STREAM = "exported"
@@ -35,6 +43,9 @@ OF_FILE = "Spark source of the file"
 EXPORTER = "exporter, its tasks write Parquet"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
+BESIDE = "push beside an export"
+ALONE = "stream-node, no export"
+PUSH_BYTES, PUSH_WINDOW = 100, 1_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -64,6 +75,7 @@ def samples(plan: Plan, place: Path) -> Iterator[Sample]:
                         yield sample
         finally:
             spark.stop()
+        yield from _pushes(plan, node, place)
 
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
@@ -99,6 +111,34 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
         EXPORTER: export,
         TUPLES: read("bench_tuples"),
     }
+
+
+def _pushes(plan: Plan, node: BenchNode, place: Path) -> Iterator[Sample]:
+    """Pushes as long as the command exports everything, and as many alone."""
+    push = partial(push_rate, node.address, messages=plan.messages, size_bytes=PUSH_BYTES, window=PUSH_WINDOW)
+    folder = place / "beside"
+    command = [sys.executable, "-m", "stream_node", "export", "run", str(folder), "--node", node.address]
+    for round_ in range(plan.rounds):
+        beside: list[Timed] = []
+        with subprocess.Popen(
+            [*command, "--stream", STREAM, "--master", f"local[{CORES},4]"], stdout=subprocess.DEVNULL
+        ) as export:
+            while export.poll() is None or not beside:
+                beside.append(trio.run(push))
+        if export.returncode:
+            raise PeerFailed(f"the export beside the pushes ended with {export.returncode}")
+        shutil.rmtree(folder)
+        alone = [trio.run(push) for _ in beside]
+        for system, timed in ((OURS, beside), (ALONE, alone)):
+            yield Sample(
+                work=BESIDE,
+                system=system,
+                round=round_,
+                window=PUSH_WINDOW,
+                size_bytes=PUSH_BYTES,
+                messages=sum(each.messages for each in timed),
+                seconds=sum(each.seconds for each in timed),
+            )
 
 
 def _tuple_source() -> type[Any]:

@@ -57,6 +57,9 @@ def goals(report: Report) -> Iterator[Goal]:
     for system, wanted in ((export.OVER_TCP, 0.8), (export.EXPORTER, 1.5)):
         copied = ratio(report.find(export.WORK, system=system), native, rate)
         yield Goal(f"rows to Parquet, {system}, to Spark from Parquet", False, wanted, copied)
+    pushed = report.find(export.BESIDE, system=OURS)
+    kept = ratio(pushed, report.find(export.BESIDE, system=export.ALONE), rate)
+    yield Goal("pushes beside an export, to those without one", False, 0.8, kept)
     for items in block.ITEMS_A_BLOCK:
         verified = typical(report.find(block.PUBLISHED, window=items), rate)
         yield Goal(f"block items verified and durable a second, {items:,} a block", False, 100_000.0, verified)

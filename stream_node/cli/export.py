@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stream_node.cli.export_options import (
+    NICE,
     AcceptLostOption,
     AotCacheOption,
     ClientOption,
@@ -24,6 +25,7 @@ from stream_node.cli.export_options import (
     FormatOption,
     LogLevelOption,
     MasterOption,
+    NiceOption,
     PatternOption,
     RemoteOption,
     StreamOption,
@@ -69,6 +71,7 @@ def run(
     aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
+    nice: NiceOption = NICE,
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
 ) -> None:
@@ -84,6 +87,7 @@ def run(
         from spark_export.exporter.run import Outcome
 
         _configure_logs(log_level)
+        os.nice(nice)
         chosen = settings_of(
             folder,
             stream,
@@ -127,6 +131,7 @@ def daemon(
     aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
+    nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
     as_json: JsonOption = False,
 ) -> None:
@@ -144,6 +149,7 @@ def daemon(
 
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
+        os.nice(nice)
         chosen = settings_of(
             folder,
             stream,
