@@ -58,17 +58,21 @@ def test_runs_on_spark_take_what_is_new(world: World, engine: SparkEngine) -> No
 
 
 def test_workers_that_are_killed_double_nothing(world: World, engine: SparkEngine) -> None:
-    """Killed once, when rows of the run are in files; Spark starts their tasks again."""
+    """Killed once, when rows of the run are in files and the node's answers are held; Spark starts their tasks again."""
     killed: set[int] = set()
-    world.push(100_000)
+    world.push(60_000, partitions=1, size=1_000)
+    opened = threading.Event()
 
     def kill(progress: Progress) -> None:
         if progress.rows and not killed:
             killed.update(python_workers())
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
+            opened.set()
 
-    assert world.run(engine=engine, on_progress=kill).rows == 100_000
+    limits = [20_000_000] * 20
+    with door(world.node.address, limits, opened) as address:
+        assert world.run(engine=engine, on_progress=kill, node=address).rows == 60_000
     assert killed
     world.assert_whole()
 
