@@ -58,7 +58,7 @@ def test_runs_on_spark_take_what_is_new(world: World, engine: SparkEngine) -> No
 
 
 def test_workers_that_are_killed_double_nothing(world: World, engine: SparkEngine) -> None:
-    """Killed once, when rows of the run are in files and the node's answers are held; Spark starts their tasks again."""
+    """Killed once, while the node's answers are held and rows are in files; Spark starts their tasks again."""
     killed: set[int] = set()
     world.push(60_000, partitions=1, size=1_000)
     opened = threading.Event()
