@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 
 from index_service.client_lease_machine import LeaseClientMachine
 from index_service.extensions import LEASE
@@ -25,6 +24,7 @@ from storage.inline_runner import InlineRunner
 from stream_node.services import deliver_done
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
+from tests.support.virtual_time import run_seeded
 
 SEEDS = range(25)
 PARTITIONS = 5
@@ -129,12 +129,9 @@ class World:
 
 def run_seed(seed: int, directory: Path, *, ttl_honoured: bool = True) -> int:
     """The deaths of that seed's nodes."""
-    scheduling = vars(trio._core._run)
-    scheduling["_r"].seed(seed)
-    scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     world = World(random.Random(seed), directory, ttl_honoured)
     try:
-        trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+        run_seeded(seed, world.run)
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise

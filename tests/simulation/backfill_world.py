@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-import trio.testing
 
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, SourceSetting
@@ -43,6 +42,7 @@ from tests.simulation.block_publisher import HEALTHY, BlockPublisher
 from tests.simulation.block_world import LEVELS, LIMITS, draw_faults, signing_keys
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.world import Misfortune, Stuck
+from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 6_000.0
 """The slowest seeds need a part of it."""
@@ -69,11 +69,8 @@ class BackfillOutcome(msgspec.Struct, frozen=True):
 
 def run_backfill_seed(seed: int, directory: Path) -> BackfillOutcome:
     """Run the world of one seed. Raises BrokenPromise or Stuck."""
-    scheduling = vars(trio._core._run)
-    scheduling["_r"].seed(seed)
-    scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     world = BackfillWorld(random.Random(seed), directory)
-    return trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return run_seeded(seed, world.run)
 
 
 class BackfillWorld:

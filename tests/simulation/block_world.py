@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-import trio.testing
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.errors import Level
@@ -36,6 +35,7 @@ from tests.simulation.block_subscriber import BlockSubscriber
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults
 from tests.simulation.world import Misfortune, Stuck
+from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 3_000.0
 """The slowest seeds need a tenth of it."""
@@ -74,11 +74,8 @@ class BlockOutcome(msgspec.Struct, frozen=True):
 
 def run_block_seed(seed: int, directory: Path) -> BlockOutcome:
     """Run the world of one seed. Raises BrokenPromise or Stuck."""
-    scheduling = vars(trio._core._run)
-    scheduling["_r"].seed(seed)
-    scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     world = BlockWorld(random.Random(seed), directory)
-    return trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return run_seeded(seed, world.run)
 
 
 @cache

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-import trio.testing
 
 from ockam.node import Node
 from storage.database import Database
@@ -24,6 +23,7 @@ from tests.simulation.clients import Client, consume
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults, Network
 from tests.simulation.publisher import Publisher
+from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 2_000.0
 """The slowest seeds need a tenth of it."""
@@ -54,11 +54,8 @@ class Stuck(AssertionError):
 
 def run_seed(seed: int, directory: Path, make_runner: RunnerFactory = FaultyRunner) -> Outcome:
     """Run the world of one seed. Raises BrokenPromise or Stuck."""
-    scheduling = vars(trio._core._run)
-    scheduling["_r"].seed(seed)
-    scheduling["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     world = World(random.Random(seed), directory, make_runner)
-    return trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return run_seeded(seed, world.run)
 
 
 class Misfortune(Exception):
