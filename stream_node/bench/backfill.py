@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,9 @@ import trio
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client import BlockClient, OutgoingBlock
-from block_node.client.connection import Conversation, open_connection
-from block_node.client.publisher import SERVICE
-from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession, PublishRequest
+from block_node.client.connection import open_connection
 from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.block_publishing import TimedSession, publish_all
 from stream_node.bench.plan import MIB, Plan
 from stream_node.bench.report import OURS, Sample, percentiles
 
@@ -44,7 +42,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
     keys = SigningKeys.generate(key_bits=2048)
     generator = ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK, item_bytes=plan.size_bytes))
     with BenchNode() as source:
-        last = trio.run(_publish, source.address, generator.blocks(plan.backfilled))
+        last = trio.run(publish_all, source.address, generator.blocks(plan.backfilled))
         live = list(generator.blocks(plan.live_blocks))
         for round_ in range(plan.rounds):
             for system, newest in ((NEWEST, None), (OLDEST, last)):
@@ -112,7 +110,7 @@ def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
     count = max(2, plan.backfilled // 25)
     shape = BlockShape(item_count=LARGE_ITEMS, item_bytes=LARGE_ITEM_BYTES)
     with BenchNode() as source:
-        trio.run(_publish, source.address, ChainGenerator(keys, shape=shape).blocks(count))
+        trio.run(publish_all, source.address, ChainGenerator(keys, shape=shape).blocks(count))
         for buffer_bytes in BUFFERS_BYTES:
             with _behind(None, source.address, STREAM_NODE_BACKFILL_MAX_INCOMING_BUFFER_SIZE=str(buffer_bytes)) as node:
                 before_bytes = node.memory_bytes()
@@ -138,22 +136,11 @@ def _behind(newest: GeneratedBlock | None, source: str, **environment: str) -> I
         data_dir = Path(place) / "data"
         if newest is not None:
             with BenchNode(data_dir, environment=environment) as node:
-                trio.run(_publish, node.address, [newest])
+                trio.run(publish_all, node.address, [newest])
                 node.stop()
         environment |= {"STREAM_NODE_BACKFILL_BLOCK_NODE_SOURCES": source}
         with BenchNode(data_dir, environment=environment) as node:
             yield node
-
-
-async def _publish(address: str, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
-    """Until all are acknowledged; the last one."""
-    block = None
-    async with BlockClient([address]).publisher() as publisher:
-        for block in blocks:
-            await publisher.send(OutgoingBlock.from_items(block.items))
-        await publisher.flush()
-    assert block is not None, "there are blocks"
-    return block
 
 
 async def _wait_stored(node: BenchNode, count: int) -> int:
@@ -171,28 +158,13 @@ async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tupl
     """Microseconds from the sending of each block's first item to its acknowledgement; how many blocks backfill has
     stored by then."""
     times_us: list[float] = []
-    sequence = 0
     async with open_connection(address) as connection:
-        conversation = connection.converse(SERVICE)
-        await _say(conversation, OpenSession(b"bench"))
-        await conversation.receive()
+        session = TimedSession(connection)
+        await session.open()
         next_s = trio.current_time()
         for block in blocks:
             next_s += LIVE_EVERY_S
             await trio.sleep_until(next_s)
-            started_ns = time.perf_counter_ns()
-            for chunk in OutgoingBlock.from_items(block.items).chunks():
-                await _say(conversation, BlockItems(sequence, chunk.items, chunk.piece))
-                sequence += 1
-            await _say(conversation, EndOfBlock(sequence, block.number))
-            sequence += 1
-            answer = await conversation.receive()
-            times_us.append((time.perf_counter_ns() - started_ns) / 1e3)
-            if answer is None or PUBLISH.decode_response(answer) != Acknowledgement(block.number):
-                raise RuntimeError(f"block {block.number} was not acknowledged")
+            times_us.append((await session.publish(block)).from_first_item_us)
         status = await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False), 30.0)
     return times_us, status.blocks_stored
-
-
-async def _say(conversation: Conversation, request: PublishRequest) -> None:
-    await conversation.send(PUBLISH.encode_request(request))

@@ -11,12 +11,11 @@ import trio
 
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client import BlockClient, OutgoingBlock
-from block_node.client.connection import Conversation, open_connection
-from block_node.client.publisher import SERVICE
+from block_node.client import BlockClient
+from block_node.client.connection import open_connection
 from block_node.client.subscriber import ItemsArrived
-from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession, PublishRequest
 from stream_node.bench.bench_node import BenchNode
+from stream_node.bench.block_publishing import TimedSession, publish_all
 from stream_node.bench.plan import Plan
 from stream_node.bench.report import OURS, Sample, percentiles
 from stream_node.process import NodeProcess
@@ -48,7 +47,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
 def _through_a_node(round_: int, blocks: Sequence[GeneratedBlock], plan: Plan) -> Iterator[Sample]:
     items = len(blocks[0].items)
     with BenchNode() as node:
-        for work, action in ((PUBLISHED, _publish), (CAUGHT_UP, _catch_up)):
+        for work, action in ((PUBLISHED, publish_all), (CAUGHT_UP, _catch_up)):
             cpu_s = node.cpu_seconds()
             started_s = time.perf_counter()
             trio.run(action, node.address, blocks)
@@ -81,13 +80,6 @@ def _through_a_node(round_: int, blocks: Sequence[GeneratedBlock], plan: Plan) -
         )
 
 
-async def _publish(address: str, blocks: Sequence[GeneratedBlock]) -> None:
-    async with BlockClient([address]).publisher() as publisher:
-        for block in blocks:
-            await publisher.send(OutgoingBlock.from_items(block.items))
-        await publisher.flush()
-
-
 async def _catch_up(address: str, blocks: Sequence[GeneratedBlock]) -> None:
     items = 0
     async with BlockClient([address]).subscribe_events(0, len(blocks) - 1) as events:
@@ -100,28 +92,10 @@ async def _catch_up(address: str, blocks: Sequence[GeneratedBlock]) -> None:
 
 async def _acknowledgements(address: str, blocks: Sequence[GeneratedBlock]) -> list[float]:
     """Microseconds from the sending of each block's end to its acknowledgement; one block at a time."""
-    times_us: list[float] = []
-    sequence = 0
     async with open_connection(address) as connection:
-        conversation = connection.converse(SERVICE)
-        await _say(conversation, OpenSession(b"bench"))
-        await conversation.receive()
-        for block in blocks:
-            for chunk in OutgoingBlock.from_items(block.items).chunks():
-                await _say(conversation, BlockItems(sequence, chunk.items, chunk.piece))
-                sequence += 1
-            started_ns = time.perf_counter_ns()
-            await _say(conversation, EndOfBlock(sequence, block.number))
-            sequence += 1
-            answer = await conversation.receive()
-            times_us.append((time.perf_counter_ns() - started_ns) / 1e3)
-            if answer is None or PUBLISH.decode_response(answer) != Acknowledgement(block.number):
-                raise RuntimeError(f"block {block.number} was not acknowledged")
-    return times_us
-
-
-async def _say(conversation: Conversation, request: PublishRequest) -> None:
-    await conversation.send(PUBLISH.encode_request(request))
+        session = TimedSession(connection)
+        await session.open()
+        return [(await session.publish(block)).from_end_us for block in blocks]
 
 
 def _large(keys: SigningKeys) -> Sample:
@@ -131,7 +105,7 @@ def _large(keys: SigningKeys) -> Sample:
 
     async def run(node: NodeProcess) -> int:
         async with _memory_watched(node) as highest:
-            await _publish(node.address, blocks)
+            await publish_all(node.address, blocks)
             await _catch_up_pieces(node.address)
             await _fetch(node.address)
         return highest[0]
