@@ -30,7 +30,7 @@ from spark_export.exporter.ledger_schema import (
     runs,
 )
 from spark_export.exporter.model import Exported, FileEntry, Range, Run, RunState
-from spark_export.exporter.run_machine import COUNTED, check_transition
+from spark_export.exporter.run_machine import COUNTED, ENDED, check_transition
 
 BUSY_TIMEOUT_MS = 5_000
 FIRST_GENERATION = 1
@@ -55,6 +55,28 @@ class RunFile:
 
     run_id: int
     entry: FileEntry
+
+
+_RANGES = select(ranges.c.run_id, *(ranges.c[field] for field in RANGE_FIELDS)).join(runs).order_by(ranges.c.run_id)
+_FILES = (
+    select(files.c.run_id, *(files.c[field] for field in FILE_FIELDS))
+    .join(runs, runs.c.id == files.c.run_id)
+    .order_by(files.c.run_id, files.c.path)
+)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the ledger says at one moment, of one generation of the table.
+
+    ranges: with their runs' numbers; these and files are of the runs whose rows are in the table. pending: files of runs
+    that are written, and may be in the table already. unfinished: the numbers of runs that are not ended.
+    """
+
+    ranges: list[tuple[int, Range]]
+    files: list[RunFile]
+    pending: list[RunFile]
+    unfinished: frozenset[int]
 
 
 class Ledger:
@@ -113,15 +135,9 @@ class Ledger:
         )
         return {(row[0], row[1]): Exported(row[2], row[3], row[4]) for row in await self._all(statement)}
 
-    async def load_ranges(self, run_id: int | None = None) -> list[tuple[int, Range]]:
-        """The ranges of one run, or of all runs whose rows are in the table, in the order of the runs."""
-        columns = [ranges.c[field] for field in RANGE_FIELDS]
-        statement = select(ranges.c.run_id, *columns).join(runs).order_by(ranges.c.run_id)
-        if run_id is None:
-            statement = statement.where(runs.c.state.in_(COUNTED))
-        else:
-            statement = statement.where(ranges.c.run_id == run_id)
-        return [(row[0], Range(*row[1:])) for row in await self._all(statement)]
+    async def load_ranges(self, run_id: int) -> list[Range]:
+        """The ranges of one run."""
+        return [each for _, each in _ranges(await self._all(_RANGES.where(ranges.c.run_id == run_id)))]
 
     async def load_runs(self, limit: int | None = None) -> list[Run]:
         """The runs, the latest first."""
@@ -136,9 +152,8 @@ class Ledger:
 
     async def load_unfinished(self) -> list[Run]:
         """Runs that are neither saved nor abandoned, the earliest first."""
-        ended = (RunState.SAVED, RunState.ABANDONED)
         columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
-        found = await self._all(select(*columns).where(runs.c.state.not_in(ended)).order_by(runs.c.id))
+        found = await self._all(select(*columns).where(runs.c.state.not_in(ENDED)).order_by(runs.c.id))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def load_run_files(self, run_id: int) -> list[FileEntry]:
@@ -149,14 +164,24 @@ class Ledger:
 
     async def load_files(self, generation: int) -> list[RunFile]:
         """The files of all runs whose rows are in the table, in that generation of it."""
-        columns = [files.c[field] for field in FILE_FIELDS]
-        statement = (
-            select(files.c.run_id, *columns)
-            .join(runs, runs.c.id == files.c.run_id)
-            .where(files.c.generation == generation, runs.c.state.in_(COUNTED))
-            .order_by(files.c.run_id, files.c.path)
-        )
-        return [RunFile(row[0], FileEntry(*row[1:])) for row in await self._all(statement)]
+        return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
+
+    async def load_account(self, generation: int) -> Account:
+        """All that a proof asks, as of one moment, whatever an exporter does meanwhile."""
+        in_generation = _FILES.where(files.c.generation == generation)
+        async with _mapped(self._engine) as connection:
+            # The driver begins a transaction before it writes only; these reads must see one state.
+            await connection.execute(text("BEGIN"))
+            taken = await connection.execute(_RANGES.where(runs.c.state.in_(COUNTED)))
+            counted = await connection.execute(in_generation.where(runs.c.state.in_(COUNTED)))
+            pending = await connection.execute(in_generation.where(runs.c.state == RunState.WRITTEN))
+            unfinished = await connection.execute(select(runs.c.id).where(runs.c.state.not_in(ENDED)))
+            return Account(
+                _ranges(taken.all()),
+                _files(counted.all()),
+                _files(pending.all()),
+                frozenset(row[0] for row in unfinished.all()),
+            )
 
     async def current_generation(self) -> int:
         """The generation of the table that readers see, as far as the ledger knows."""
@@ -271,6 +296,14 @@ async def _ensure_schema(
         await connection.execute(text(f"PRAGMA user_version={LEDGER_VERSION}"))
     row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
     return Identity(*row)
+
+
+def _ranges(rows: Iterable[Any]) -> list[tuple[int, Range]]:
+    return [(row[0], Range(*row[1:])) for row in rows]
+
+
+def _files(rows: Iterable[Any]) -> list[RunFile]:
+    return [RunFile(row[0], FileEntry(*row[1:])) for row in rows]
 
 
 async def _advance(connection: AsyncConnection, run_id: int, to: RunState, values: Mapping[str, Any]) -> None:

@@ -159,6 +159,7 @@ class Exporter:
         if action is Recovery.PUBLISH:
             await self._publish(run.run_id, entries)
         elif action is Recovery.RECORD_PUBLISHED:
+            await asyncio.to_thread(self._table.sync)
             await self._ledger.advance(run.run_id, RunState.PUBLISHED)
         await self._save(run.run_id)
         return action, 0
@@ -221,7 +222,7 @@ class Exporter:
         failpoint("published")
 
     async def _save(self, run_id: int) -> None:
-        taken = [each for _, each in await self._ledger.load_ranges(run_id)]
+        taken = await self._ledger.load_ranges(run_id)
         await asyncio.to_thread(self._node.save_positions, self._ledger.identity.client_id, taken)
         await self._ledger.advance(run_id, RunState.SAVED, now_us=self._now_us())
         failpoint("saved")

@@ -28,6 +28,8 @@ TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = {
 
 COUNTED: Final = frozenset({RunState.PUBLISHED, RunState.SAVED})
 """States of runs whose rows are in the table."""
+ENDED: Final = frozenset({RunState.SAVED, RunState.ABANDONED})
+"""States of runs about which nothing is left to be done."""
 
 
 class IllegalTransition(Exception):
@@ -64,7 +66,7 @@ def recover(state: RunState, found: Found) -> Recovery:
 
     The table decides whether a run was published, not the ledger: a crash can come between the two.
     """
-    if state in (RunState.SAVED, RunState.ABANDONED):
+    if state in ENDED:
         return Recovery.NOTHING
     if found.in_table and state in (RunState.PLANNED, RunState.WRITING):
         # The table gets no run before the ledger has its files: this ledger is older than the table.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from spark_export.exporter.intervals import Interval, compare, total
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import Ledger, RunFile
+from spark_export.exporter.ledger import Account, Ledger, RunFile
 from spark_export.exporter.model import Range
 from spark_export.exporter.table import Table, make_table
 
@@ -55,50 +56,52 @@ async def verify(
 ) -> Verdict:
     """Check the whole export. checksums: read every byte, not only footers and indexes. on_file: told done and total.
 
-    It may run beside an exporter: it looks at one state of ledger and table, and at no unpublished run.
+    It may run beside an exporter: it looks at one state of the ledger, and at no unpublished run.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-    listed, files = await _load_files(table, ledger)
-    ranges = await ledger.load_ranges()
-    unfinished = await ledger.load_unfinished()
-    accounted = {table.locate(file).resolve() for file in files}
-    for run in unfinished:
-        # What is written may be in the table already: nobody can say both at once.
-        written = await ledger.load_run_files(run.run_id)
-        accounted |= {table.locate(RunFile(run.run_id, entry)).resolve() for entry in written}
+    listed, staged, account = await _look(layout, table, ledger)
+    files = account.files
+    # What is written may be in the table already: nobody can say both at once.
+    accounted = {table.locate(file).resolve() for file in (*files, *account.pending)}
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for number, file in enumerate(files):
         problems += _check_file(table.locate(file), file, there, checksums)
         if on_file is not None:
             on_file(number + 1, len(files))
-    problems += _check_indexes([each for _, each in ranges], there)
+    problems += _check_indexes([each for _, each in account.ranges], there)
     problems += [f"{path} is in the table, and no run wrote it" for path in sorted(listed - accounted)]
-    if not unfinished:
-        problems += _find_orphans(layout)
+    at_work = {layout.run_staging(run_id) for run_id in account.unfinished}
+    problems += _find_orphans(path for path in staged if not at_work & set(path.parents))
     return Verdict(
-        runs=len({run_id for run_id, _ in ranges}),
-        partitions=len({(each.stream, each.partition) for _, each in ranges}),
+        runs=len({run_id for run_id, _ in account.ranges}),
+        partitions=len({(each.stream, each.partition) for _, each in account.ranges}),
         rows=sum(file.entry.rows for file in files),
         files=len(files),
         file_bytes=sum(file.entry.file_bytes for file in files),
-        lost=sum(each.lost for _, each in ranges),
+        lost=sum(each.lost for _, each in account.ranges),
         problems=tuple(problems[:PROBLEMS_MAX]),
         problem_count=len(problems),
     )
 
 
-async def _load_files(table: Table, ledger: Ledger) -> tuple[set[Path], list[RunFile]]:
-    """What a reader of the table would read; and the files of the generation that readers see.
+async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path], list[Path], Account]:
+    """What a reader of the table would read; what is in staging; and the ledger, for the generation that readers see.
 
-    The ledger has every file before the table has it, so it is asked behind the table.
+    The ledger has every run and file before staging and table have them, so it is asked behind them.
     """
     while True:
         generation = await asyncio.to_thread(lambda: table.generation)
+        staged = await asyncio.to_thread(_list_files, layout.staging)
         listed = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
-        files = await ledger.load_files(generation)
+        account = await ledger.load_account(generation)
         if await asyncio.to_thread(lambda: table.generation) == generation:
-            return listed, files
+            return listed, staged, account
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """All files below it, while others may go."""
+    return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def _check_file(
@@ -167,10 +170,10 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
                 yield f"{name}: {total(intervals)} indexes are {what}, the first from {first[0]} to {first[1] - 1}"
 
 
-def _find_orphans(layout: Layout) -> Iterator[str]:
-    """What a crash left, and no run accounts for."""
-    for path in sorted(layout.staging.rglob("*")):
-        if path.is_file():
+def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
+    """What a crash left, of runs on which nobody works. An exporter that has just ended one removes it meanwhile."""
+    for path in staged:
+        if path.exists():
             yield f"{path} is an orphan; the next run removes it"
 
 

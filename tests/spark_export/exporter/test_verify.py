@@ -5,14 +5,17 @@ Method: a sound export, damaged in one way at a time; the damage must be named. 
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from spark_export.exporter.compact import KEEP_S
 from tests.spark_export.exporter.export_world import World, rows_of
 
 
@@ -106,3 +109,40 @@ def test_readers_are_not_disturbed_by_a_compaction(exported: World) -> None:
     assert seen
     assert all(seen)
     assert rows_of(began_in) == wanted
+
+
+def test_a_proof_beside_an_exporter_raises_no_false_alarm(exported: World) -> None:
+    """Method: proofs one after the other while small runs are written and published."""
+    done = threading.Event()
+    verdicts = []
+
+    def prove() -> None:
+        while not done.is_set():
+            verdicts.append(exported.verify())
+
+    prover = threading.Thread(target=prove)
+    prover.start()
+    for _ in range(12):
+        exported.push(10)
+        exported.run()
+    done.set()
+    prover.join()
+    assert len(verdicts) > 1
+    assert [problem for each in verdicts for problem in each.problems] == []
+    exported.assert_whole()
+
+
+def test_replaced_generations_go_in_time_however_often_one_is_made(exported: World) -> None:
+    """Goal: each is kept for readers that began in it, and none for ever. Method: compactions closer to each other than
+    that time; the first generation is made to look as if it was replaced long ago."""
+    for _ in range(2):
+        exported.compact()
+        exported.push(5)
+        exported.run()
+    generations = exported.folder / "generations"
+    assert sorted(path.name for path in generations.iterdir()) == ["000001", "000002", "000003"]
+    long_ago_s = time.time() - KEEP_S - 1
+    os.utime(generations / "000001", (long_ago_s, long_ago_s))
+    exported.compact()
+    assert sorted(path.name for path in generations.iterdir()) == ["000002", "000003", "000004"]
+    exported.assert_whole()
