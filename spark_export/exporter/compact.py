@@ -8,6 +8,7 @@ one. The old one stays for readers that are in it (`KEEP_S`), and is removed by 
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import structlog
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.failpoint import failpoint
-from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_tree
+from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_file, sync_tree
 from spark_export.exporter.ledger import Ledger, RunFile
 from spark_export.exporter.parquet_table import ParquetTable, link_or_copy, run_folder
 from spark_export.exporter.run_machine import COUNTED
@@ -97,15 +98,16 @@ class Compactor:
     async def sweep(self) -> int:
         """Remove generations that were replaced long enough ago; how many."""
         current = await self._ledger.current_generation()
-        link = self._layout.table.lstat()
-        if self._now_us() / 1e6 - link.st_mtime < self._keep_s:
-            return 0
-        old = [path for path in self._layout.generations.iterdir() if int(path.name) < current]
+        before_s = self._now_us() / 1e6 - self._keep_s
+        earlier = [path for path in self._layout.generations.iterdir() if int(path.name) < current]
+        old = [path for path in earlier if path.stat().st_mtime <= before_s]
         for path in old:
             await asyncio.to_thread(remove_tree, path)
         return len(old)
 
     async def _turn(self, generation: int) -> None:
+        # Nothing is added to a generation that was replaced, so its folder's time says since when it is.
+        os.utime(self._layout.table.resolve())
         await asyncio.to_thread(point_to, self._layout.table, self._layout.generation(generation))
         failpoint("between_turn_and_ledger")
         await self._ledger.publish_generation(generation)
@@ -123,6 +125,7 @@ class Compactor:
         for group in groups:
             made += self._merge(folder, group)
         sync_tree(folder)
+        sync_file(folder.parent)
         return made
 
     def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
-from spark_export.exporter.layout import Layout
+from spark_export.exporter.layout import Layout, make_folder
 from spark_export.exporter.ledger import RunFile
 from spark_export.exporter.model import FileEntry
 from spark_export.exporter.write_files import FILE_SCHEMA
@@ -40,13 +40,14 @@ class DeltaLogTable(FlatTable):
     with_stream = False
 
     def __init__(self, layout: Layout, table_id: str) -> None:
-        super().__init__(layout, layout.table)
+        super().__init__(layout, layout.table, layout.table / "_delta_log")
         self._application = f"stream-node-export-{table_id}"
 
     def prepare(self) -> None:
-        self._layout.table.mkdir(exist_ok=True)
+        make_folder(self._layout.table)
         if not DeltaTable.is_deltatable(str(self._layout.table)):
             DeltaTable.create(str(self._layout.table), SCHEMA, partition_by=PARTITION_COLUMNS)
+            self.sync()
 
     def has_run(self, run_id: int) -> bool:
         # Runs are published in the order of their numbers.

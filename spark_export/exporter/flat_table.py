@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +12,18 @@ from spark_export.exporter.model import FileEntry
 
 
 class FlatTable:
-    """`Table` but for the log, which a subclass has. data: the folder of the files.
+    """`Table` but for the log, which a subclass has. data: the folder of the files; log: that of the log's own.
 
-    Files come there before the log names them; names have the run's number, so that what a crash left is found.
+    Files come there before the log names them; names have the run's number, so that what a crash left is found. The
+    libraries that write the logs sync none of what they write.
     """
 
     generation = FIRST_GENERATION
 
-    def __init__(self, layout: Layout, data: Path) -> None:
+    def __init__(self, layout: Layout, data: Path, log: Path) -> None:
         self._layout = layout
         self._data = data
+        self._log = log
 
     def refusal_of(self, stream: str) -> str | None:
         """A stream's name is a value in the log, and of no path."""
@@ -49,7 +51,15 @@ class FlatTable:
             if found.parent != self._data:
                 found.rename(self._data / entry.path)
         sync_file(self._data)
+        known = set(self._log.iterdir())
         self._commit(run_id, entries)
+        _sync_files(path for path in self._log.iterdir() if path not in known)
+        sync_file(self._log)
+
+    def sync(self) -> None:
+        _sync_files(self._log.iterdir())
+        for folder in {self._log, self._data}:
+            sync_file(folder)
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         moved = list(self._data.glob(f"{_prefix(run_id)}*.parquet"))
@@ -68,6 +78,12 @@ class FlatTable:
             if path.is_file() and path.stat().st_size == entry.file_bytes:
                 return path
         return None
+
+
+def _sync_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_file():
+            sync_file(path)
 
 
 def _prefix(run_id: int) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlparse
 
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
-from spark_export.exporter.layout import Layout
+from spark_export.exporter.layout import Layout, make_folder
 from spark_export.exporter.ledger import RunFile
 from spark_export.exporter.model import FileEntry
 from spark_export.exporter.write_files import FILE_SCHEMA_WITH_STREAM
@@ -39,14 +39,14 @@ class IcebergTable(FlatTable):
     with_stream = True
 
     def __init__(self, layout: Layout, table_id: str) -> None:
-        super().__init__(layout, layout.table / "data")
+        super().__init__(layout, layout.table / "data", layout.table / "metadata")
         self._table_id = table_id
         self._catalog = SqlCatalog(
             "stream-node", uri=f"sqlite:///{layout.folder / CATALOG_FILE}", warehouse=f"file://{layout.folder}"
         )
 
     def prepare(self) -> None:
-        self._data.mkdir(parents=True, exist_ok=True)
+        make_folder(self._data)
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
         try:
             self._open()
@@ -58,6 +58,7 @@ class IcebergTable(FlatTable):
         with made.update_spec() as spec:
             spec.add_field("stream", IdentityTransform(), "stream_value")
             spec.add_field("timestamp", DayTransform(), "day")
+        self.sync()
 
     def has_run(self, run_id: int) -> bool:
         return run_id in self._runs()

@@ -50,7 +50,7 @@ class Layout:
         """The folders, where they are missing. Raises ExportError."""
         try:
             for folder in (self.folder, self.staging, self.generations):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         except OSError as error:
             raise ExportError(f"cannot write in {self.folder}: {error.strerror or error}") from error
 
@@ -108,6 +108,17 @@ def refusal_of_folder(stream: str) -> str | None:
         f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file systems take "
         f"{NAME_BYTES_MAX}: leave it out by --stream or --pattern, or export with --format delta or iceberg"
     )
+
+
+def make_folder(folder: Path) -> None:
+    """Make it with its parents, where they are missing; their names are on disk when this returns."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_file(each.parent)
 
 
 def sync_file(path: Path) -> None:

@@ -17,10 +17,12 @@ from spark_export.exporter.layout import (
     TREE,
     Layout,
     hive_folder,
+    make_folder,
     point_to,
     refusal_of_folder,
     remove_tree,
     rename_durably,
+    sync_file,
     sync_tree,
 )
 from spark_export.exporter.ledger import FIRST_GENERATION, RunFile
@@ -40,7 +42,7 @@ class ParquetTable:
     def prepare(self) -> None:
         first = self._layout.generation(FIRST_GENERATION)
         if not self._layout.table.is_symlink():
-            first.mkdir(exist_ok=True)
+            make_folder(first)
             point_to(self._layout.table, first)
 
     @property
@@ -66,6 +68,9 @@ class ParquetTable:
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
+
+    def sync(self) -> None:
+        sync_file(self._layout.table.resolve())
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         return remove_tree(self._layout.run_staging(run_id))

@@ -53,7 +53,11 @@ class Table(Protocol):
         ...
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Have readers see the whole run, in one step. Only for a run that the table does not have."""
+        """Have readers see the whole run, in one step, and for good. Only for a run that the table does not have."""
+        ...
+
+    def sync(self) -> None:
+        """What readers see is on disk when this returns; for a run that a crash left published, but perhaps not synced."""
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:

@@ -1,0 +1,88 @@
+"""Goal: what the ledger calls published outlives a power cut: everything of the table is synced before it says so.
+
+Method: the calls of fsync in this process, by inode, beside the files and folders that a run leaves. A disk that loses
+what was not synced would be the proof; there is none here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_crashes import export_child
+
+LIBRARIES = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
+OF_SQLITE = {"ledger.sqlite", "catalog.sqlite"}
+"""SQLite syncs its own files, past Python."""
+PASSING = {"exporter.lock", "staging"}
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Inodes that were synced since."""
+    found: set[int] = set()
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        fsync(descriptor)
+        found.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    return found
+
+
+@pytest.fixture(params=LIBRARIES)
+def formatted(request: pytest.FixtureRequest, world: World) -> World:
+    pytest.importorskip(LIBRARIES[request.param])
+    world.settings = replace(world.settings, format=request.param)
+    return world
+
+
+def kept(folder: Path) -> Iterator[Path]:
+    """Every file of an export that matters after a power cut, and every folder that names one."""
+    yield folder.parent
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in PASSING]
+        if folders or names:
+            yield Path(root)
+        yield from (Path(root, name) for name in names if name not in OF_SQLITE | PASSING)
+
+
+def unsynced(folder: Path, synced: set[int]) -> list[str]:
+    return [str(path.relative_to(folder.parent)) for path in kept(folder) if path.stat().st_ino not in synced]
+
+
+def test_all_of_a_run_is_synced(formatted: World, synced: set[int]) -> None:
+    formatted.push(20)
+    formatted.run()
+    assert unsynced(formatted.folder, synced) == []
+    formatted.push(20)
+    formatted.run()
+    assert unsynced(formatted.folder, synced) == []
+
+
+def test_a_run_that_was_found_published_is_synced_before_that_is_recorded(formatted: World, synced: set[int]) -> None:
+    """Whoever published it was killed, perhaps before it had synced the log or the folder."""
+    formatted.push(20)
+    formatted.run()
+    formatted.push(20)
+    export_child(formatted, "run", "between_publish_and_ledger", formatted.settings.format)
+    synced.clear()
+    assert formatted.run().recovered == ("run 2, left written: record published",)
+    named = {"parquet": "generations/000001", "delta": "messages/_delta_log", "iceberg": "messages/metadata"}
+    log = formatted.folder / named[formatted.settings.format]
+    files = [path for path in log.iterdir() if path.is_file()]
+    assert {path.stat().st_ino for path in (log, *files)} <= synced
+
+
+def test_a_compaction_is_synced(world: World, synced: set[int]) -> None:
+    for _ in range(2):
+        world.push(20)
+        world.run()
+    world.compact()
+    assert unsynced(world.folder, synced) == []
