@@ -247,7 +247,12 @@ def _offsets(value: str) -> int | Offsets:
     if not isinstance(found, dict) or not found:
         raise ValueError('write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}')
     return {
-        str(stream): {_whole(partition, 0): _whole(index, EARLIEST) for partition, index in found[stream].items()}
+        str(stream): {
+            _whole(partition, 0): _whole(index, EARLIEST)
+            for partition, index in found[stream].items()
+            # The offsets of a query's progress have it, and those are taken too.
+            if partition != "created_us"
+        }
         for stream in sorted(found)
     }
 

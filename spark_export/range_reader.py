@@ -107,8 +107,9 @@ class RangeReader:
                 while stream_id is not None and self.next_index < wanted.end:
                     page = pages.read(stream_id, self.next_index, wanted.end, options.fetch_bytes, columns)
                     self._check_same(page.created_us)
-                    if self.next_index < wanted.end:
-                        self._skip_to(min(page.start, wanted.end), page.first_index)
+                    if self.next_index == wanted.end:
+                        return
+                    self._skip_to(min(page.start, wanted.end), page.first_index)
                     if page.rows:
                         yield self._given(self._columns(stream_id, page.batch))
                     elif self.next_index < wanted.end and page.next_index <= self.next_index:

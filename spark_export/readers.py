@@ -17,7 +17,17 @@ from pyspark.sql.types import StructType
 from spark_export.catalog import ending_indexes, find_catalog, is_latest, selected, starting_indexes
 from spark_export.errors import OptionError
 from spark_export.options import EARLIEST, LATEST, ReadOptions
-from spark_export.plan import Place, Range, from_offsets, limited, ranges_between, split, to_offsets
+from spark_export.plan import (
+    Place,
+    Position,
+    Range,
+    from_offsets,
+    limited,
+    positions,
+    ranges_between,
+    split,
+    to_offsets,
+)
 from spark_export.projection import Projection, full_schema
 from spark_export.range_reader import RangeReader, report_losses
 
@@ -52,8 +62,8 @@ class BatchReader(DataSourceReader):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
         catalog = find_catalog(options)
         ends = selected(options, catalog)
-        start = starting_indexes(options, catalog, ends, EARLIEST)
-        end = ending_indexes(options, catalog, ends)
+        start = positions(starting_indexes(options, catalog, ends, EARLIEST), ends)
+        end = positions(ending_indexes(options, catalog, ends), ends)
         ranges, losses = ranges_between(start, end, ends)
         report_losses(losses, options.fail_on_data_loss)
         return _partitions(ranges, options)
@@ -75,11 +85,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
         self._catalog = find_catalog(options)
-        self._target: dict[Place, int] | None = None
+        self._target: dict[Place, Position] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         ends = selected(self._options, self._catalog)
-        return to_offsets(starting_indexes(self._options, self._catalog, ends, LATEST))
+        return to_offsets(positions(starting_indexes(self._options, self._catalog, ends, LATEST), ends))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -91,8 +101,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends.
 
-        A partition that vanished keeps its place. One whose end lies before `start` goes back, so that the batch is
-        planned and the loss is found. ReadAllAvailable is honoured whatever the options limit.
+        A partition that vanished keeps its place. One whose end lies before `start` goes back, and one that was made
+        anew has another time of creation, so that the batch is planned and the loss is found. ReadAllAvailable is
+        honoured whatever the options limit.
         """
         begin = from_offsets(start)
         end = begin | (self._latest() if self._target is None else self._target)
@@ -115,9 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing depends on it: Spark never calls it for the last micro-batch of an AvailableNow query."""
 
-    def _latest(self) -> dict[Place, int]:
+    def _latest(self) -> dict[Place, Position]:
         ends = selected(self._options, self._catalog, must_exist=False)
-        return {place: end.next_index for place, end in ends.items()}
+        return {place: Position(end.next_index, end.created_us) for place, end in ends.items()}
 
 
 def _partitions(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:

@@ -34,7 +34,8 @@ class StreamNodeSource(DataSource):
     - `endingOffsets`, batch only: `latest`, or indexes; exclusive.
     - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970; the first message of that time or later.
       `startingOffsetsByTimestampStrategy`: `error` or `latest`, where a partition has none.
-    - `failOnDataLoss` (true): whether to fail where messages of a range are gone, or to log them and go on.
+    - `failOnDataLoss` (true): whether to fail where messages of a range are gone, or a stream was deleted and made
+      again under a query; or to log that and go on, with a new stream from its beginning.
 
     How:
 

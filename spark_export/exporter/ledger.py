@@ -69,8 +69,8 @@ _FILES = (
 class Account:
     """What the ledger says at one moment, of one generation of the table.
 
-    ranges: with their runs' numbers; these and files are of the runs whose rows are in the table. pending: files of runs
-    that are written, and may be in the table already. unfinished: the numbers of runs that are not ended.
+    ranges: with their runs' numbers; these and files are of the runs whose rows are in the table. pending: files of
+    runs that are written, and may be in the table already. unfinished: the numbers of runs that are not ended.
     """
 
     ranges: list[tuple[int, Range]]

@@ -57,7 +57,7 @@ class Table(Protocol):
         ...
 
     def sync(self) -> None:
-        """What readers see is on disk when this returns; for a run that a crash left published, but perhaps not synced."""
+        """What readers see is on disk when this returns: a crash can leave a run published and not synced."""
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:

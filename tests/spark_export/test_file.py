@@ -71,6 +71,10 @@ def test_what_is_gone_from_the_file_is_a_loss(tmp_path: Path) -> None:
         read_all(Range("it's", 7, 0, 1), path=path)
     with pytest.raises(DataLoss, match="the stream ends at 40"):
         read_all(Range("it's", 0, 39, 50), path=path)
+    another = RangeReader(
+        Range("it's", 0, 15, 20, 1), read_options({"subscribe": "it's", "path": path, "failOnDataLoss": "false"})
+    )
+    assert (list(another.batches()), another.lost) == ([], 5), "the rows are another stream's of that name"
 
 
 def test_a_folder_without_a_database_is_refused(tmp_path: Path) -> None:

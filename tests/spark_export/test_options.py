@@ -54,6 +54,8 @@ def test_offsets_are_words_or_json() -> None:
     asked = READ | {"startingOffsets": '{"orders":{"0":23,"1":-2}}', "endingOffsets": "latest"}
     assert read_options(asked).starting == {"orders": {0: 23, 1: EARLIEST}}
     assert read_options(READ | {"startingOffsets": "Earliest"}).starting == EARLIEST
+    of_a_progress = READ | {"startingOffsets": '{"orders":{"0":23,"created_us":{"0":1700000000000000}}}'}
+    assert read_options(of_a_progress).starting == {"orders": {0: 23}}
 
 
 def test_timestamps_are_milliseconds() -> None:
