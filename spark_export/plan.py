@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from spark_export.errors import OptionError
 from spark_export.node_wire import StreamEnds
@@ -20,7 +20,8 @@ CREATED = "created_us"
 """In the JSON of offsets, beside the numbers of partitions."""
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True)
+class Position:
     """How far a stream-partition is read: the next index, and when the stream was made, in microseconds since 1970.
 
     created_us: 0 where it is not known, as in checkpoints of versions that did not keep it.
@@ -171,7 +172,7 @@ def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], mess
         return dict(end)
     shares = {place: min(size, max(1, size * messages_max // total)) for place, size in sizes.items()}
     return {
-        place: stop._replace(index=begins[place] + shares[place]) if sizes[place] else stop
+        place: replace(stop, index=begins[place] + shares[place]) if sizes[place] else stop
         for place, stop in end.items()
     }
 
