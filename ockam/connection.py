@@ -130,9 +130,8 @@ class Connection(Worker):
 
     def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
         """Send the run, or what the socket does not take at once behind what waits already."""
-        frames = writer.frames(run, self._refuse)
-        self._sent += len(frames)
-        data = b"".join(frames)
+        count, data = writer.encode(run, self._refuse)
+        self._sent += count
         rest = data if self._backlog_bytes or not data or self._socket is None else send_now(self._socket, data)
         self._sent_bytes += len(data) - len(rest)
         self._enqueue(rest)

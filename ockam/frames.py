@@ -200,13 +200,14 @@ class FrameWriter:
         self._known: dict[tuple[Route, Route], bytes] = {}
         self._heads = FrameHeads(wire)
 
-    def frames(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> list[bytes]:
-        """Each message as a frame, its length in front, without the first hop of its onward route (which is us).
+    def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
+        """How many frames, and the frames: each message's length in front, and without the first hop of its onward
+        route (which is us).
 
         A message that this framing cannot carry is left out and told to `too_large`.
         """
         onward_route = return_route = None
-        raw, frames = b"", []
+        raw, parts = b"", list[bytes]()
         around: dict[int, tuple[bytes, bytes]] = {}
         for message in messages:
             if message.onward_route is not onward_route or message.return_route is not return_route:
@@ -222,8 +223,9 @@ class FrameWriter:
                 except FrameTooLarge as error:
                     too_large(error)
                     continue
-            frames.append(pieces[0] + payload + pieces[1])
-        return frames
+            # All are joined once, since a payload may have megabytes.
+            parts += (pieces[0], payload, pieces[1])
+        return len(parts) // 3, b"".join(parts)
 
     def _header(self, onward_route: Route, return_route: Route) -> bytes:
         raw = self._known.get((onward_route, return_route))

@@ -1,7 +1,7 @@
 """One connection to a node as a Spark worker needs it: ask, and take answers in any order. It retries nothing.
 
-Plain sockets and the standard library only, for the reason given in `spark_export.node_wire`. Programs that have the
-project installed use `stream_service.client`, which also reconnects.
+Plain sockets, the standard library and pyarrow only, for the reason given in `spark_export.node_wire`. Programs that
+have the project installed use `stream_service.client`, which also reconnects.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
+
+import pyarrow as pa
 
 from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, RequestRefused, StreamMissing
 from spark_export.node_wire import (
@@ -195,7 +197,8 @@ class NodeConnection:
 
     def _read(self, size: int) -> memoryview:
         """Exactly so many bytes."""
-        taken = memoryview(bytearray(size))
+        # Arrow keeps blocks of megabytes for the next one; the C library would give each back to the system.
+        taken = memoryview(pa.allocate_buffer(size)).cast("B")
         at = 0
         try:
             while at < size:

@@ -1,13 +1,14 @@
 """The process that reads pages for a node's bulk reads, with an SQLite and an interpreter lock of its own.
 
-Started by `storage.arrow_thread` as `python -m storage.arrow_child FILE`. It answers requests on standard input, one
-after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is a
-process: `storage.arrow_pages`.
+Started by `storage.arrow_thread` as `python -m storage.arrow_child FILE DESCRIPTOR`. It answers requests on standard
+input, one after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is
+a process: `storage.arrow_pages`.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
-    answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size | bytes
+    answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
-columns: 1 data, 2 key and beside, 4 checksum. The bytes are an Arrow IPC stream where the status is OK, else a text.
+columns: 1 data, 2 key and beside, 4 checksum. `size` bytes are then in the memory shared by that descriptor, until the
+next request: an Arrow IPC stream where the status is OK, else a text.
 """
 
 from __future__ import annotations
@@ -15,26 +16,24 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+from storage.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from storage.arrow_pages import ArrowPage
 
 REQUEST = struct.Struct("<qqqqB")
 ANSWER = struct.Struct("<BqqqqqI")
 NICE = 5
+REASON_BYTES_MAX = 4096
 OK, FAILED, GONE, DAMAGED = range(4)
 DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 
-def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the input ends. What the file or a request can cause is answered, and ends nothing."""
-    from storage.arrow_pages import (
-        ArrowPages,
-        Columns,
-        PagesDamaged,
-        PagesError,
-        StreamGone,
-        ipc_size_bytes,
-        write_ipc,
-    )
+    from storage.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
@@ -44,18 +43,32 @@ def serve(path: str, requests: BinaryIO, answers: BinaryIO) -> None:
             if pages is None:
                 pages = ArrowPages(path)
             page = pages.read(stream_id, start, end, bytes_max, columns)
+            size = _share(page, memory)
         except PagesError as error:
             status = GONE if isinstance(error, StreamGone) else DAMAGED if isinstance(error, PagesDamaged) else FAILED
-            reason = str(error).encode()
-            answers.write(ANSWER.pack(status, 0, 0, 0, 0, 0, len(reason)) + reason)
+            reason = str(error).encode()[:REASON_BYTES_MAX]
+            memory.view(len(reason))[:] = reason
+            answers.write(ANSWER.pack(status, 0, 0, 0, 0, 0, len(reason)))
         else:
             bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
-            answers.write(ANSWER.pack(OK, *bounds, ipc_size_bytes(page.batch)))
-            write_ipc(page.batch, answers)
+            answers.write(ANSWER.pack(OK, *bounds, size))
         answers.flush()
+
+
+def _share(page: ArrowPage, memory: SharedMemory) -> int:
+    """Write a page where the node copies it from; how large it is. Raises PagesError."""
+    from storage.arrow_pages import PagesError, ipc_size_bytes, write_ipc
+
+    size = ipc_size_bytes(page.batch)
+    try:
+        memory.grow(size)
+    except OSError as error:
+        raise PagesError(f"there is no memory for a page of {size} bytes: {error}") from error
+    write_ipc(page.batch, memory.view(size))
+    return size
 
 
 if __name__ == "__main__":
     # Pushes and pulls go first where there are not enough cores for all.
     os.nice(NICE)
-    serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)
+    serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)

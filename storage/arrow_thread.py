@@ -1,18 +1,12 @@
 """The thread that hands bulk reads to a child process and takes its pages back. It reads no database itself.
 
-The child is started by the first read and lives until the runner closes. One that died between two reads is replaced at
-once; one that dies, or does not answer, while it is at a read fails that one, and the next read starts another.
+The child is started by the first read and lives until the runner closes. One that died is replaced at once; where the
+other one dies too, or one does not answer, the read fails, and the next read starts another.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
-import os
-import select
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -23,17 +17,12 @@ from typing import Any
 import msgspec
 import structlog
 
-from storage.arrow_child import ANSWER, BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
+from storage.arrow_child import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
+from storage.bulk_child import Answer, BulkChild
 from storage.contract import Operation
 from storage.delivery import Deliver
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
-ANSWER_TIMEOUT_S = 30.0
-"""A page takes some ten milliseconds; the child's own wait for a busy database is 5 s."""
-END_TIMEOUT_S = 5.0
-PIPE_BYTES = 1024 * 1024
-"""Linux's pipes hold 64 KiB unless told otherwise, which is sixty changes of process for a page."""
-PIPE_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)
 KEPT_BYTES = 64 * 1024 * 1024
 """Twice the largest page, at each of its stations: read, packed, framed, half sent."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -55,7 +44,7 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
     next_index: int
     start: int
     rows: int
-    body: bytearray
+    body: bytes
 
 
 class ArrowRead(Operation):
@@ -124,7 +113,7 @@ class ArrowThread(threading.Thread):
         self._missing = find_missing()
         self._deliver = deliver
         self._queue: SimpleQueue[ArrowRead | None] = SimpleQueue()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: BulkChild | None = None
 
     def submit(self, operation: ArrowRead) -> None:
         self._queue.put(operation)
@@ -151,86 +140,31 @@ class ArrowThread(threading.Thread):
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
-            try:
-                children = self.children
-                child = self._ensure_child()
-                head = self._ask_child(child, operation)
-            except (BrokenPipeError, EOFError):
-                if self.children > children:
-                    raise
-                # It was on its way out before it was asked.
-                self._end_child()
-                child = self._ensure_child()
-                head = self._ask_child(child, operation)
-            status, created_us, first, following, start, rows, size = ANSWER.unpack(head)
-            body = self._read(child, size)
+            status, bounds, body = self._ask_child(operation.packed())
         except (OSError, EOFError) as error:
             self._end_child()
             raise StorageError(f"the process that reads in bulk ended: {error}; ask again, or pull") from error
         if status == OK:
-            return ArrowAnswer(created_us, first, following, start, rows, body)
+            return ArrowAnswer(*bounds, body)
         if status == GONE:
             raise StreamNotFound(operation.stream_id)
-        reason = body.decode()
+        reason = body.decode(errors="replace")
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
-    def _ask_child(self, child: subprocess.Popen[bytes], operation: ArrowRead) -> bytearray:
-        """The head of its answer. Raises OSError, EOFError."""
-        assert child.stdin is not None, "it was started with pipes"
-        child.stdin.write(operation.packed())
-        child.stdin.flush()
-        return self._read(child, ANSWER.size)
-
-    def _ensure_child(self) -> subprocess.Popen[bytes]:
-        if self._child is None or self._child.poll() is not None:
-            self._end_child()
-            # It finds this package where this process found it.
-            home = str(Path(__file__).resolve().parent.parent)
-            search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "storage.arrow_child", str(self._path.absolute())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C is for the node, which ends its child when it has drained.
-                start_new_session=True,
-            )
-            self.children += 1
-            keep_large_blocks()
-            if PIPE_SIZE is not None and self._child.stdout is not None:
-                with contextlib.suppress(OSError):
-                    fcntl.fcntl(self._child.stdout, PIPE_SIZE, PIPE_BYTES)
-        return self._child
-
-    def _read(self, child: subprocess.Popen[bytes], size: int) -> bytearray:
-        """Exactly so many bytes of the child's answer. Raises EOFError, TimeoutError."""
-        assert child.stdout is not None, "it was started with pipes"
-        descriptor = child.stdout.fileno()
-        # Not select(), which knows no descriptor above 1,023: a node may have ten thousand connections.
-        ready = select.poll()
-        ready.register(descriptor, select.POLLIN)
-        taken = bytearray(size)
-        view, at = memoryview(taken), 0
-        while at < size:
-            if not ready.poll(ANSWER_TIMEOUT_S * 1000):
-                raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S} s")
-            count = os.readv(descriptor, [view[at:]])
-            if not count:
-                raise EOFError(f"exit code {child.poll()}")
-            at += count
-        return taken
+    def _ask_child(self, request: bytes) -> Answer:
+        """Of the child that is there, or of another where that one is gone. Raises OSError, EOFError."""
+        if self._child is not None:
+            try:
+                return self._child.ask(request)
+            except (BrokenPipeError, EOFError):
+                # It was most likely on its way out before it was asked.
+                self._end_child()
+        self._child = BulkChild(self._path)
+        self.children += 1
+        keep_large_blocks()
+        return self._child.ask(request)
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
-        if child is None:
-            return
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            child.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        if child is not None:
+            child.end()

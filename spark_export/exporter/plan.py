@@ -9,9 +9,9 @@ from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Ta
 
 TASK_ROWS_MIN = 100_000
 """A smaller task costs more to start (about 0.15 s of a core) than to run."""
-TASK_ROWS_MAX = 1_000_000
-TASK_BYTES_MAX = 256 * 1024 * 1024
-"""Of data; a task that fails is read again, and no more than this."""
+TASK_ROWS_MAX = 2_000_000
+TASK_BYTES_MAX = 512 * 1024 * 1024
+"""Of data, which is about one file; a task that fails is read again, and no more than this."""
 
 
 def plan_ranges(
@@ -66,9 +66,10 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
 
     parallelism: how many tasks can run at a time. Small neighbours share a task, and so their files.
     """
-    rows = sum(each.rows for each in ranges)
-    wanted = -(-rows // max(1, parallelism))
-    task_rows = min(max(wanted, TASK_ROWS_MIN), TASK_ROWS_MAX)
+    rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
+    # As many for each of those that run at a time, so that none is alone at the end.
+    rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
+    task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
     tasks: list[Task] = []
     pieces: list[Piece] = []
     filled = 0.0

@@ -47,7 +47,7 @@ class FarEnd:
         """One answer, as bytes."""
         message = Message((local("-"), *to), (from_,), payload)
         hello, self._hello_sent = self._hello_sent, b""
-        return hello + b"".join(FrameWriter(self._wire).frames([message], lambda error: pytest.fail(str(error))))
+        return hello + FrameWriter(self._wire).encode([message], lambda error: pytest.fail(str(error)))[1]
 
     def answer(self, to: Message, payload: bytes, from_: Address | None = None) -> None:
         """Answer one message of the core; from where it was sent to, unless said otherwise."""

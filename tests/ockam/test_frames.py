@@ -249,15 +249,17 @@ def test_the_good_messages_before_a_bad_frame_are_told() -> None:
 def test_what_the_writer_writes_the_reader_reads(wire: Wire, messages: list[tuple[Route, Route, bytes]]) -> None:
     writer = FrameWriter(wire)
     outgoing = [Message((US, *onward), back, payload) for onward, back, payload in messages]
-    frames = writer.frames(outgoing, lambda error: pytest.fail(str(error)))
-    assert read(FrameReader(wire, HERE, (US,)), frames) == plain(messages)
+    count, frames = writer.encode(outgoing, lambda error: pytest.fail(str(error)))
+    assert read(FrameReader(wire, HERE, (US,)), [frames]) == plain(messages)
+    assert count == len(messages)
 
 
 def test_a_message_too_large_for_the_framing_is_left_out_and_told() -> None:
     refused: list[FrameTooLarge] = []
     large, small = Message((US, local("a")), (), bytes(65_000)), Message((US, local("a")), (), b"small")
-    frames = FrameWriter(LEGACY).frames([large, small], refused.append)
-    assert len(frames) == len(refused) == 1
+    count, frames = FrameWriter(LEGACY).encode([large, small], refused.append)
+    assert count == len(refused) == 1
+    assert frames.endswith(b"small")
     assert refused[0].bytes_max == 65_000
 
 
@@ -271,7 +273,7 @@ def test_headers_are_remembered_up_to_a_size_so_that_no_peer_can_fill_memory_wit
     sent.insert(10, ((local("stream"),), (local("me"),), b"p"))
     for _ in range(2):
         assert read(reader, [framed(wire, *message) for message in sent]) == plain(sent)
-    writer.frames(
+    writer.encode(
         [Message((US, *onward), back, b"p") for onward, back, _ in sent], lambda error: pytest.fail(str(error))
     )
     for kept in (reader, writer):

@@ -46,6 +46,6 @@ async def _serve(answer: Callable[[Message], Answers], stream: trio.SocketStream
                 for message in reader.feed(data)
                 for route, payload in answer(message)
             ]
-            await stream.send_all(b"".join(writer.frames(answers, lambda error: pytest.fail(str(error)))))
+            await stream.send_all(writer.encode(answers, lambda error: pytest.fail(str(error)))[1])
     except (HangUp, trio.BrokenResourceError):
         return

@@ -22,7 +22,7 @@ class Peer:
         self.messages: list[Message] = []
 
     def frame(self, onward_route: Route, payload: bytes, return_route: Route = (local("me"),)) -> bytes:
-        (frame,) = FrameWriter(self.wire).frames(
+        _, frame = FrameWriter(self.wire).encode(
             [Message((local("-"), *onward_route), return_route, payload)], lambda error: pytest.fail(str(error))
         )
         return frame

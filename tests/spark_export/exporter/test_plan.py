@@ -95,6 +95,11 @@ def test_one_large_partition_is_shared_by_all_cores() -> None:
     assert len(plan_tasks([Range("orders", 0, 0, 1, 0, 800_000, 8_000_000)], 4)) == 4
 
 
+def test_nobody_is_alone_at_the_end() -> None:
+    """Goal: where all do not fit into one round of tasks, the last round has work for everybody too."""
+    assert len(plan_tasks([Range("orders", 0, 0, 1, 0, 2 * TASK_ROWS_MAX + 2, 0)], 2)) == 4
+
+
 sets = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda each: (each[0], sum(each))), max_size=8)
 
 

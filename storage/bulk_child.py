@@ -1,0 +1,85 @@
+"""The process that reads in bulk, from the side of who asks it: started, asked, ended. Why there is one at all:
+`storage.arrow_pages`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+from storage.arrow_child import ANSWER
+from storage.shared_memory import SharedMemory
+
+ANSWER_TIMEOUT_S = 30.0
+"""A page takes some ten milliseconds; the child's own wait for a busy database is 5 s."""
+END_TIMEOUT_S = 5.0
+
+Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
+"""Status, bounds as `storage.arrow_child` has them, and the bytes."""
+
+
+class BulkChild:
+    """`storage.arrow_child` for one database file. For one thread. Raises OSError where it cannot be started."""
+
+    def __init__(self, path: Path) -> None:
+        # It finds this package where this process found it.
+        home = str(Path(__file__).resolve().parent.parent)
+        search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        self._memory = SharedMemory.create()
+        descriptor = self._memory.descriptor
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "storage.arrow_child", str(path.absolute()), str(descriptor)],
+                pass_fds=(descriptor,),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": search},
+                # Ctrl-C is for the node, which ends its child when it has drained.
+                start_new_session=True,
+            )
+        except BaseException:
+            self._memory.close()
+            raise
+        assert self._process.stdin is not None, "it was started with pipes"
+        assert self._process.stdout is not None, "it was started with pipes"
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+
+    def ask(self, request: bytes) -> Answer:
+        """Raises OSError, TimeoutError, EOFError; then it is of no use any more."""
+        self._requests.write(request)
+        status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(ANSWER.size))
+        return status, (created_us, first, following, start, rows), bytes(self._memory.view(size))
+
+    def end(self) -> None:
+        """Once. It is given some time to end by itself."""
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._memory.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self, size: int) -> bytes:
+        """Exactly so many bytes."""
+        # Not select(), which knows no descriptor above 1,023: a node may have ten thousand connections.
+        ready = select.poll()
+        ready.register(self._answers, select.POLLIN)
+        taken = b""
+        while len(taken) < size:
+            if not ready.poll(ANSWER_TIMEOUT_S * 1000):
+                raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S} s")
+            chunk = os.read(self._answers.fileno(), size - len(taken))
+            if not chunk:
+                raise EOFError(f"exit code {self._process.poll()}")
+            taken += chunk
+        return taken
