@@ -32,9 +32,11 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Begin a run every `every_s` until SIGTERM or SIGINT. A run under way is given up then, which loses nothing.
 
-    Raises OSError where the metrics cannot be written, and what is our own mistake.
+    Raises OSError where the metrics cannot be written at the beginning, and what is our own mistake.
     """
     statistics = ExporterStatistics()
+    if metrics_file is not None:
+        await asyncio.to_thread(write_metrics, metrics_file, statistics)
     stop = asyncio.Event()
     with _stopping(stop):
         while not stop.is_set():
@@ -53,7 +55,7 @@ async def run_daemon(
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
             statistics = statistics.after_skips(following.skipped)
             if metrics_file is not None:
-                await asyncio.to_thread(write_metrics, metrics_file, statistics)
+                await _keep_metrics(metrics_file, statistics)
             try:
                 await asyncio.wait_for(stop.wait(), following.delay_s)
             except TimeoutError:
@@ -83,6 +85,14 @@ async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
     fields = {"run": outcome.run_id, "rows": outcome.rows, "data_bytes": outcome.data_bytes, "files": outcome.files}
     logger.info("run ended", **fields, lost=outcome.lost, seconds=round(outcome.seconds, 3))
     return outcome
+
+
+async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
+    """Replace the file. Where that fails, as on a full disk, the exports are more important, and it is tried again."""
+    try:
+        await asyncio.to_thread(write_metrics, path, statistics)
+    except OSError as error:
+        logger.error("metrics not written", file=str(path), error=str(error))
 
 
 @contextmanager

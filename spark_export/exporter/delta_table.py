@@ -87,9 +87,10 @@ class DeltaLogTable(FlatTable):
                 commit_properties=properties,
             )
         except DeltaError as error:
-            raise ExportError(
-                f"the transaction of run {run_id} failed: {error}; it is tried again by the next run"
-            ) from error
+            raise ExportError(f"the transaction of run {run_id} failed: {error}; the next run tries again") from error
 
     def _open(self) -> DeltaTable:
-        return DeltaTable(str(self._layout.table))
+        try:
+            return DeltaTable(str(self._layout.table))
+        except DeltaError as error:
+            raise ExportError(f"the Delta table {self._layout.table} cannot be read: {error}") from error

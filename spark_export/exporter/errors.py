@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 
 class ExportError(Exception):
     """An export that could not be done, or a table that is not as it should be."""
@@ -21,6 +25,10 @@ class LedgerError(ExportError):
 
 class DataLost(ExportError):
     """Messages that were never exported are no longer on the node."""
+
+
+class DiskFull(ExportError):
+    """There is no room for the files of a run."""
 
 
 class TaskFailed(ExportError):

@@ -6,10 +6,13 @@ an SQLite file in the export's folder. Iceberg keeps absolute paths: such an exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
@@ -20,7 +23,7 @@ from spark_export.exporter.write_files import FILE_SCHEMA_WITH_STREAM
 
 try:
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
     from pyiceberg.transforms import DayTransform, IdentityTransform
 except ModuleNotFoundError as error:
     raise ExtraMissing(
@@ -41,23 +44,25 @@ class IcebergTable(FlatTable):
     def __init__(self, layout: Layout, table_id: str) -> None:
         super().__init__(layout, layout.table / "data", layout.table / "metadata")
         self._table_id = table_id
-        self._catalog = SqlCatalog(
-            "stream-node", uri=f"sqlite:///{layout.folder / CATALOG_FILE}", warehouse=f"file://{layout.folder}"
-        )
+        with _told(f"the catalog {CATALOG_FILE} cannot be opened"):
+            self._catalog = SqlCatalog(
+                "stream-node", uri=f"sqlite:///{layout.folder / CATALOG_FILE}", warehouse=f"file://{layout.folder}"
+            )
 
     def prepare(self) -> None:
         make_folder(self._data)
-        self._catalog.create_namespace_if_not_exists(NAMESPACE)
-        try:
-            self._open()
-            return
-        except NoSuchTableError:
-            made = self._catalog.create_table(
-                (NAMESPACE, NAME), FILE_SCHEMA_WITH_STREAM, location=f"file://{self._layout.table}"
-            )
-        with made.update_spec() as spec:
-            spec.add_field("stream", IdentityTransform(), "stream_value")
-            spec.add_field("timestamp", DayTransform(), "day")
+        with _told("the table cannot be made"):
+            self._catalog.create_namespace_if_not_exists(NAMESPACE)
+            try:
+                self._open()
+                return
+            except NoSuchTableError:
+                made = self._catalog.create_table(
+                    (NAMESPACE, NAME), FILE_SCHEMA_WITH_STREAM, location=f"file://{self._layout.table}"
+                )
+            with made.update_spec() as spec:
+                spec.add_field("stream", IdentityTransform(), "stream_value")
+                spec.add_field("timestamp", DayTransform(), "day")
         self.sync()
 
     def has_run(self, run_id: int) -> bool:
@@ -74,10 +79,8 @@ class IcebergTable(FlatTable):
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         paths = [f"file://{self._data / entry.path}" for entry in entries]
-        try:
+        with _told(f"the snapshot of run {run_id} failed, the next run tries again"):
             self._open().add_files(paths, snapshot_properties={RUN_PROPERTY: self._run_name(run_id)})
-        except ValueError as error:
-            raise ExportError(f"the snapshot of run {run_id} failed: {error}") from error
 
     def _open(self) -> Any:
         return self._catalog.load_table((NAMESPACE, NAME))
@@ -85,7 +88,8 @@ class IcebergTable(FlatTable):
     def _runs(self) -> set[int]:
         """The runs of this export that a snapshot names."""
         try:
-            snapshots = self._open().snapshots()
+            with _told("the table cannot be read"):
+                snapshots = self._open().snapshots()
         except NoSuchTableError:
             return set()
         names = [(each.summary.get(RUN_PROPERTY) or "") for each in snapshots if each.summary is not None]
@@ -94,3 +98,15 @@ class IcebergTable(FlatTable):
 
     def _run_name(self, run_id: int | str) -> str:
         return f"{self._table_id}/{run_id}"
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What the library and its catalog raise in the block becomes ours. what: went wrong, in words."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise ExportError(f"{what}: {reason}") from error
+    except (ValueError, CommitFailedException, CommitStateUnknownException) as error:
+        raise ExportError(f"{what}: {error}") from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -76,8 +77,10 @@ class ExportLock:
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise ExportInUse(f"{folder} is in use by another exporter (process {owner or 'unknown'})") from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+        # Only who is refused reads it; on a full disk the lock itself must still be had.
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
 
     def __enter__(self) -> Self:
         return self

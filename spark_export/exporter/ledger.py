@@ -265,7 +265,14 @@ async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         async with engine.begin() as connection:
             yield connection
     except DBAPIError as error:
-        raise LedgerError(f"the ledger {engine.url.database}: {error.orig}") from error
+        hint = "; free space and run again" if is_full(error) else ""
+        raise LedgerError(f"the ledger {engine.url.database}: {error.orig}{hint}") from error
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether SQLite found no room; where it cannot write its journal it says that as an error of the disk."""
+    name = getattr(error.orig, "sqlite_errorname", "")
+    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import structlog
 
 from spark_export.exporter.engine import Engine
-from spark_export.exporter.errors import ExportError, ExportMismatch
+from spark_export.exporter.errors import NO_ROOM, DiskFull, ExportError, ExportMismatch
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.layout import Layout, remove_tree
 from spark_export.exporter.ledger import Ledger
@@ -117,6 +117,11 @@ class Exporter:
             entries = await self._write(run_id, ranges)
         except BaseException as error:
             await asyncio.shield(self._abandon(run_id, error))
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise DiskFull(
+                    f"no room in {self._layout.folder} for what is new: {error.strerror}; nothing of it is in the "
+                    "table, free space and run again"
+                ) from error
             raise
         failpoint("written")
         await _to_its_end(self._finish(run_id, entries))
@@ -216,7 +221,12 @@ class Exporter:
         await self._save(run_id)
 
     async def _publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        await asyncio.to_thread(self._table.publish, run_id, entries)
+        try:
+            await asyncio.to_thread(self._table.publish, run_id, entries)
+        except OSError as error:
+            raise ExportError(
+                f"run {run_id} is written, and cannot be put into the table: {error}; the next run does it"
+            ) from error
         failpoint("between_publish_and_ledger")
         await self._ledger.advance(run_id, RunState.PUBLISHED)
         failpoint("published")
@@ -230,10 +240,15 @@ class Exporter:
 
     async def _abandon(self, run_id: int, error: BaseException) -> None:
         """Nothing of the run is in the table. Where even this cannot be recorded, the next start does it."""
-        removed = await asyncio.to_thread(self._table.discard, run_id, [])
         text = " ".join(str(error).split()) or type(error).__name__
-        await self._ledger.record_abandoned(run_id, self._now_us(), text)
-        logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
+        try:
+            removed = await asyncio.to_thread(self._table.discard, run_id, [])
+            await self._ledger.record_abandoned(run_id, self._now_us(), text)
+        except ExportError as second:
+            # What the caller is to be told is why the run failed, not this.
+            logger.warning("run left behind", run=run_id, error=text, reason=str(second))
+        else:
+            logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:

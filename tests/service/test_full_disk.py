@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from stream_service.client import NodeFailed, PushFailed, Stream, connect
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S, Served, served, wait_until
+from tests.support.small_disk import mounted_disk
 from tests.support.stream_peer import SERVICE, StreamPeer, stream_peer
 
 CHUNK = b"x" * 50_000
@@ -241,23 +241,6 @@ async def test_a_limit_on_file_sizes_under_the_running_command(tmp_path: Path) -
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (500_000, unlimited[1]))
         async with full_node(node, lambda: resource.prlimit(node.pid, resource.RLIMIT_FSIZE, unlimited)):
             assert node.memory_bytes() > 0
-
-
-@contextmanager
-def mounted_disk(mounted: Path, size: str) -> Iterator[Path]:
-    """A file system of that size; skips where we may not mount one."""
-    mounted.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mounted)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"no mount command: {error}")
-    if done.returncode:
-        pytest.skip(f"may not mount a small file system: {done.stderr.strip()}")
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", str(mounted)], check=True)
 
 
 @pytest.fixture
