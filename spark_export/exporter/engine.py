@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from spark_export.exporter.model import FileEntry, Task
 from spark_export.exporter.task import TaskSettings, run_task
+
+GIVE_UP_S = 1.0
 
 
 class Engine(Protocol):
@@ -26,25 +30,59 @@ class Engine(Protocol):
 
 
 class InlineEngine:
-    """Tasks in threads of this process: neither Spark nor Java. Each is tried once."""
+    """Tasks in threads of this process: neither Spark nor Java. Each is tried once.
+
+    A run that is given up waits for them a moment only: one that a node keeps waiting holds up nobody, not even the end
+    of the process. What it still writes is in a folder that is gone.
+    """
 
     def __init__(self, parallelism: int) -> None:
         self._parallelism = parallelism
-        self._threads = ThreadPoolExecutor(parallelism, thread_name_prefix="export-task")
 
     async def prepare(self) -> int:
         return self._parallelism
 
     async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.run_in_executor(self._threads, run_task, task, settings) for task in tasks]
+        waiting, written = deque(tasks), list[FileEntry]()
+
+        def work() -> None:
+            while True:
+                try:
+                    task = waiting.popleft()
+                except IndexError:
+                    return
+                written.extend(run_task(task, settings))
+
+        workers = [_in_thread(work) for _ in range(min(self._parallelism, len(tasks)))]
         try:
-            written = await asyncio.gather(*futures)
-        finally:
-            for future in futures:
-                future.cancel()
-            await asyncio.gather(*futures, return_exceptions=True)
-        return [entry for entries in written for entry in entries]
+            await asyncio.shield(asyncio.gather(*workers))
+        except BaseException:
+            waiting.clear()
+            await asyncio.wait(workers, timeout=GIVE_UP_S)
+            raise
+        return written
 
     async def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        """Nothing is kept between runs."""
+
+
+def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
+    """Done when the work is; cancelling it leaves the thread to itself."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(None) if error is None else future.set_exception(error)
+
+    def main() -> None:
+        error = None
+        try:
+            work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(tell, error)
+
+    threading.Thread(target=main, name="export-task", daemon=True).start()
+    return future

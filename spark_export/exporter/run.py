@@ -124,7 +124,12 @@ class Exporter:
                 ) from error
             raise
         failpoint("written")
-        await _to_its_end(self._finish(run_id, entries))
+        finishing = asyncio.create_task(self._finish(run_id, entries))
+        try:
+            await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            # The run is as good as in the table: who asks to end is told so, with the outcome.
+            await finishing
         return Outcome(
             run_id,
             sum(each.rows for each in entries),
@@ -240,7 +245,8 @@ class Exporter:
 
     async def _abandon(self, run_id: int, error: BaseException) -> None:
         """Nothing of the run is in the table. Where even this cannot be recorded, the next start does it."""
-        text = " ".join(str(error).split()) or type(error).__name__
+        said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+        text = " ".join(said.split()) or type(error).__name__
         try:
             removed = await asyncio.to_thread(self._table.discard, run_id, [])
             await self._ledger.record_abandoned(run_id, self._now_us(), text)

@@ -70,7 +70,7 @@ class SparkEngine:
         try:
             return await asyncio.shield(collecting)
         except asyncio.CancelledError:
-            await asyncio.to_thread(_if_it_is_there, lambda: self._session.interruptTag(tag))
+            await asyncio.to_thread(_if_it_is_there, lambda: self._interrupt(tag))
             # The job is over when its thread is; what it says then was not waited for.
             await asyncio.gather(collecting, return_exceptions=True)
             raise
@@ -110,12 +110,23 @@ class SparkEngine:
             return int(self._session.conf.get("spark.default.parallelism", str(REMOTE_PARALLELISM)))
         return int(self._session.sparkContext.defaultParallelism)
 
+    def _interrupt(self, tag: str) -> None:
+        # A session with a master of its own would cancel by the tags of the calling thread only.
+        if self._remote is None:
+            self._session.sparkContext.cancelJobsWithTag(tag)
+        else:
+            self._session.interruptTag(tag)
+
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
         """Raises TaskFailed, DataLost."""
         session = self._session
+        if self._remote is None:
+            add_tag, remove_tag = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
+        else:
+            add_tag, remove_tag = session.addTag, session.removeTag
         self._failed = True
         try:
-            session.addTag(tag)
+            add_tag(tag)
             frame = session.read.format(FORMAT).option(OPTION, encode_job(tasks, settings)).load()
             entries = [decode_entry(row.entry) for row in frame.collect()]
         except Exception as error:
@@ -123,7 +134,7 @@ class SparkEngine:
                 raise
             raise task_error(str(error)) from error
         finally:
-            _if_it_is_there(lambda: session.removeTag(tag))
+            _if_it_is_there(lambda: remove_tag(tag))
         self._failed = False
         return entries
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -264,9 +265,19 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
+    """Run it. SIGTERM ends it as Ctrl-C does, but where it takes both itself, as a daemon."""
     import asyncio
 
-    return asyncio.run(main)
+    async def interruptible() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _configure_logs(level: str) -> None:

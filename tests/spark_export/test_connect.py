@@ -6,8 +6,10 @@ Method: a Connect server and its client, a process each, since a process has one
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,17 @@ pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed
 
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.process import NodeProcess
+from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_stopping import (
+    HELD_BYTES,
+    ROWS,
+    SIZE,
+    assert_interrupted,
+    exporting,
+    tasks_at_work,
+    wait_until,
+)
 from tests.spark_export.spark_connect import connect_server, environment
 from tests.spark_export.test_spark_batch import fill
 
@@ -103,6 +115,23 @@ def test_an_export_through_a_connect_server(server: str, node: NodeProcess, tmp_
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"] == 1_000
+    world.assert_whole()
+
+
+def test_an_export_through_a_connect_server_that_is_told_to_end(server: str, node: NodeProcess, tmp_path: Path) -> None:
+    """Goal: the server's tasks are cancelled, and not waited for. Method: they are held by a door before the node."""
+    world = World(tmp_path / "lake", node, "c_ended")
+    world.push(ROWS, size=SIZE)
+    with (
+        door(node.address, [HELD_BYTES] * 100, threading.Event()) as address,
+        exporting(world, "run", address, "--remote", server) as process,
+    ):
+        wait_until(lambda: tasks_at_work(world), process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert_interrupted(world, err)
+    assert world.run().rows == ROWS
     world.assert_whole()
 
 

@@ -1,0 +1,148 @@
+"""Goal: SIGTERM and Ctrl-C end a run or a daemon at any stage, soon, with a code that says how, and lose nothing.
+
+Method: the command in a child process, its tasks held in their middle by a door before the node; the steps that are not
+given up half way, in this process, held at their beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from spark_export.exporter.model import RunState
+from spark_export.exporter.run import Exporter
+from spark_export.exporter.task import PROGRESS_SUFFIX
+from tests.spark_export.doors import door
+from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_crashes import export_child
+from tests.spark_export.exporter.test_verify import files_of
+
+PATIENCE_S = 200.0
+ROWS, SIZE = 8_000, 2_000
+HELD_BYTES = 6_000_000
+"""What a task gets before it is held: more than a page, less than all."""
+INTERRUPTED = 130
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+ON_SPARK = [pytest.mark.spark, pytest.mark.soak]
+WAYS = [*(("inline", each) for each in SIGNALS), pytest.param("local[2,4]", signal.SIGTERM, marks=ON_SPARK)]
+
+
+@contextmanager
+def exporting(world: World, command: str, node: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, running. node: the address that it is given."""
+    arguments = ["export", command, str(world.folder), "--node", node, "--stream", world.stream, *more]
+    with subprocess.Popen(
+        [sys.executable, "-m", "stream_node", *arguments, "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.02)
+
+
+def tasks_at_work(world: World) -> int:
+    """How many attempts have rows in files, beyond which the door holds them."""
+    return sum(path.stat().st_size > 0 for path in world.folder.glob(f"staging/run-*/attempts/*{PROGRESS_SUFFIX}"))
+
+
+def assert_interrupted(world: World, err: str) -> None:
+    """That the log and the history say it of the one run, and nothing of it is left."""
+    assert "Traceback" not in err
+    # A Spark that is stopped in the middle of a task may have a word of its own.
+    events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [each["error"] for each in events if each["event"] == "run abandoned"] == ["interrupted"]
+    assert files_of(world) == []
+    assert list(world.folder.glob("staging/*")) == []
+    (row,) = map(json.loads, export_child(world, "history").stdout.splitlines())
+    assert (row["state"], row["error"]) == ("abandoned", "interrupted")
+
+
+@pytest.mark.parametrize(("master", "number"), WAYS)
+@pytest.mark.parametrize(("command", "code"), [("run", INTERRUPTED), ("daemon", 0)])
+def test_told_to_end_while_tasks_write(
+    world: World, command: str, code: int, master: str, number: signal.Signals
+) -> None:
+    world.push(ROWS, size=SIZE)
+    with (
+        door(world.node.address, [HELD_BYTES] * 100, threading.Event()) as address,
+        exporting(world, command, address, "--master", master) as process,
+    ):
+        wait_until(lambda: tasks_at_work(world), process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (code, ""), err
+    assert_interrupted(world, err)
+    assert world.run().rows == ROWS
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("step", ["arrange", "publish"])
+def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> None:
+    """Goal: nobody works in the folder behind the exporter's back: who gives a run up waits for the step. A run that is
+    being published is published, and told of."""
+    world.push(100)
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def main(exporter: Exporter) -> None:
+        genuine = getattr(exporter._table, step)
+
+        def held(*arguments: Any) -> Any:
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+            return genuine(*arguments)
+
+        setattr(exporter._table, step, held)
+        run = asyncio.create_task(exporter.run())
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        run.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not run.done()
+        go_on.set()
+        (ended,) = await asyncio.gather(run, return_exceptions=True)
+        (recorded,) = await exporter._ledger.load_runs()
+        if step == "publish":
+            assert (ended.rows, recorded.state) == (100, RunState.SAVED)
+        else:
+            assert isinstance(ended, asyncio.CancelledError)
+            assert (recorded.state, recorded.error) == (RunState.ABANDONED, "interrupted")
+
+    world.with_exporter(main)
+    assert len(files_of(world)) == (step == "publish")
+    world.run()
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_daemon_told_to_end_between_runs(world: World, number: signal.Signals) -> None:
+    world.push(5)
+    with exporting(world, "daemon", world.node.address, "--master", "inline") as process:
+        wait_until(lambda: world.folder.exists() and world.position(0) + world.position(1) == 5, process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert json.loads(out)["rows"] == 5
+    assert json.loads(err.splitlines()[-1])["event"] == "daemon stopped"
+    world.assert_whole()
