@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from spark_export.exporter.model import RunState
-from spark_export.exporter.run import Exporter
+from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.task import PROGRESS_SUFFIX
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
@@ -124,6 +124,7 @@ def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> 
         (ended,) = await asyncio.gather(run, return_exceptions=True)
         (recorded,) = await exporter._ledger.load_runs()
         if step == "publish":
+            assert isinstance(ended, Outcome)
             assert (ended.rows, recorded.state) == (100, RunState.SAVED)
         else:
             assert isinstance(ended, asyncio.CancelledError)
