@@ -80,6 +80,8 @@ class TcpTransport:
         self._partial_frames = PartialFrames()
         self._accepted = 0
         self._closed: Counter[str] = Counter()
+        self._reads = True
+        self._drains = False
         self._listening = trio.CancelScope()
         self._ended = trio.Event()
         node.register_forward(TCP, self._forward)
@@ -106,11 +108,13 @@ class TcpTransport:
 
     def stop_reading(self) -> None:
         """Take no more requests from anybody; answers still go out."""
+        self._reads = False
         for connection in self._connections:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
         """End every connection once its answers are sent, or at the deadline (trio's clock)."""
+        self._drains = True
         for connection in self._connections:
             connection.close_when_sent()
         with trio.move_on_at(deadline_s):
@@ -156,6 +160,11 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
+        # One that was under way when the node began to stop, mostly a call of our own.
+        if not self._reads:
+            connection.stop_reading()
+        if self._drains:
+            connection.close_when_sent()
         return connection
 
     async def _run(self, connection: Connection) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ockam import connection as connection_module
 from ockam.address import Address, local, tcp
@@ -229,3 +230,34 @@ async def test_a_legacy_connection_gets_no_frame_above_65000_bytes() -> None:
         assert (await peer.receive()).payload == bytes(64_900)
         assert (await peer.receive()).payload == b"still open"
         assert server.node.statistics().dropped == {"frame_too_large": 1}
+
+
+async def test_a_call_that_is_answered_while_the_node_drains_does_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for the call still goes out."""
+    taken: list[bytes] = []
+
+    class Far(Worker):
+        def handle(self, message: Message) -> None:
+            taken.append(message.payload)
+
+    open_stream, answered = trio.open_tcp_stream, trio.Event()
+
+    async def call(host: str, port: int) -> trio.SocketStream:
+        await answered.wait()
+        return await open_stream(host, port)
+
+    async with serve() as far, serve() as near, trio.open_nursery() as nursery:
+        far.node.register([local("far")], Far)
+        monkeypatch.setattr(trio, "open_tcp_stream", call)
+        near.node.deliver(Message((tcp(far.address), local("far")), (local("me"),), b"last words"))
+        with trio.fail_after(10):
+            near.transport.stop_reading()
+            nursery.start_soon(near.transport.close_when_sent, trio.current_time() + 1_000)
+            await trio.testing.wait_all_tasks_blocked()
+            answered.set()
+            await near.wait_closed_because("drained")
+            while not taken:
+                await trio.sleep(0.005)
+    assert taken == [b"last words"]
