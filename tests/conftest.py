@@ -1,8 +1,12 @@
-"""What every test may use: the folder of specifications and vectors, Hypothesis profiles, and quiet logs."""
+"""What every test may use: the folder of specifications and vectors, Hypothesis profiles, and quiet logs; and where
+child processes keep what they compile.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -13,6 +17,8 @@ from typing import NoReturn
 import pytest
 import structlog
 from hypothesis import configuration, settings
+
+from ockam import connection
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -26,6 +32,12 @@ settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Hundreds of children would compile the same modules, each for a fifth of a second or more. What they compile they
+    # share, outside the tree; in a folder of this run's own, since nobody else is to write what they execute.
+    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="stream-node-bytecode-")
+    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so; tests send SIGINT to themselves and to children, which inherit it.
@@ -60,6 +72,12 @@ def shared_dir() -> Path:
     if not (directory / "specs").is_dir():
         pytest.skip(f"no specifications and vectors beside the repository ({directory})")
     return directory
+
+
+@pytest.fixture
+def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node in this process lets go sooner of a peer that leaves, where nothing is on its way to it."""
+    monkeypatch.setattr(connection, "LINGER_QUIET_S", 0.1)
 
 
 @pytest.fixture(autouse=True)

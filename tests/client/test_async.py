@@ -191,6 +191,7 @@ async def test_a_node_that_takes_connections_and_stands_still_is_given_up(
     """Goal: `give_up_s` holds also where connections are taken and nothing comes. Method: a socket nobody reads."""
     for module in (async_client, blocking_shell):
         monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(blocking_shell, "SLICE_S", 0.01)
     with listener() as (address, _), trio.fail_after(PATIENCE_S):
         reconnect = Reconnect(give_up_s=0.3)
         if shell == "async":

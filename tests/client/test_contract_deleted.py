@@ -1,6 +1,7 @@
 """Goal: who uses a stream that somebody else deletes is told so soon, and a reader never makes it anew.
 
 Method: one scenario each, against a real server, through every shell; the other one is a blocking client in a thread.
+The clients look for what has no answer four times as often as they do by default.
 """
 
 from __future__ import annotations
@@ -10,11 +11,27 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stream_service.client import PositionBeyondEnd, StreamClient, StreamNotFound, blocking
+from stream_service.client import (
+    PositionBeyondEnd,
+    StreamClient,
+    StreamNotFound,
+    async_client,
+    blocking,
+    blocking_shell,
+    reader,
+)
 from tests.client.shells import Tools, World
 
+CHECK_INTERVAL_S = 0.5
+"""Not less: a connection without an answer for eight of these is taken for dead, and machines are shared."""
 SOON_S = 0.3
 """Until the stream is deleted: long enough for a reader to wait for its messages by then; also right if it does not."""
+
+
+@pytest.fixture(autouse=True)
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (async_client, blocking_shell, reader):
+        monkeypatch.setattr(module, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 
 def delete(address: str, name: str) -> None:
@@ -26,7 +43,6 @@ async def exists(client: StreamClient, name: str) -> bool:
     return await client.find_stream(name) is not None
 
 
-@pytest.mark.slow
 def test_a_stream_that_was_found_and_is_gone_tells_every_request_so(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
@@ -54,7 +70,6 @@ def test_a_stream_that_was_found_and_is_gone_tells_every_request_so(world: World
     world.run(scenario)
 
 
-@pytest.mark.slow
 def test_a_waiting_reader_is_told_and_does_not_make_the_stream_anew(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
@@ -71,7 +86,6 @@ def test_a_waiting_reader_is_told_and_does_not_make_the_stream_anew(world: World
     world.run(scenario)
 
 
-@pytest.mark.slow
 def test_a_follower_never_goes_on_in_a_stream_made_anew(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:

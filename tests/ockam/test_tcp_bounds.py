@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from ockam import connection as connection_module
@@ -91,8 +92,10 @@ async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees
 ) -> None:
     monkeypatch.setattr("ockam.mailbox.BYTES_MAX", 1_000_000)
 
+    given_up = trio.Event()
+
     async def hang(host: str, port: int) -> trio.SocketStream:
-        await trio.sleep(0.5)
+        await given_up.wait()
         raise OSError("no such road")
 
     async with serve(allow_forward=["far:1"]) as near, trio.open_nursery() as nursery:
@@ -103,6 +106,7 @@ async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees
         await trio.sleep(0.3)
         (statistics,) = near.transport.statistics().connections
         assert statistics.received <= 4
+        given_up.set()
         assert (await peer.receive()).payload == b"alive"
         await wait_until(lambda: near.node.statistics().dropped.get("forward_failed") == 10)
 
@@ -234,17 +238,18 @@ async def test_what_was_asked_before_the_end_is_answered(bad: bytes, monkeypatch
         await server.wait_closed_because("undecodable" if bad else "closed_by_peer")
 
 
-async def test_a_peer_that_asked_nothing_lately_is_let_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_QUIET_S", 1_000.0)
-    monkeypatch.setattr(connection_module, "LINGER_S_MAX", 0.2)
+async def test_a_peer_that_asked_nothing_lately_is_let_go_at_once(mock_clock: trio.testing.MockClock) -> None:
+    """Time stands still unless all tasks wait; then it goes on to what the node waits for, which is to be nothing."""
+    mock_clock.autojump_threshold = 2.0
     async with serve() as server:
         peer = await server.peer(HEAD)
         await peer.send((local("echo"),), b"x")
         await peer.receive()
-        await trio.sleep(0.3)
+        mock_clock.jump(connection_module.LINGER_S_MAX + 1.0)
+        ended_s = trio.current_time()
         await peer.stream.send_eof()
-        with trio.fail_after(0.5):
-            await peer.wait_closed()
+        await peer.wait_closed()
+        assert trio.current_time() == ended_s
 
 
 async def test_a_slow_consumer_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tests.support.peer import Peer
 from tests.support.served import neighbour, served
 from tests.support.stream_peer import SERVICE
 
+pytestmark = pytest.mark.usefixtures("short_linger")
 BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
 SHORT_TIMES = {"header_timeout_s": 0.3, "frame_timeout_s": 0.3}
 

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
+from block_node.backfill import worker
 from block_node.blocks.items import make_header
 from block_node.client.connection import Conversation, open_connection
 from block_node.client.publisher import SERVICE
@@ -19,9 +21,15 @@ from block_node.protocol import PUBLISH, Behind, BlockItems, OpenSession, Publis
 from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, publish, source, wait_ranges
 from tests.support.served import PATIENCE_S, served
 
+pytestmark = pytest.mark.usefixtures("short_linger")
 SELDOM = QUICK | {"backfill_scan_interval_secs": 3_600.0}
 NOBODY = "127.0.0.1:1"
 """Nothing listens there."""
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "SCAN_PAUSE_S", 0.1)
 
 
 @asynccontextmanager
