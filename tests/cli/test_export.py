@@ -23,6 +23,15 @@ main()
 """
 
 
+@pytest.fixture
+def here(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command in this process, where the extra is, and whose logs it leaves alone."""
+    for module in ("pyarrow", "pyspark", "aiosqlite"):
+        pytest.importorskip(module)
+    monkeypatch.setattr("stream_node.logs.configure_logs", lambda level: None)
+    return command
+
+
 def run_without(missing: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command where these packages are not installed."""
     program = WITHOUT.format(missing=missing, arguments=arguments)
@@ -61,12 +70,10 @@ def test_other_commands_do_not_need_it() -> None:
     ],
 )
 def test_wrong_usage_is_2_and_touches_nothing(
-    command: CommandLine, tmp_path: Path, arguments: tuple[str, ...], said: str
+    here: CommandLine, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module)
     target = tmp_path / "lake"
-    assert said in command.apart("export", "run", target, *arguments).failed(2)
+    assert said in here("export", "run", target, "--nice", "0", *arguments).failed(2)
     assert not target.exists()
 
 
@@ -78,7 +85,5 @@ def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("verb", ["verify", "history", "compact"])
-def test_a_folder_without_an_export_is_told(command: CommandLine, tmp_path: Path, verb: str) -> None:
-    for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module)
-    assert "holds no export" in command.apart("export", verb, tmp_path).failed(1)
+def test_a_folder_without_an_export_is_told(here: CommandLine, tmp_path: Path, verb: str) -> None:
+    assert "holds no export" in here("export", verb, tmp_path).failed(1)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stream_node.cli.messages import MESSAGE_BYTES_MAX
+from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import HeaderRow, MessageRow, Pushed
 
@@ -29,6 +30,8 @@ def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -
     ]
     pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
     assert pushed == Pushed(stream, 1, 1, 0, 0, 0, pushed.seconds)
+    nothing = at_node("push", stream, "--json").read(Pushed)
+    assert nothing == Pushed(stream, 0, 0, 0, None, None, nothing.seconds)
 
 
 def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
@@ -90,6 +93,14 @@ def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str) -
     assert [(row.partition, row.index) for row in pulled] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
 
 
+def test_a_push_into_one_partition(at_node: CommandLine, stream: str) -> None:
+    pushed = at_node("push", stream, "--partition", "2", "--data", "x", "--json").read(Pushed)
+    assert (pushed.partition, pushed.first_index, pushed.last_index) == (2, 0, 0)
+    pulled = at_node("pull", stream, "--partition", "2", "--json").read(MessageRow)
+    assert (pulled.partition, pulled.index, pulled.data) == (2, 0, "x")
+    assert at_node("pull", stream).stdout == b""
+
+
 def test_input_is_repeated_at_a_rate(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"f\ng\n")
     slow = at_node("push", stream, tmp_path / "file", "--repeat", "2", "--rate", "100", "--json").read(Pushed)
@@ -129,6 +140,8 @@ def test_what_is_not_text_is_base64(at_node: CommandLine, stream: str) -> None:
     [
         ([], b"0123456789"),
         (["--index", "8"], b"89ab"),
+        (["--index", "99"], b""),
+        (["--index", "1", "--limit", "3"], b"123"),
         (["--from", "first", "--limit", "2"], b"01"),
         (["--from", "last"], b"b"),
         (["--from", "new"], b""),
@@ -155,6 +168,9 @@ def test_a_consumer_goes_on_where_it_stopped(at_node: CommandLine, stream: str) 
     (row,) = at_node(*consume, "--json", "--keys").read_lines(MessageRow)
     assert (row.partition, row.index, row.key, row.data) == (0, 2, None, "c")
     assert at_node(*consume).stdout == b""
+    at_node("push", stream, "--data", "one more")
+    assert at_node(*consume).stdout == b"one more\n"
+    assert at_node("consume", stream, "--client", "another").stdout == b"a\nb\nc\none more\n"
 
 
 def test_a_consumer_of_all_partitions(at_node: CommandLine, stream: str) -> None:
@@ -223,3 +239,24 @@ def test_who_reads_an_unknown_stream_is_told_and_makes_none(
     assert not at_node("stream", "list", stream, "--json").stdout
     at_node("push", stream, "--data", "x")
     assert "no partition 1" in at_node("pull", stream, "--partition", "1").failed(1)
+
+
+def test_what_the_node_refuses_is_1_with_the_nodes_reason(at_node: CommandLine, tmp_path: Path) -> None:
+    assert "a stream name is not empty" in at_node("push", "", "--data", "x").failed(1)
+    assert "missing" in at_node("push", "s", tmp_path / "missing").failed(1)
+
+
+@pytest.mark.parametrize("arguments", [("push", "s", "--data", "x"), ("pull", "s"), ("consume", "s", "--client", "c")])
+def test_a_node_that_is_not_there_is_3(command: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert "127.0.0.1:1" in command(*arguments, "--node", "127.0.0.1:1").failed(3)
+
+
+def test_two_nodes_chained(command: CommandLine, node: NodeProcess, tmp_path: Path) -> None:
+    """The far node is reached through the near one, which lists it; another node is not reached."""
+    with NodeProcess(tmp_path / "near", arguments=("--allow-forward", node.address)) as near:
+        through = ("--node", near.address, "--via", node.address)
+        assert command("push", "chained", "--data", "there and back", *through).code == 0
+        assert command("consume", "chained", "--client", "c", *through).stdout == b"there and back\n"
+        assert command("pull", "chained", "--node", node.address).stdout == b"there and back\n"
+        assert "no stream 'chained'" in command("pull", "chained", "--node", near.address).failed(1)
+        assert near.stop() == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from storage.database import FILE_NAME
+from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Verified
 from tests.cli.test_backup import store
@@ -37,3 +38,9 @@ def test_damage_is_told_and_is_the_exit_code(command: CommandLine, tmp_path: Pat
 
 def test_a_directory_without_a_database_is_told(command: CommandLine, tmp_path: Path) -> None:
     assert "there is no database" in command("verify", "--data-dir", tmp_path).failed(1)
+
+
+def test_data_is_verified_beside_its_node(at_node: CommandLine, node: NodeProcess, stream: str) -> None:
+    at_node("push", stream, "--data", "x")
+    assert at_node("verify", "--data-dir", node.data_dir, "--json").read(Verified).ok
+    assert at_node("push", stream, "--data", "y").code == 0
