@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REQUEST = struct.Struct("<qqqqB")
 ANSWER = struct.Struct("<BqqqqqI")
-NICE = 5
+NICE = 10
 REASON_BYTES_MAX = 4096
 OK, FAILED, GONE, DAMAGED = range(4)
 DATA, BESIDE, CHECKSUM = 1, 2, 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,10 @@ from storage.contract import Operation
 from storage.delivery import Deliver
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
+BUSY_ROWS = 64
+"""Written while a page is read; several thousand a second."""
+REST_PAGES = 2.0
+"""How long is rested beside such writing, in times of the page before: reading so takes a third of what it could."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Twice the largest page, at each of its stations: read, packed, framed, half sent."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -102,9 +107,21 @@ def keep_large_blocks() -> None:
 
 
 class ArrowThread(threading.Thread):
-    """Takes reads until it is given None, and delivers every one, done or with an error. path: of the database."""
+    """Takes reads until it is told to stop, and delivers every one, done or with an error.
 
-    def __init__(self, path: Path, deliver: Deliver) -> None:
+    path: of the database. rows_written: how many messages have been written there so far. Whoever reads in bulk can
+    wait, so where many are written meanwhile there is a rest after each page.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        deliver: Deliver,
+        rows_written: Callable[[], int],
+        *,
+        rest: Callable[[float], object] | None = None,
+    ) -> None:
+        """rest: waits for so many seconds, in this thread; otherwise until it is told to stop at the latest."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0
@@ -112,6 +129,9 @@ class ArrowThread(threading.Thread):
         self._path = path
         self._missing = find_missing()
         self._deliver = deliver
+        self._rows_written = rows_written
+        self._stopping = threading.Event()
+        self._rest = rest or self._stopping.wait
         self._queue: SimpleQueue[ArrowRead | None] = SimpleQueue()
         self._child: BulkChild | None = None
 
@@ -119,11 +139,13 @@ class ArrowThread(threading.Thread):
         self._queue.put(operation)
 
     def stop(self) -> None:
-        """End after what was submitted."""
+        """End after what was submitted, without a rest."""
+        self._stopping.set()
         self._queue.put(None)
 
     def run(self) -> None:
         while (operation := self._queue.get()) is not None:
+            began_s, written = time.monotonic(), self._rows_written()
             try:
                 operation.answer = self._ask(operation)
                 self.pages += 1
@@ -133,6 +155,8 @@ class ArrowThread(threading.Thread):
                 if not isinstance(error, StorageError):
                     logger.critical("bulk_read_failed", reason=str(error))
             self._deliver([operation])
+            if self._rows_written() - written >= BUSY_ROWS:
+                self._rest(REST_PAGES * (time.monotonic() - began_s))
         self._end_child()
 
     def _ask(self, operation: ArrowRead) -> ArrowAnswer:

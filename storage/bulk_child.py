@@ -41,8 +41,9 @@ class BulkChild:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C is for the node, which ends its child when it has drained.
-                start_new_session=True,
+                # Ctrl-C is for the node, which ends its child when it has drained. Not a session of its own: Linux may
+                # give sessions equal shares, whatever the child's niceness in its own (sched(7), autogroup).
+                process_group=0,
             )
         except BaseException:
             self._memory.close()

@@ -167,7 +167,7 @@ class ThreadRunner:
     def submit_bulk(self, operation: ArrowRead) -> None:
         self._delivery.count_in()
         if self._arrow is None:
-            self._arrow = ArrowThread(self._database.path, self._hand_over)
+            self._arrow = ArrowThread(self._database.path, self._hand_over, lambda: self._writer.rows)
             self._arrow.start()
         self._arrow.submit(operation)
 

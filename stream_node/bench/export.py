@@ -41,6 +41,7 @@ CORES = 2
 OVER_TCP = "Spark source over TCP"
 OF_FILE = "Spark source of the file"
 EXPORTER = "exporter, its tasks write Parquet"
+EXPORTER_OF_FILE = "exporter of the file, its tasks write Parquet"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
 BESIDE = "push beside an export"
@@ -94,21 +95,26 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    def export(target: Path) -> None:
-        async def run() -> None:
+    def export(data_dir: Path | None) -> Callable[[Path], None]:
+        async def run(target: Path) -> None:
             settings = ExportSettings(
-                target, node.address, selection=Selection((STREAM,)), client_id=str(time.time_ns())
+                target,
+                node.address,
+                data_dir=data_dir,
+                selection=Selection((STREAM,)),
+                client_id=str(time.time_ns()),
             )
             async with open_exporter(settings, engine=SparkEngine("", None, {}, session=spark)) as exporter:
                 await exporter.run()
 
-        asyncio.run(run())
+        return lambda target: asyncio.run(run(target))
 
     return {
         NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
         OVER_TCP: read("stream_node"),
         OF_FILE: read("stream_node", path=str(node.data_dir)),
-        EXPORTER: export,
+        EXPORTER: export(None),
+        EXPORTER_OF_FILE: export(node.data_dir),
         TUPLES: read("bench_tuples"),
     }
 

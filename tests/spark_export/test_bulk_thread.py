@@ -1,0 +1,68 @@
+"""Goal: who reads in bulk stands back for who pushes, and is served all the same.
+
+Method: the thread on a real file, its child, and a count of written messages that the test sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
+
+from storage.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
+from storage.contract import Operation
+from storage.database import Database
+from stream_node.bench.export import PARTITIONS, fill
+
+pytestmark = pytest.mark.spark
+
+ROWS = 100
+
+
+@contextmanager
+def reading(
+    tmp_path: Path, rows_written: Callable[[], int], rest: Callable[[float], object] | None
+) -> Iterator[Callable[[], ArrowRead]]:
+    """The thread at work; gives a function that has it read a stream, and returns when that is done."""
+    fill(tmp_path, PARTITIONS * ROWS)
+    done: SimpleQueue[Sequence[Operation]] = SimpleQueue()
+    with closing(Database.open(tmp_path)) as database:
+        thread = ArrowThread(database.path, done.put, rows_written, rest=rest)
+        thread.start()
+
+        def read() -> ArrowRead:
+            thread.submit(ArrowRead(1, 0, ROWS, 1_000_000, lambda operation: None))
+            (operation,) = done.get(timeout=30)
+            assert isinstance(operation, ArrowRead)
+            return operation
+
+        try:
+            yield read
+        finally:
+            thread.stop()
+            thread.join()
+
+
+def test_it_rests_while_many_messages_are_written(tmp_path: Path) -> None:
+    written, rests = iter([0, BUSY_ROWS - 1, 100, 100 + BUSY_ROWS, 900, 900]), list[float]()
+    with reading(tmp_path, lambda: next(written), rests.append) as read:
+        for _ in range(3):
+            answer = read().answer
+            assert answer is not None
+            assert answer.rows == ROWS
+    (rest_s,) = rests
+    assert rest_s > 0
+
+
+def test_a_stop_ends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: a page beside much writing, with a rest of hours behind it; a stop, and the thread is joined."""
+    monkeypatch.setattr("storage.arrow_thread.REST_PAGES", 1e6)
+    written = iter(range(0, 10 * BUSY_ROWS, BUSY_ROWS))
+    with reading(tmp_path, lambda: next(written), None) as read:
+        assert read().error is None
