@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset
 
-from stream_node.bench.export import PARTITIONS, STREAM, fill
+from spark_export.exporter.spark_engine import SparkEngine
+from stream_node.bench.export import PARTITIONS, SIZE_BYTES, STREAM, fill
 from stream_node.process import NodeProcess
 from stream_service.client import blocking
+from tests.spark_export.exporter.export_world import World
 from tests.spark_export.test_bulk import push
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -58,17 +62,51 @@ def test_a_query_killed_in_the_middle_has_every_row_once(tmp_path: Path) -> None
     assert rows == [(part, index) for part in range(PARTITIONS) for index in range(ROWS // PARTITIONS)]
 
 
-def test_five_million_rows_are_all_there(spark: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node with MANY messages of SIZE_BYTES bytes."""
+    data_dir = tmp_path_factory.mktemp("many") / "data"
+    fill(data_dir, MANY)
+    with NodeProcess(data_dir, arguments=("--log-level", "error")) as node:
+        yield node
+        assert node.stop() == 0
+
+
+def assert_all_there(table: Path) -> None:
+    """Every index of each partition once, as any reader of folders sees it."""
+    each = MANY // PARTITIONS
+    found = dataset.dataset(table, format="parquet", partitioning="hive").to_table(["partition", "index"])
+    steps = [("index", how) for how in ("count", "min", "max", "sum", "count_distinct")]
+    sums = found.group_by("partition").aggregate(steps).sort_by("partition")
+    wanted = (each, 0, each - 1, each * (each - 1) // 2, each)
+    assert [tuple(row.values()) for row in sums.to_pylist()] == [(part, *wanted) for part in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("of_the_file", [False, True])
+def test_five_million_rows_are_written_by_spark(
+    spark: Any, many: NodeProcess, tmp_path: Path, of_the_file: bool
+) -> None:
     """Goal: a read as large as the bench's has each row once, over TCP and of the file."""
-    fill(tmp_path / "data", MANY)
-    with NodeProcess(tmp_path / "data") as node:
-        for more in ({}, {"path": str(node.data_dir)}):
-            source = spark.read.format("stream_node").options(endpoint=node.address, subscribe=STREAM, **more)
-            sums = source.load().groupBy("partition").agg({"index": "sum", "*": "count", "data": "count"})
-            each = MANY // PARTITIONS
-            assert sorted((row[0], row["sum(index)"], row["count(1)"]) for row in sums.collect()) == [
-                (part, each * (each - 1) // 2, each) for part in range(PARTITIONS)
-            ]
+    place = {"path": str(many.data_dir)} if of_the_file else {"endpoint": many.address}
+    frame = spark.read.format("stream_node").options(subscribe=STREAM, **place).load()
+    frame.write.parquet(str(tmp_path / "table"))
+    assert_all_there(tmp_path / "table")
+    assert spark.read.parquet(str(tmp_path / "table")).selectExpr("sum(length(data))").first()[0] == MANY * SIZE_BYTES
+    shutil.rmtree(tmp_path / "table")
+
+
+@pytest.mark.parametrize("way", ["Spark's tasks over TCP", "Spark's tasks of the file", "without Spark"])
+def test_five_million_rows_are_exported(spark: Any, many: NodeProcess, tmp_path: Path, way: str) -> None:
+    """Goal: by each path of the exporter each row is in the table once: the proof, and a reader's own count."""
+    world = World(tmp_path / "lake", many, STREAM)
+    changes = {"data_dir": many.data_dir} if way == "Spark's tasks of the file" else {}
+    outcome = world.run(engine=None if way == "without Spark" else SparkEngine("", None, {}, session=spark), **changes)
+    assert (outcome.rows, outcome.data_bytes) == (MANY, MANY * SIZE_BYTES)
+    verdict = world.verify()
+    assert (verdict.problems, verdict.rows) == ((), MANY)
+    assert_all_there((world.folder / "messages").resolve())
+    assert world.run().run_id is None
+    shutil.rmtree(world.folder)
 
 
 def test_retention_races_with_a_read(spark: Any, node: NodeProcess) -> None:
