@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from index_service.client_blocking import SavedIndexes, set_position
+from index_service.client_blocking import SavedIndexes, list_positions, set_position
 from spark_export.exporter.model import PartitionEnd, Range
 from stream_service.client import StreamNotFound, blocking
 
@@ -52,6 +52,12 @@ class NodeSide:
         if missing:
             raise StreamNotFound(f"{self.address} has no stream {sorted(missing)[0]!r}; see `stream-node stream list`")
         return found
+
+    def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
+        """What was saved for that consumer, by stream and partition. Raises ClientErrors."""
+        with self._connect() as client:
+            found = list_positions(client, client_id=client_id)
+            return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
         """Save the end of each range as the consumer's next index. Safe to repeat. Raises ClientErrors."""

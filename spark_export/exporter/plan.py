@@ -15,18 +15,26 @@ TASK_BYTES_MAX = 512 * 1024 * 1024
 
 
 def plan_ranges(
-    ends: Iterable[PartitionEnd], exported: Mapping[tuple[str, int], Exported], *, accept_lost: bool
+    ends: Iterable[PartitionEnd],
+    exported: Mapping[tuple[str, int], Exported],
+    positions: Mapping[tuple[str, int], int],
+    *,
+    accept_lost: bool,
 ) -> list[Range]:
     """A range for each stream-partition with something new, by stream and partition.
 
-    A partition that was never exported begins at its earliest stored message. accept_lost: go on behind messages that
-    are no longer there, and say in the range how many they are. Raises DataLost.
+    A partition that was never exported begins at its earliest stored message. positions: what the node keeps as the
+    export's own, which a node that was put back to a backup has forgotten. accept_lost: go on behind messages that are
+    no longer there, and say in the range how many they are. Raises DataLost.
     """
-    ranges = [_plan_one(end, exported.get((end.stream, end.partition)), accept_lost) for end in ends]
+    ranges = []
+    for end in ends:
+        place = end.stream, end.partition
+        ranges.append(_plan_one(end, exported.get(place), positions.get(place, 0), accept_lost))
     return sorted((each for each in ranges if each.rows or each.lost), key=lambda each: (each.stream, each.partition))
 
 
-def _plan_one(end: PartitionEnd, exported: Exported | None, accept_lost: bool) -> Range:
+def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accept_lost: bool) -> Range:
     era, start = (0, end.first_index) if exported is None else (exported.era, exported.end_index)
     place = f"{end.stream}/{end.partition}"
     if exported is not None and exported.made_us != end.made_us:
@@ -40,6 +48,12 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, accept_lost: bool) -
         raise DataLost(
             f"{place} ends at {end.next_index}, and was exported up to {start}: the node was put back to an earlier "
             "state; export into a new folder"
+        )
+    elif exported is not None and position < start:
+        raise DataLost(
+            f"{place} was exported up to {start}, and the node keeps {position} as the export's position: it was put "
+            f"back to an earlier state, and may have other messages below {start}. Export into a new folder; or, if "
+            f"somebody changed the position, `stream-node index set` it to {start}"
         )
     lost = max(0, end.first_index - start)
     if lost and not accept_lost:

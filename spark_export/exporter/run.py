@@ -105,7 +105,9 @@ class Exporter:
         recovered, swept = await self.recover()
         await self._check_ledger()
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
-        ranges = plan_ranges(ends, await self._ledger.load_exported(), accept_lost=self._accept_lost)
+        positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
+        exported = await self._ledger.load_exported()
+        ranges = plan_ranges(ends, exported, positions, accept_lost=self._accept_lost)
         if not ranges:
             elapsed_s = time.monotonic() - started_s
             return Outcome(None, 0, 0, 0, 0, 0, 0, elapsed_s, tuple(recovered), swept)

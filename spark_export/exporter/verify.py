@@ -66,7 +66,7 @@ async def verify(
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for number, file in enumerate(files):
-        problems += _check_file(table.locate(file), file, there, checksums)
+        problems += await asyncio.to_thread(_check_file, table.locate(file), file, there, checksums)
         if on_file is not None:
             on_file(number + 1, len(files))
     problems += _check_indexes([each for _, each in account.ranges], there)
@@ -106,8 +106,14 @@ def _list_files(folder: Path) -> list[Path]:
 
 def _check_file(
     path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
-) -> Iterator[str]:
+) -> list[str]:
     """Problems of one file; what indexes it holds is added to `there`, by stream, era and partition."""
+    return list(_problems_of(path, file, there, checksums))
+
+
+def _problems_of(
+    path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
+) -> Iterator[str]:
     entry, name = file.entry, f"run {file.run_id}: {path.name}"
     try:
         size = path.stat().st_size

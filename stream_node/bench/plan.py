@@ -13,7 +13,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: how often what is compared runs in turn. single: of those that wait for each answer.
     sizes_bytes, streams, clients, logs: how far the growth of cost is followed.
     memory: pushed to see whether memory grows. idle_connections: opened to see what one costs.
-    exported: brought into Parquet by Spark. slow_seconds: how long each side pushes with a slow sync.
+    exported: brought into Parquet by Spark. starts: rounds of whole runs that start Spark for little.
+    slow_seconds: how long each side pushes with a slow sync.
     backfilled: blocks that one node fetches from another. live_blocks: published beside that, one after the other.
     """
 
@@ -32,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 10_000_000
     idle_connections: int = 1_000
     exported: int = 5_000_000
+    starts: int = 3
     backfilled: int = 4_000
     live_blocks: int = 200
     slow_publishers: int = 64
@@ -53,6 +55,7 @@ QUICK = Plan(
     logs=(2_000, 20_000),
     memory=20_000,
     exported=20_000,
+    starts=0,
     backfilled=150,
     live_blocks=2,
     idle_connections=20,

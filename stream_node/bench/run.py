@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 from rich.console import Console
 
-from stream_node.bench import backfill, block, cardinal, compared, export, scale
+from stream_node.bench import backfill, block, cardinal, compared, export, export_start, scale
 from stream_node.bench.codec import compare
 from stream_node.bench.errors import UnknownBench
 from stream_node.bench.goals import goals
@@ -80,6 +80,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "scale": _scales,
     "cardinal": lambda bench: cardinal.samples(bench.plan),
     "export": lambda bench: export.samples(bench.plan, bench.place),
+    "export-start": lambda bench: export_start.samples(bench.plan, bench.place),
     "block": lambda bench: block.samples(bench.plan),
     "backfill": lambda bench: backfill.samples(bench.plan),
 }
@@ -99,7 +100,7 @@ def run_bench(what: str, options: Options) -> None:
         quick=options.quick,
     )
     report.load.append(os.getloadavg()[0])
-    if what in ("all", "export") and not export.is_possible():
+    if what in ("all", "export", "export-start") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by(signal.SIGTERM, signal.SIGHUP))

@@ -109,7 +109,7 @@ def run(
             async with open_exporter(ExportSettings(**chosen), on_progress=on_progress) as exporter:
                 return await exporter.run()
 
-        outcome = _run(main())
+        outcome = _run_until_told(main())
         row, lines = outcome_row(outcome, folder), list(outcome_lines(outcome, folder))
     say(as_json, row, lines)
 
@@ -265,19 +265,25 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
-    """Run it. SIGTERM ends it as Ctrl-C does, but where it takes both itself, as a daemon."""
+    import asyncio
+
+    return asyncio.run(main)
+
+
+def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
+    """Run it; SIGTERM gives it up in good order, as Ctrl-C does, and gives the exit code that tells of the signal."""
     import asyncio
 
     async def interruptible() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await main
 
     try:
         return asyncio.run(interruptible())
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 def _configure_logs(level: str) -> None:

@@ -129,7 +129,7 @@ def test_an_export_through_a_connect_server_that_is_told_to_end(server: str, nod
         wait_until(lambda: tasks_at_work(world), process)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, ""), err
+    assert (process.returncode, out) == (128 + signal.SIGTERM, ""), err
     assert_interrupted(world, err)
     assert world.run().rows == ROWS
     world.assert_whole()

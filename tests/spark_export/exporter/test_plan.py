@@ -21,7 +21,8 @@ def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int
 
 def plan(ends: PartitionEnd, exported: Exported | None, accept_lost: bool = False) -> list[Range]:
     known = {} if exported is None else {("orders", 0): exported}
-    return plan_ranges([ends], known, accept_lost=accept_lost)
+    positions = {place: each.end_index for place, each in known.items()}
+    return plan_ranges([ends], known, positions, accept_lost=accept_lost)
 
 
 def test_a_new_partition_begins_at_its_earliest_message() -> None:
@@ -59,6 +60,12 @@ def test_a_stream_made_anew_is_another_era() -> None:
 def test_a_node_put_back_to_an_earlier_state_is_noticed() -> None:
     with pytest.raises(DataLost, match="put back"):
         plan(end(0, 3), Exported(0, 1, 4), accept_lost=True)
+
+
+@pytest.mark.parametrize("kept", [{}, {("orders", 0): 3}])
+def test_a_node_put_back_and_grown_since_is_noticed_by_the_position_it_keeps(kept: dict[tuple[str, int], int]) -> None:
+    with pytest.raises(DataLost, match=r"was exported up to 4, and the node keeps [03] as the export's position"):
+        plan_ranges([end(0, 9)], {("orders", 0): Exported(0, 1, 4)}, kept, accept_lost=True)
 
 
 ranges = st.lists(
