@@ -91,6 +91,8 @@ def open_session(
     where = remote or master
     try:
         session = builder.getOrCreate()
+        if remote is None:
+            _hush_accumulators()
         register(session)
     except Exception as error:
         if not is_sparks(error):
@@ -132,6 +134,15 @@ def first_line(error: BaseException) -> str:
     java_error = getattr(error, "java_exception", None)
     text = str(error) if java_error is None else str(error).partition("\n: ")[2] or str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def _hush_accumulators() -> None:
+    """PySpark's thread for accumulators would print a trace-back where the JVM dies; whoever waits for it tells of that."""
+    from pyspark import accumulators
+
+    server = accumulators._accumulatorServer
+    if server is not None:
+        server.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:

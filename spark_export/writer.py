@@ -94,7 +94,7 @@ class Pushes:
     """What one attempt of a task pushes, a window of it on its way.
 
     Invariant: `_unconfirmed` has, in order, what was sent and has no answer; it is sent again after a reconnect, and
-    what was stored already is answered as such.
+    what was stored already is answered as such. `_retries`: connections that were made since the last answer.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -107,6 +107,7 @@ class Pushes:
         self._unconfirmed: dict[bytes, tuple[tuple[str, int], bytes]] = {}
         self._sent = 0
         self._unconfirmed_bytes = 0
+        self._retries = 0
         self._node = NodeConnection(options.endpoint, options.request_timeout_s)
 
     def __enter__(self) -> Pushes:
@@ -172,6 +173,7 @@ class Pushes:
 
     def _confirm_one(self) -> None:
         answer = self._node.receive()
+        self._retries = 0
         sent = self._unconfirmed.pop(answer.return_address, None)
         if sent is None:
             return
@@ -193,7 +195,8 @@ class Pushes:
             self._reconnect(error)
 
     def _reconnect(self, reason: Exception) -> None:
-        for _ in range(self._options.fetch_retries):
+        while self._retries < self._options.fetch_retries:
+            self._retries += 1
             pause(RETRY_DELAY_S)
             self._node.close()
             try:

@@ -32,11 +32,14 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Begin a run every `every_s` until SIGTERM or SIGINT. A run under way is given up then, which loses nothing.
 
-    Raises OSError where the metrics cannot be written at the beginning, and what is our own mistake.
+    Raises ExportError where the metrics cannot be written at the beginning, and what is our own mistake.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
-        await asyncio.to_thread(write_metrics, metrics_file, statistics)
+        try:
+            await asyncio.to_thread(write_metrics, metrics_file, statistics)
+        except OSError as error:
+            raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
     stop = asyncio.Event()
     with _stopping(stop):
         while not stop.is_set():

@@ -11,32 +11,18 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from stream_node.cli.export_options import (
-    NICE,
-    AcceptLostOption,
-    AotCacheOption,
-    ClientOption,
-    ConfOption,
-    DataDirOption,
-    FolderArgument,
-    FormatOption,
-    LogLevelOption,
-    MasterOption,
-    NiceOption,
-    PatternOption,
-    RemoteOption,
-    StreamOption,
-    settings_of,
-)
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption
+from stream_node.cli.export_options import NICE, FolderArgument, LogLevelOption, NiceOption, with_settings
+from stream_node.cli.options import JsonOption
 from stream_node.cli.output import columns, progress_shown, say, say_json
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
+Settings: TypeAlias = Callable[[], dict[str, Any]]
+"""Of an exporter, from the options that `with_settings` gives a command."""
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
@@ -58,20 +44,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="export")
 
 
+@with_settings
 def run(
-    folder: FolderArgument,
-    stream: StreamOption = None,
-    pattern: PatternOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    data_dir: DataDirOption = None,
-    table_format: FormatOption = "parquet",
-    master: MasterOption = "local[*,4]",
-    remote: RemoteOption = None,
-    conf: ConfOption = None,
-    aot_cache: AotCacheOption = None,
-    client: ClientOption = None,
-    accept_lost: AcceptLostOption = False,
+    settings: Settings,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
@@ -89,49 +64,24 @@ def run(
 
         _configure_logs(log_level)
         os.nice(nice)
-        chosen = settings_of(
-            folder,
-            stream,
-            pattern,
-            node,
-            context,
-            data_dir=data_dir,
-            format=table_format,
-            master=master,
-            remote=remote,
-            conf=conf,
-            aot_cache=aot_cache,
-            client_id=client,
-            accept_lost=accept_lost,
-        )
+        chosen = ExportSettings(**settings())
 
         async def main() -> Outcome:
-            async with open_exporter(ExportSettings(**chosen), on_progress=on_progress) as exporter:
+            async with open_exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run()
 
         outcome = _run_until_told(main())
-        row, lines = outcome_row(outcome, folder), list(outcome_lines(outcome, folder))
+        row, lines = outcome_row(outcome, chosen.folder), list(outcome_lines(outcome, chosen.folder))
     say(as_json, row, lines)
 
 
+@with_settings
 def daemon(
-    folder: FolderArgument,
+    settings: Settings,
     every: Annotated[str, typer.Option(metavar="TIME", help="From start to start: 60s, 15m, 1h.")] = "60s",
     metrics_file: Annotated[
         Path | None, typer.Option(help="Keep counters there in Prometheus' text format, for a textfile collector.")
     ] = None,
-    stream: StreamOption = None,
-    pattern: PatternOption = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    data_dir: DataDirOption = None,
-    table_format: FormatOption = "parquet",
-    master: MasterOption = "local[*,4]",
-    remote: RemoteOption = None,
-    conf: ConfOption = None,
-    aot_cache: AotCacheOption = None,
-    client: ClientOption = None,
-    accept_lost: AcceptLostOption = False,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
     as_json: JsonOption = False,
@@ -151,29 +101,15 @@ def daemon(
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
         os.nice(nice)
-        chosen = settings_of(
-            folder,
-            stream,
-            pattern,
-            node,
-            context,
-            data_dir=data_dir,
-            format=table_format,
-            master=master,
-            remote=remote,
-            conf=conf,
-            aot_cache=aot_cache,
-            client_id=client,
-            accept_lost=accept_lost,
-        )
+        chosen = ExportSettings(**settings())
 
         def told(outcome: Outcome) -> None:
             if as_json:
-                say_json(outcome_row(outcome, folder))
+                say_json(outcome_row(outcome, chosen.folder))
                 sys.stdout.flush()
 
         async def main() -> None:
-            async with open_exporter(ExportSettings(**chosen)) as exporter:
+            async with open_exporter(chosen) as exporter:
                 await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told)
 
         _run(main())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from stream_node.cli.options import ContextOption, NodeOption
 from stream_node.cli.values import UsageError
 
 FolderArgument = Annotated[
@@ -56,33 +60,35 @@ LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error
 
 
 def settings_of(
-    folder: Path,
-    stream: list[str] | None,
-    pattern: str | None,
-    node: str | None,
-    context: str | None,
-    *,
-    conf: list[str] | None,
-    **others: Any,
+    folder: FolderArgument,
+    stream: StreamOption = None,
+    pattern: PatternOption = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    data_dir: DataDirOption = None,
+    table_format: FormatOption = "parquet",
+    master: MasterOption = "local[*,4]",
+    remote: RemoteOption = None,
+    conf: ConfOption = None,
+    aot_cache: AotCacheOption = None,
+    client: ClientOption = None,
+    accept_lost: AcceptLostOption = False,
 ) -> dict[str, Any]:
-    """What `spark_export.exporter.job.ExportSettings` is made of; others: settings as they are there.
-
-    Raises UsageError, ContextError.
-    """
+    """What `spark_export.exporter.job.ExportSettings` is made of. Raises UsageError, ContextError."""
     import re
 
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.table import FORMATS
     from stream_node.contexts import resolve_target
 
-    if others["format"] not in FORMATS:
-        raise UsageError(f"--format {others['format']}: one of {', '.join(FORMATS)}")
-    if others["data_dir"] is not None and not others["data_dir"].is_dir():
-        raise UsageError(f"--data-dir {others['data_dir']} is no folder")
-    if not re.fullmatch(MASTERS, others["master"]):
-        raise UsageError(f"--master {others['master']}: it is local[N], spark://HOST:PORT, yarn, k8s://… or inline")
-    if others["remote"] is not None and not others["remote"].startswith("sc://"):
-        raise UsageError(f"--remote {others['remote']}: it is sc://HOST:PORT")
+    if table_format not in FORMATS:
+        raise UsageError(f"--format {table_format}: one of {', '.join(FORMATS)}")
+    if data_dir is not None and not data_dir.is_dir():
+        raise UsageError(f"--data-dir {data_dir} is no folder")
+    if not re.fullmatch(MASTERS, master):
+        raise UsageError(f"--master {master}: it is local[N], spark://HOST:PORT, yarn, k8s://… or inline")
+    if remote is not None and not remote.startswith("sc://"):
+        raise UsageError(f"--remote {remote}: it is sc://HOST:PORT")
     if pattern is not None:
         try:
             re.compile(pattern)
@@ -94,12 +100,33 @@ def settings_of(
             f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
         )
     return {
-        **others,
         "folder": folder,
         "node": target.address,
+        "data_dir": data_dir,
         "selection": Selection(tuple(stream or ()), pattern),
+        "client_id": client,
+        "format": table_format,
+        "master": master,
+        "remote": remote,
         "conf": dict(_pair(each) for each in conf or ()),
+        "aot_cache": aot_cache,
+        "accept_lost": accept_lost,
     }
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `settings_of` in place of its parameter `settings`, which is called for them."""
+    shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
+    parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]
+
+    @functools.wraps(command)
+    def typed(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in shared}
+        command(settings=lambda: settings_of(**chosen), **given)
+
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    typed.__annotations__ = {each.name: each.annotation for each in parameters}
+    return typed
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -99,8 +99,10 @@ def test_five_million_rows_are_written_by_spark(
 def test_five_million_rows_are_exported(spark: Any, many: NodeProcess, tmp_path: Path, way: str) -> None:
     """Goal: by each path of the exporter each row is in the table once: the proof, and a reader's own count."""
     world = World(tmp_path / "lake", many, STREAM)
-    changes = {"data_dir": many.data_dir} if way == "Spark's tasks of the file" else {}
-    outcome = world.run(engine=None if way == "without Spark" else SparkEngine("", None, {}, session=spark), **changes)
+    outcome = world.run(
+        engine=None if way == "without Spark" else SparkEngine("", None, {}, session=spark),
+        data_dir=many.data_dir if way == "Spark's tasks of the file" else None,
+    )
     assert (outcome.rows, outcome.data_bytes) == (MANY, MANY * SIZE_BYTES)
     verdict = world.verify()
     assert (verdict.problems, verdict.rows) == ((), MANY)

@@ -10,13 +10,13 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from spark_export.errors import OptionError
+from spark_export.errors import NodeUnreachable, OptionError
 from spark_export.options import WriteOptions
 from spark_export.writer import Pushes, check_columns
 from stream_node.process import NodeProcess
 from stream_service.client import blocking
 from stream_service.names import partition_of
-from tests.spark_export.doors import door
+from tests.spark_export.doors import ALL, door
 
 pytestmark = pytest.mark.spark
 
@@ -96,3 +96,14 @@ def test_a_broken_connection_doubles_nothing(node: NodeProcess) -> None:
         pushes.flush()
     assert stored(node, "w_door") == [[b"%d" % number for number in range(2_000)]]
     assert pushes.counts == {("w_door", 0): 2_000}
+
+
+def test_a_node_that_takes_connections_and_ends_each_is_given_up(node: NodeProcess) -> None:
+    """Goal: a task that gets nowhere fails. Method: a door behind which no connection comes to an answer."""
+    with (
+        door(node.address, [1, ALL] + [1] * 100) as address,
+        Pushes(WriteOptions(endpoint=address, stream="w_shut", fetch_retries=2)) as pushes,
+    ):
+        pushes.push({"data": b"x", "stream": "w_shut"})
+        with pytest.raises(NodeUnreachable, match="tried 2 times more"):
+            pushes.flush()
