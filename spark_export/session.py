@@ -137,7 +137,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _hush_accumulators() -> None:
-    """PySpark's thread for accumulators would print a trace-back where the JVM dies; whoever waits for it tells of that."""
+    """Where the JVM dies, its thread would print a trace-back; whoever waits for Spark tells of that in words."""
     from pyspark import accumulators
 
     server = accumulators._accumulatorServer

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -95,7 +96,7 @@ def _wait_for_classes(arguments: tuple[str, ...]) -> None:
     while not cache.exists():
         if time.monotonic() > deadline_s:
             raise PeerFailed(f"Java has not written {cache} in {CACHE_TIMEOUT_S:g} s")
-        time.sleep(0.1)
+        threading.Event().wait(0.1)
 
 
 def _export(
