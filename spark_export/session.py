@@ -92,7 +92,7 @@ def open_session(
     try:
         session = builder.getOrCreate()
         if remote is None:
-            _hush_accumulators()
+            _hush_accumulators(session)
         register(session)
     except Exception as error:
         if not is_sparks(error):
@@ -136,13 +136,9 @@ def first_line(error: BaseException) -> str:
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
-def _hush_accumulators() -> None:
+def _hush_accumulators(session: Any) -> None:
     """Where the JVM dies, its thread would print a trace-back; whoever waits for Spark tells of that in words."""
-    from pyspark import accumulators
-
-    server = accumulators._accumulatorServer
-    if server is not None:
-        server.handle_error = lambda request, client_address: None
+    session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:
