@@ -50,8 +50,7 @@ def test_a_run_fills_what_is_missing(nodes: tuple[NodeProcess, NodeProcess], com
     assert command("block", "backfill", "run", "--node", two.address).text.startswith("0 blocks stored, 0 missing")
 
 
-def test_a_node_without_sources_says_so(nodes: tuple[NodeProcess, NodeProcess], command: CommandLine) -> None:
-    one, _ = nodes
-    assert "no sources" in command("block", "backfill", "run", "--node", one.address).failed(1)
-    status = command("block", "backfill", "status", "--node", one.address, "--json").read(BackfillStatus)
+def test_a_node_without_sources_says_so(at_node: CommandLine) -> None:
+    assert "no sources" in at_node("block", "backfill", "run").failed(1)
+    status = at_node("block", "backfill", "status", "--json").read(BackfillStatus)
     assert (status.state, status.queue) == ("off", 0)

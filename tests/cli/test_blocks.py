@@ -21,7 +21,8 @@ from tests.cli.command import CommandLine
 def block_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node that has the blocks 0 to 5 of a generated chain."""
     folder = tmp_path_factory.mktemp("blocks")
-    with NodeProcess(folder / "data", arguments=("--log-level", "error")) as node:
+    refuse_soon = {"STREAM_NODE_ERROR_DELAY_S": "0.05"}
+    with NodeProcess(folder / "data", arguments=("--log-level", "error"), environment=refuse_soon) as node:
         for arguments in (
             ("generate", str(folder / "chain"), "--blocks", "6", "--items", "20"),
             ("publish", str(folder / "chain"), "--node", node.address),

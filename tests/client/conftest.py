@@ -1,4 +1,4 @@
-"""A node in a child process for the tests of one file, and the three shells."""
+"""A node in a child process, and the three shells."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from stream_node.process import NodeProcess
 from tests.client.shells import SHELLS, ShellName, World
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """A whole server: the real command, real files, real sockets."""
+    """A whole server for all tests here: the real command, real files, real sockets. Each uses streams of its own."""
     with NodeProcess(tmp_path_factory.mktemp("node") / "data") as running:
         yield running
+        assert running.stop() == 0
 
 
 @pytest.fixture(params=SHELLS)

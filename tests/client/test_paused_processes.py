@@ -32,7 +32,9 @@ from stream_service.client import LeaseLost, connect
 async def main(address, name):
     async with connect(address) as client:
         stream = await client.get_stream("shared")
-        async with stream.shared_consumer(LeaseMember(client, "c", member_id=name), save_messages=50) as consumer:
+        member = LeaseMember(client, "c", member_id=name)
+        # Small pages, so that what is taken over is begun before what was held is read to its end.
+        async with stream.shared_consumer(member, page_messages=20, save_messages=50) as consumer:
             while True:
                 try:
                     async for partition, message in consumer:

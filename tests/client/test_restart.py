@@ -127,7 +127,7 @@ def restart_in_a_loop(data_dir: Path, kills: int, seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_node_killed_and_started_in_a_loop_loses_nothing(tmp_path: Path) -> None:
-    restart_in_a_loop(tmp_path / "data", kills=6, seed=1)
+    restart_in_a_loop(tmp_path / "data", kills=3, seed=1)
 
 
 @pytest.mark.soak

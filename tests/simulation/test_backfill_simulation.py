@@ -98,14 +98,16 @@ def plant_a_buffer_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "saying"),
+    ("plant", "saying", "first"),
     [
-        pytest.param(plant_a_filler_that_lets_requests_go_on, "under way", id="asked-twice"),
-        pytest.param(plant_a_verifier_that_lets_anything_pass, "is not what was published", id="forged"),
-        pytest.param(plant_a_machine_that_waits_for_ever, "there are holes", id="holes-stay"),
-        pytest.param(plant_a_buffer_without_a_bound, "bytes are held", id="unbounded"),
+        pytest.param(plant_a_filler_that_lets_requests_go_on, "under way", 8, id="asked-twice"),
+        pytest.param(plant_a_verifier_that_lets_anything_pass, "is not what was published", 24, id="forged"),
+        pytest.param(plant_a_machine_that_waits_for_ever, "there are holes", 3, id="holes-stay"),
+        pytest.param(plant_a_buffer_without_a_bound, "bytes are held", 26, id="unbounded"),
     ],
 )
-def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
+def test_a_planted_mistake_is_caught(
+    ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str, first: int
+) -> None:
     plant(monkeypatch)
-    assert_caught(run_backfill_seed, PLANTED_SEEDS, ground, saying)
+    assert_caught(run_backfill_seed, PLANTED_SEEDS, ground, saying, first)
