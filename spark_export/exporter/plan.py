@@ -9,9 +9,9 @@ from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Ta
 
 TASK_ROWS_MIN = 100_000
 """A smaller task costs more to start (about 0.15 s of a core) than to run."""
-TASK_ROWS_MAX = 2_000_000
-TASK_BYTES_MAX = 512 * 1024 * 1024
-"""Of data, which is about one file; a task that fails is read again, and no more than this."""
+TASK_ROWS_MAX = 4_000_000
+TASK_BYTES_MAX = 1024 * 1024 * 1024
+"""Of data. A task of that size takes some seconds, and one that fails is read again, and no more than this."""
 
 
 def plan_ranges(

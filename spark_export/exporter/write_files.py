@@ -221,15 +221,18 @@ def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def _data_bytes(batch: pa.RecordBatch) -> int:
-    return pc.sum(pc.binary_length(batch.column("data"))).as_py() or 0
+    column = batch.column("data")
+    ends = memoryview(column.buffers()[1]).cast("i")
+    return ends[column.offset + len(column)] - ends[column.offset]
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of each date, in order. Nearly every batch is of one date, and is passed on as it is."""
-    dates = pc.cast(batch.column("timestamp"), pa.date32(), safe=False)
-    ends = pc.min_max(dates).as_py()
-    if ends["min"] == ends["max"]:
-        yield ends["min"].isoformat(), batch
+    ends = pc.min_max(batch.column("timestamp")).as_py()
+    first, last = ends["min"].date(), ends["max"].date()
+    if first == last:
+        yield first.isoformat(), batch
         return
+    dates = pc.cast(batch.column("timestamp"), pa.date32(), safe=False)
     for date in pc.unique(dates):
         yield date.as_py().isoformat(), batch.filter(pc.equal(dates, date))

@@ -86,7 +86,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
     from spark_export.exporter.spark_engine import SparkEngine
 
     spark.dataSource.register(_tuple_source())
-    options = {"endpoint": node.address, "subscribe": STREAM, "maxRecordsPerPartition": str(1_000_000)}
+    options = {"endpoint": node.address, "subscribe": STREAM}
     native = str(place / "native")
     spark.read.format("stream_node").options(**options).load().write.parquet(native)
 
