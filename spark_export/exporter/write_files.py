@@ -222,8 +222,10 @@ def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def _data_bytes(batch: pa.RecordBatch) -> int:
     column = batch.column("data")
+    if not len(column):
+        return 0
     ends = memoryview(column.buffers()[1]).cast("i")
-    return ends[column.offset + len(column)] - ends[column.offset]
+    return int(ends[column.offset + len(column)] - ends[column.offset])
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
