@@ -139,10 +139,13 @@ class _OpenFile:
             self._flush()
 
     def close(self) -> FileEntry:
-        self._flush()
-        self._writer.close()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        try:
+            self._flush()
+            self._writer.close()
+            os.fsync(self._file.fileno())
+        finally:
+            # Also where the disk is full: what is open keeps its room, whoever removes it.
+            self._file.close()
         stream, era, date = self._place
         return FileEntry(
             self._name, stream, era, date, self._rows, self._data_bytes, self._sink.written, self._sink.hexdigest()

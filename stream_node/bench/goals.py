@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from stream_node.bench import backfill, block, cardinal, export
+from stream_node.bench import backfill, block, cardinal, export, export_start
 from stream_node.bench.compared import BLOCKING, CEILING
 from stream_node.bench.measure import PAGE_MESSAGES
 from stream_node.bench.plan import MIB
@@ -60,6 +60,13 @@ def goals(report: Report) -> Iterator[Goal]:
     pushed = report.find(export.BESIDE, system=OURS)
     kept = ratio(pushed, report.find(export.BESIDE, system=export.ALONE), rate)
     yield Goal("pushes beside an export, to those without one", False, 0.8, kept)
+    for system, wanted in (
+        (export_start.CACHED.format("Java 25"), 5.0),
+        ("Java 17", 8.0),
+        (export_start.NOTHING_NEW, 5.0),
+    ):
+        whole_s = typical(report.find(export_start.WORK, system=system), attrgetter("seconds"))
+        yield Goal(f"seconds of a whole run of an export, {system}", True, wanted, whole_s)
     for items in block.ITEMS_A_BLOCK:
         verified = typical(report.find(block.PUBLISHED, window=items), rate)
         yield Goal(f"block items verified and durable a second, {items:,} a block", False, 100_000.0, verified)
