@@ -76,7 +76,7 @@ TITLES = {
     "cardinal: put together and ordered": "Cardinal messages put together and ordered, in one process",
     "cardinal: sent through a node": "Cardinal messages sent through a node of four partitions",
     "cardinal: received and ordered through a node": "Cardinal messages received through a node and ordered",
-    "export": "Messages of 200 bytes brought into Parquet by Spark, local[2]; CPU seconds of Spark, Python and the node",
+    "export": "Messages of 200 bytes brought into Parquet by Spark, local[2] (CPU of Spark, Python and the node)",
     "push beside an export": "Pushes as long as an export runs on the same two cores, and alone",
     "whole run of an export": "Whole runs of `stream-node export run`, from start to end (p50 is the time of one)",
     "block: published until verified and durable": "Blocks published until verified and durable (messages are items)",
