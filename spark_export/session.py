@@ -29,6 +29,10 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.task.name = org.apache.spark.TaskContextImpl
 logger.task.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.register.name = org.apache.spark.sql.execution.datasources.v2.python
@@ -38,6 +42,7 @@ logger.manager.level = error
 logger.manager2.name = org.apache.spark.sql.execution.datasources.DataSourceManager
 logger.manager2.level = error
 """
+"""What fails in a task is raised where the job is waited for, with the same trace-back: it is not printed as well."""
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

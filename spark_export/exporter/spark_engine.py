@@ -132,6 +132,8 @@ class SparkEngine:
         except Exception as error:
             if not is_sparks(error):
                 raise
+            if self._remote is None and not self._is_usable():
+                raise TaskFailed("Spark ended while the tasks of the run were at work; run again") from error
             raise task_error(str(error)) from error
         finally:
             _if_it_is_there(lambda: remove_tag(tag))

@@ -125,6 +125,7 @@ def test_a_daemon_outlives_its_spark(world: World) -> None:
         finally:
             daemon.kill()
     assert daemon.returncode == 0, log
+    assert [line for line in log.splitlines() if not line.startswith("{")] == [], "a log of lines of JSON, and no more"
     world.assert_whole()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from spark_export.exporter.task import PROGRESS_SUFFIX
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
+from tests.spark_export.exporter.test_spark_process import jvm_below
 from tests.spark_export.exporter.test_verify import files_of
 
 PATIENCE_S = 200.0
@@ -91,6 +93,28 @@ def test_told_to_end_while_tasks_write(world: World, command: str, master: str, 
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (128 + number if command == "run" else 0, ""), err
     assert_interrupted(world, err)
+    assert world.run().rows == ROWS
+    world.assert_whole()
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_spark_that_is_killed_while_tasks_write_is_told(world: World) -> None:
+    """Goal: one line says so, without a word of Spark's own; nothing of the run is in the table."""
+    world.push(ROWS, size=SIZE)
+    with (
+        door(world.node.address, [HELD_BYTES] * 100, threading.Event()) as address,
+        exporting(world, "run", address, "--master", "local[2,4]") as process,
+    ):
+        wait_until(lambda: tasks_at_work(world), process)
+        jvm = jvm_below(process.pid)
+        assert jvm is not None
+        os.kill(jvm, signal.SIGKILL)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    abandoned, said = err.splitlines()
+    assert (process.returncode, out, json.loads(abandoned)["event"]) == (1, "", "run abandoned")
+    assert said == "stream-node: Spark ended while the tasks of the run were at work; run again"
+    assert files_of(world) == []
     assert world.run().rows == ROWS
     world.assert_whole()
 
