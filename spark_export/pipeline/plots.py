@@ -10,6 +10,8 @@ WIDTH, HEIGHT = 720, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 160, 40, 40
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf")
 TICKS = 4
+SHORT_S = 120
+"""Up to so many seconds, minutes would say too little on the axis of time."""
 
 Points = Sequence[tuple[datetime, float]]
 
@@ -32,7 +34,7 @@ def line_chart(title: str, unit: str, series: Mapping[str, Points]) -> str:
         drawn.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#ddd"/>')
         drawn.append(_text(LEFT - 8, y + 4, f"{top * tick / TICKS:,.6g}", anchor="end"))
     for when in {first, last} if times else set():
-        label = datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M")
+        label = datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M" if span > SHORT_S else "%H:%M:%S.%f")
         drawn.append(_text(LEFT + (when - first) / span * (WIDTH - LEFT - RIGHT), HEIGHT - 14, label, anchor="middle"))
     for number, (name, points) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]

@@ -6,6 +6,7 @@ A whole build with an embedded Spark; the tables are read back with pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +185,10 @@ def test_a_plot_of_gold(tables: Path) -> None:
     assert "messages &lt;&amp;&gt; (per minute)" in chart
     assert chart.count("<circle") == 2
     assert line_chart("empty", "1", {}).startswith("<svg")
+
+
+def test_a_chart_of_a_short_time_tells_its_ends_apart() -> None:
+    moments = [(datetime(2026, 11, 21, 8, 30, second), 1.0) for second in (5, 9)]
+    chart = line_chart("short", "1", {"one": moments})
+    assert "08:30:05.000000" in chart
+    assert "08:30:09.000000" in chart
