@@ -53,8 +53,8 @@ NiceOption = Annotated[
     typer.Option(min=0, max=19, help="How far the export and its Spark stand back for the node, as of nice(1)."),
 ]
 NICE = 5
-"""On two cores pushes beside an export kept 0.57 of their rate with 0, and 0.80 with 10; where other programs take the
-machine, 10 leaves an export next to nothing."""
+"""On two cores pushes beside an export keep 0.84 of their rate with it; where other programs take the machine, more
+would leave an export next to nothing."""
 MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error; JSON lines on stderr.")]
 
