@@ -48,7 +48,7 @@ COLUMNS: tuple[Column, ...] = (
     ("p99 µs", lambda sample: sample["p99_us"], "{:,.0f}"),
     ("p99.9 µs", lambda sample: sample["p999_us"], "{:,.0f}"),
     ("server CPU µs a message", _cpu_us, "{:,.1f}"),
-    ("CPU s", lambda sample: sample["cpu_s"], "{:,.1f}"),
+    ("CPU s", lambda sample: sample.get("cpu_s"), "{:,.1f}"),
     ("server MiB", _mib, "{:,.0f}"),
     ("fsyncs/s", lambda sample: sample["fsyncs_per_second"], "{:,.0f}"),
 )
