@@ -44,7 +44,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SOAK_S_MAX = 3_600
+SOAK_S_MAX = float(os.environ.get("SOAK_S_MAX", "3600"))
+"""Of one soak test."""
 SOAK_BUDGET_S = float(os.environ.get("SOAK_BUDGET_S", "inf"))
 """Soak tests that would begin later than so long after the first one are skipped: CI is bounded so."""
 

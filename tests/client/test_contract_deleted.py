@@ -1,7 +1,7 @@
 """Goal: who uses a stream that somebody else deletes is told so soon, and a reader never makes it anew.
 
 Method: one scenario each, against a real server, through every shell; the other one is a blocking client in a thread.
-The clients look for what has no answer four times as often as they do by default.
+The clients look for what has no answer twice as often as they do by default.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stream_service.client import (
 )
 from tests.client.shells import Tools, World
 
-CHECK_INTERVAL_S = 0.5
-"""Not less: a connection without an answer for eight of these is taken for dead, and machines are shared."""
+CHECK_INTERVAL_S = 1.0
+"""Not less: a connection without an answer for eight of these is taken for dead, and a node may hold one for 5 s."""
 SOON_S = 0.3
 """Until the stream is deleted: long enough for a reader to wait for its messages by then; also right if it does not."""
 
