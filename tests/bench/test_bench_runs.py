@@ -229,6 +229,7 @@ def test_a_peer_that_does_not_start_is_told(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.soak
 def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     plan = msgspec.structs.replace(TINY, backfilled=150, live_blocks=2)
     samples = list(backfill.samples(plan))

@@ -33,9 +33,13 @@ PATIENCE_S = 200.0
 ROWS, SIZE = 8_000, 2_000
 HELD_BYTES = 6_000_000
 """What a task gets before it is held: more than a page, less than all."""
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
 ON_SPARK = [pytest.mark.spark, pytest.mark.soak]
-WAYS = [*(("inline", each) for each in SIGNALS), pytest.param("local[2,4]", signal.SIGTERM, marks=ON_SPARK)]
+WAYS = [
+    ("inline", signal.SIGTERM),
+    pytest.param("inline", signal.SIGINT, marks=pytest.mark.soak),
+    pytest.param("local[2,4]", signal.SIGTERM, marks=ON_SPARK),
+]
 
 
 @contextmanager
