@@ -1,6 +1,6 @@
 """The process that reads pages for a node's bulk reads, with an SQLite and an interpreter lock of its own.
 
-Started by `storage.arrow_thread` as `python -m storage.arrow_child FILE DESCRIPTOR`. It answers requests on standard
+Started by `storage.bulk_child` as `python -m storage.arrow_child FILE DESCRIPTOR`. It answers requests on standard
 input, one after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is
 a process: `storage.arrow_pages`.
 

@@ -22,16 +22,9 @@ pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.process import NodeProcess
 from tests.spark_export.doors import door
+from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_stopping import (
-    HELD_BYTES,
-    ROWS,
-    SIZE,
-    assert_interrupted,
-    exporting,
-    tasks_at_work,
-    wait_until,
-)
+from tests.spark_export.exporter.test_stopping import PATIENCE_S, ROWS, SIZE, assert_interrupted
 from tests.spark_export.spark_connect import connect_server, environment
 from tests.spark_export.test_spark_batch import fill
 
@@ -124,9 +117,9 @@ def test_an_export_through_a_connect_server_that_is_told_to_end(server: str, nod
     world.push(ROWS, size=SIZE)
     with (
         door(node.address, [HELD_BYTES] * 100, threading.Event()) as address,
-        exporting(world, "run", address, "--remote", server) as process,
+        exporting(world, "run", address, "--json", "--remote", server) as process,
     ):
-        wait_until(lambda: tasks_at_work(world), process)
+        wait_until(lambda: tasks_at_work(world), process, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (128 + signal.SIGTERM, ""), err

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
-from spark_export.exporter.task import PROGRESS_SUFFIX
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.bench.export import STREAM, fill
 from stream_node.process import NodeProcess
 from stream_service.client import blocking
 from tests.spark_export.doors import door
+from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.spark_cluster import SparkCluster
 
@@ -32,8 +28,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 PATIENCE_S = 600.0
 ROWS = 400_000
 """Four tasks: two at work, and two that wait for them."""
-HELD_BYTES = 6_000_000
-"""What a task gets before it is held; more than a page, less than a task's share of 200 bytes a row."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,39 +46,6 @@ def filled(tmp_path: Path) -> Iterator[World]:
     with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
         yield World(tmp_path / "lake", node, STREAM)
         assert node.stop() == 0
-
-
-@contextmanager
-def exporting(world: World, node: str, *more: str, site: str = "") -> Iterator[subprocess.Popen[str]]:
-    """The command, running. node: the address that it is given."""
-    arguments = ["export", "run", str(world.folder), "--node", node, "--stream", world.stream, *more]
-    with subprocess.Popen(
-        [sys.executable, "-m", "stream_node", *arguments],
-        env={**os.environ, ENVIRONMENT_VARIABLE: site},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.1)
-
-
-def tasks_at_work(world: World) -> int:
-    """How many attempts of the run that is under way have rows in files."""
-    return sum(
-        path.stat().st_size > 0 for path in (world.folder / "staging").glob(f"run-*/attempts/*{PROGRESS_SUFFIX}")
-    )
 
 
 class Pushing:
@@ -120,13 +81,13 @@ def test_a_cluster_loses_an_executor_while_the_node_takes_pushes(filled: World, 
         Pushing(world) as pushing,
         SparkCluster(tmp_path / "cluster", workers=2) as cluster,
         door(world.node.address, [HELD_BYTES] * 100, opened) as address,
-        exporting(world, address, "--master", cluster.url, *cluster.conf) as run,
+        exporting(world, "run", address, "--master", cluster.url, *cluster.conf) as run,
     ):
-        wait_until(lambda: tasks_at_work(world) >= 2, run)
+        wait_until(lambda: tasks_at_work(world) >= 2, run, PATIENCE_S)
         before = cluster.executors()
         assert len(before) == 2, "each worker has an executor"
         os.kill(before[0], signal.SIGKILL)
-        wait_until(lambda: set(cluster.executors()) - set(before), run)
+        wait_until(lambda: set(cluster.executors()) - set(before), run, PATIENCE_S)
         pushed_meanwhile = pushing.count
         opened.set()
         out, err = run.communicate(timeout=PATIENCE_S)
@@ -144,9 +105,9 @@ def test_the_driver_is_killed_in_the_middle_and_run_again_at_once(filled: World)
     world, opened = filled, threading.Event()
     with (
         door(world.node.address, [HELD_BYTES] * 100, opened) as address,
-        exporting(world, address, "--master", "local[2,4]") as run,
+        exporting(world, "run", address, "--master", "local[2,4]") as run,
     ):
-        wait_until(lambda: tasks_at_work(world) >= 2, run)
+        wait_until(lambda: tasks_at_work(world) >= 2, run, PATIENCE_S)
         run.kill()
         run.wait()
         opened.set()
@@ -159,7 +120,9 @@ def test_the_driver_is_killed_in_the_middle_and_run_again_at_once(filled: World)
 def test_the_driver_is_killed_at_a_site(world: World, site: str) -> None:
     """Goal: with Spark too, a crash around the work of its tasks is harmless; the other sites are in `test_crashes`."""
     world.push(60_000, size=1_000)
-    with exporting(world, world.node.address, "--master", "local[2,4]", site=site) as run:
+    with exporting(
+        world, "run", world.node.address, "--master", "local[2,4]", environment={ENVIRONMENT_VARIABLE: site}
+    ) as run:
         _, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == -signal.SIGKILL, err
     world.push(5)

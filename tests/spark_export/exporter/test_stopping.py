@@ -10,20 +10,15 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from spark_export.exporter.model import RunState
 from spark_export.exporter.run import Exporter, Outcome
-from spark_export.exporter.task import PROGRESS_SUFFIX
 from tests.spark_export.doors import door
+from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
 from tests.spark_export.exporter.test_spark_process import jvm_below
@@ -31,8 +26,6 @@ from tests.spark_export.exporter.test_verify import files_of
 
 PATIENCE_S = 200.0
 ROWS, SIZE = 8_000, 2_000
-HELD_BYTES = 6_000_000
-"""What a task gets before it is held: more than a page, less than all."""
 SIGNALS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
 ON_SPARK = [pytest.mark.spark, pytest.mark.soak]
 WAYS = [
@@ -40,36 +33,6 @@ WAYS = [
     pytest.param("inline", signal.SIGINT, marks=pytest.mark.soak),
     pytest.param("local[2,4]", signal.SIGTERM, marks=ON_SPARK),
 ]
-
-
-@contextmanager
-def exporting(world: World, command: str, node: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, running. node: the address that it is given."""
-    arguments = ["export", command, str(world.folder), "--node", node, "--stream", world.stream, *more]
-    with subprocess.Popen(
-        [sys.executable, "-m", "stream_node", *arguments, "--json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.02)
-
-
-def tasks_at_work(world: World) -> int:
-    """How many attempts have rows in files, beyond which the door holds them."""
-    return sum(path.stat().st_size > 0 for path in world.folder.glob(f"staging/run-*/attempts/*{PROGRESS_SUFFIX}"))
 
 
 def assert_interrupted(world: World, err: str) -> None:
@@ -90,9 +53,9 @@ def test_told_to_end_while_tasks_write(world: World, command: str, master: str, 
     world.push(ROWS, size=SIZE)
     with (
         door(world.node.address, [HELD_BYTES] * 100, threading.Event()) as address,
-        exporting(world, command, address, "--master", master) as process,
+        exporting(world, command, address, "--json", "--master", master) as process,
     ):
-        wait_until(lambda: tasks_at_work(world), process)
+        wait_until(lambda: tasks_at_work(world), process, PATIENCE_S)
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (128 + number if command == "run" else 0, ""), err
@@ -108,9 +71,9 @@ def test_a_spark_that_is_killed_while_tasks_write_is_told(world: World) -> None:
     world.push(ROWS, size=SIZE)
     with (
         door(world.node.address, [HELD_BYTES] * 100, threading.Event()) as address,
-        exporting(world, "run", address, "--master", "local[2,4]") as process,
+        exporting(world, "run", address, "--json", "--master", "local[2,4]") as process,
     ):
-        wait_until(lambda: tasks_at_work(world), process)
+        wait_until(lambda: tasks_at_work(world), process, PATIENCE_S)
         jvm = jvm_below(process.pid)
         assert jvm is not None
         os.kill(jvm, signal.SIGKILL)
@@ -164,8 +127,8 @@ def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_daemon_told_to_end_between_runs(world: World, number: signal.Signals) -> None:
     world.push(5)
-    with exporting(world, "daemon", world.node.address, "--master", "inline") as process:
-        wait_until(lambda: world.folder.exists() and world.position(0) + world.position(1) == 5, process)
+    with exporting(world, "daemon", world.node.address, "--json", "--master", "inline") as process:
+        wait_until(lambda: world.folder.exists() and world.position(0) + world.position(1) == 5, process, PATIENCE_S)
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
