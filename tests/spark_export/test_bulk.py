@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed")

@@ -13,7 +13,6 @@ from ockam.protocol import error_payload
 from ockam.wire_head import HEAD
 from spark_export import node_wire
 from spark_export.errors import BadAnswer, RequestRefused
-from spark_export.node_client import body_of, push_body
 from stream_service import bulk, names
 from stream_service.extensions import (
     INFO,
@@ -29,6 +28,7 @@ from stream_service.extensions import (
 )
 from stream_service.stored import Beside, encode_beside
 
+NEEDS_SPARK = "the extra `spark` is not installed"
 UINT = st.integers(0, 2**64 - 1)
 HEADERS = st.lists(st.builds(Header, st.text(max_size=20), st.binary(max_size=20)), max_size=4)
 
@@ -69,6 +69,9 @@ def test_a_cut_frame_is_a_typed_error(cut: int) -> None:
 @given(UINT, st.binary(max_size=300), st.none() | st.binary(max_size=200), HEADERS)
 def test_pushes_are_those_of_the_protocol(number: int, data: bytes, key: bytes | None, headers: list[Header]) -> None:
     """Goal: a push from a worker is a rich push. Method: the node's decoder."""
+    pytest.importorskip("pyarrow", reason=NEEDS_SPARK)
+    from spark_export.node_client import push_body
+
     body = push_body(number, data, key, [(header.name, header.value) for header in headers]) + b"\x00"
     assert RICH_PUSH.decode_request(node_wire.payload(RICH_PUSH.name, body)) == RichPush(
         number, data, key, headers, None
@@ -121,6 +124,9 @@ def test_names_are_the_nodes() -> None:
 
 def test_an_error_is_the_nodes_reason() -> None:
     """Goal: a refusal says why. Method: the payload of an `error`."""
+    pytest.importorskip("pyarrow", reason=NEEDS_SPARK)
+    from spark_export.node_client import body_of
+
     frame = HEAD.encode_routes((local("spark-1"),), (local("x"),)) + HEAD.encode_payload(error_payload("no"))
     answer = node_wire.read_frame(memoryview(frame))
     assert answer is not None

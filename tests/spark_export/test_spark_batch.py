@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType

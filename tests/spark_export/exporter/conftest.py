@@ -1,9 +1,8 @@
-"""What the exporter's tests share. They need the extra `spark`, and no Java but where they say so."""
+"""What the exporter's tests share. Most need the extra `spark`, and no Java but where they say so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,6 @@ from stream_node.process import NodeProcess
 
 if TYPE_CHECKING:
     from tests.spark_export.exporter.export_world import World
-
-if not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))):
-    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="session")

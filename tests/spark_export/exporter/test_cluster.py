@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.bench.export import STREAM, fill

@@ -16,6 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.errors import ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, SITES
 from tests.cli.export_schemas import Compacted, Exported, ExportVerified, RunRow

@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 import pyarrow as pa
 import pyarrow.dataset as dataset
-import pytest
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.layout import stream_folder

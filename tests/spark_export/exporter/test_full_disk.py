@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.errors import ExportError
 from stream_node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World

@@ -7,8 +7,12 @@ import shutil
 import threading
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch
 from spark_export.exporter.layout import ExportLock

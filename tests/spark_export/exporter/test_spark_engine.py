@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.errors import DataLost, TaskFailed
 from spark_export.exporter.run import Progress
 from spark_export.exporter.spark_engine import SparkEngine, task_error

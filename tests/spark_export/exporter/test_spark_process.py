@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from tests.spark_export.exporter.export_world import World
 
 pytestmark = pytest.mark.spark

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.model import RunState
 from spark_export.exporter.run import Exporter, Outcome
 from tests.spark_export.doors import door

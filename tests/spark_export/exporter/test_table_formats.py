@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.exporter.export_world import World
 

@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import pyarrow.parquet as pq
 
 from spark_export.exporter.compact import KEEP_S
 from tests.spark_export.exporter.export_world import World, rows_of

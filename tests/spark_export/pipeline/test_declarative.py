@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")

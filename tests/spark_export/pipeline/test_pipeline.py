@@ -10,9 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
