@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+from stream_node.cli.output import counted
 
 if TYPE_CHECKING:
     from stream_service.client import PartitionedStream, Stream, StreamClient
@@ -30,9 +33,27 @@ def with_client(
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """The stream-partition, made with those before it where it does not exist."""
+    """The stream-partition to push to. Partition 0 is made where there is none; StreamNotFound says how to make others.
+
+    A push never grows a stream: with more partitions, keys belong to other partitions than before.
+    """
+    from stream_service.client import RequestRefused, StreamNotFound
+
     if partition == 0:
         return await client.create(name)
+    try:
+        return (await get_partitions(client, name, partition))[0]
+    except RequestRefused:
+        return await _ask_for(client, name, partition)
+    except StreamNotFound as error:
+        grow = f"stream-node stream create {shlex.quote(name)} --partitions {partition + 1}"
+        raise StreamNotFound(
+            f"{error}. A push makes no partitions; `{grow}` does, and keys then belong to other partitions than before"
+        ) from None
+
+
+async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
+    """The way to a partition of a peer that has no `node/stream_list/1`: it tells that only when asked to make it."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
@@ -43,8 +64,7 @@ async def get_partition(client: StreamClient, name: str, partition: int) -> Stre
     try:
         return (await get_partitions(client, name, partition))[0]
     except RequestRefused:
-        # A peer without `node/stream_list/1` tells where a stream is only when asked to make it.
-        return await open_partition(client, name, partition)
+        return await _ask_for(client, name, partition)
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
@@ -52,7 +72,24 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
     from stream_service.client import StreamNotFound
 
     found: PartitionedStream = await client.get_stream(name)
-    chosen = [each for each in found.partitions if partition is None or each.partition == partition]
+    if partition is None:
+        return list(found.partitions)
+    chosen = [each for each in found.partitions if each.partition == partition]
     if not chosen:
-        raise StreamNotFound(f"{client.address} has no partition {partition} of stream {name!r}; see `stream info`")
+        there = [each.partition for each in found.partitions]
+        raise StreamNotFound(
+            f"stream {name!r} has no partition {partition}: it has {counted(len(there), 'partition')}, {_ranges(there)}"
+        )
     return chosen
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Rising numbers in few words: "0", "0 to 3", "0 and 2 to 3"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -45,7 +46,9 @@ def register(app: typer.Typer) -> None:
 
 def create(
     stream: StreamArgument,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has at least.")] = 1,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many partitions it has at least; a new stream has 1.")
+    ] = None,
     max_age: AgeOption = None,
     max_messages: CountOption = None,
     max_bytes: BytesOption = None,
@@ -54,21 +57,71 @@ def create(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a stream, or the partitions that it lacks; safe to repeat.
+    """Make a stream, or the partitions that it lacks, and say how many it has now; safe to repeat.
 
     Example: stream-node stream create orders --partitions 4 --max-age 7d
+
+    Nothing else gives a stream more partitions: with more of them, a key may belong to another one than before.
     """
     kept = _retention(max_age, max_messages, max_bytes)
 
     async def run(client: StreamClient) -> None:
-        made = (await client.create_partitioned(stream, partitions)).partitions
+        grown = await _grow(client, stream, partitions)
         if kept is not None:
-            for each in made:
+            for each in grown.now:
                 await each.set_retention(kept)
-        report = {"stream": made[0].name, "partitions": len(made), "retention": _kept_row(kept)}
-        say(as_json, report, f"{made[0].name} has {counted(len(made), 'partition')}")
+        name = grown.now[0].name
+        report = {"stream": name, "partitions": len(grown.now), "made": grown.made, "retention": _kept_row(kept)}
+        say(as_json, report, _created_text(name, grown))
 
     with_client(run, node, context, via)
+
+
+class _Grown(NamedTuple):
+    """What `stream create` found and left.
+
+    now: the partitions that there are. before: how many there were. count_before: over how many keys were spread, the
+    deleted ones too. A peer that does not list its streams leaves both None, and `now` is what was asked for.
+    """
+
+    now: Sequence[Stream]
+    before: int | None
+    count_before: int | None
+
+    @property
+    def made(self) -> int | None:
+        return None if self.before is None else len(self.now) - self.before
+
+
+async def _grow(client: StreamClient, name: str, partitions: int | None) -> _Grown:
+    """Make what is missing of so many partitions; without a number, a stream with one if there is none."""
+    from stream_service.client import RequestRefused
+
+    try:
+        before = await client.find_stream(name) if name else None
+    except RequestRefused:
+        return _Grown((await client.create_partitioned(name, partitions or 1)).partitions, None, None)
+    if before is None or partitions is not None:
+        await client.create_partitioned(name, partitions or 1)
+    # Looked at again, so that the answer is what is there: also those above the number asked for, or made by others.
+    now = (await client.get_stream(name)).partitions
+    return _Grown(now, 0, 0) if before is None else _Grown(now, len(before.partitions), before.count)
+
+
+def _created_text(name: str, grown: _Grown) -> str:
+    held = counted(len(grown.now), "partition")
+    if grown.made is None:
+        return f"{name} has {held} or more: this peer does not tell how many"
+    if not grown.made:
+        return f"{name} exists and has {held}; nothing was made"
+    if not grown.before:
+        return f"{name} was made with {held}"
+    if grown.now[-1].partition < (grown.count_before or 0):
+        return f"{name} has {held} again, {grown.made} of them new"
+    return (
+        f"{name} has {held} now, {grown.made} of them new: from now on a key may belong to another partition than "
+        "before, so messages with the same key may lie in two"
+    )
 
 
 def list_all(

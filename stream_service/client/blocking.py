@@ -73,7 +73,11 @@ class StreamClient:
         return Stream(drive(self.inner.create(name)))
 
     def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """The first `partitions` partitions of a stream, those missing made."""
+        """All partitions of a stream; those missing of the first `partitions` are made, which moves keys to others.
+
+        A stream that has more keeps them, and its keys stay where they are. A node without `node/stream_list/1` does
+        not tell of those; then they are the first `partitions`.
+        """
         return PartitionedStream(drive(self.inner.create_partitioned(name, partitions)))
 
     def find_stream(self, name: str) -> PartitionedStream | None:

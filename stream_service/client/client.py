@@ -8,7 +8,7 @@ from typing import TypeVar
 from ockam.address import Route
 from ockam.protocol import Protocol
 from stream_service.client.correspondent import Correspondent
-from stream_service.client.errors import ClientError, StreamNotFound, UnexpectedAnswer
+from stream_service.client.errors import ClientError, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.iteration import Listing
 from stream_service.client.payloads import answer_of
 from stream_service.client.session import Session
@@ -42,8 +42,17 @@ class StreamClient:
         return (await self._create(name, 1))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """The first `partitions` partitions of a stream, those missing made."""
-        return PartitionedStream(await self._create(name, partitions))
+        """All partitions of a stream; those missing of the first `partitions` are made, which moves keys to others.
+
+        A stream that has more keeps them, and its keys stay where they are. A node without `node/stream_list/1` does
+        not tell of those; then they are the first `partitions`.
+        """
+        made = await self._create(name, partitions)
+        try:
+            there = await self.find_stream(made[0].name)
+        except RequestRefused:
+            there = None
+        return there if there is not None and there.count > partitions else PartitionedStream(made)
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
         """All partitions of a stream, if it exists; nothing is made. Needs a node that has `node/stream_list/1`."""

@@ -176,7 +176,7 @@ class PartitionedPublisher:
         partition = self._turns.choose(key, partition_key)
         publisher = self._by_partition.get(partition)
         if publisher is None:
-            raise missing_partition(self._name, partition)
+            raise missing_partition(self._name, partition, max(self._by_partition) + 1)
         return await publisher.push(data, key=key, headers=headers)
 
     async def flush(self) -> None:
@@ -190,9 +190,14 @@ def _raise_failed(pushes: Sequence[Push]) -> None:
         raise PushesFailed(pushes) from pushes[0].error
 
 
-def missing_partition(name: str, partition: int) -> StreamNotFound:
-    """What asks for a partition that was deleted fails with this."""
-    return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
+def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
+    """What asks for a partition that is not there fails with this. partitions: how many the stream has."""
+    if 0 <= partition < partitions:
+        return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
+    return StreamNotFound(
+        f"stream {name!r} has no partition {partition}: it has 0 to {partitions - 1}; `create_partitioned` with a "
+        "larger number grows it, and keys then belong to other partitions than before"
+    )
 
 
 def make_sequences(idempotent: bool, publisher_id: bytes | None, first_number: int) -> SequenceMachine | None:

@@ -187,7 +187,7 @@ class PartitionedStream:
         """The partition of that number. Raises StreamNotFound where it is missing."""
         found = self._by_number.get(partition)
         if found is None:
-            raise missing_partition(self.name, partition)
+            raise missing_partition(self.name, partition, self.count)
         return found
 
     async def push(

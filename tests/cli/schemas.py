@@ -150,8 +150,11 @@ class StreamRow(Strict, frozen=True):
 
 
 class StreamCreated(Strict, frozen=True):
+    """partitions: how many there are now. made: how many of them are new. retention: what was set now, if anything."""
+
     stream: str
     partitions: int
+    made: int
     retention: Kept | None
 
 

@@ -19,17 +19,44 @@ from tests.cli.schemas import (
 
 
 def fill(command: CommandLine, stream: str, messages: int, partition: int = 0) -> None:
+    if partition:
+        command("stream", "create", stream, "--partitions", partition + 1)
     command("push", stream, "--partition", partition, "--repeat", messages, "--data", "12345")
 
 
 def test_a_stream_is_made_with_partitions_and_a_retention(at_node: CommandLine, stream: str) -> None:
     create = ("stream", "create", stream)
-    assert at_node(*create, "--json").read(StreamCreated) == StreamCreated(stream, 1, None)
+    assert at_node(*create, "--json").read(StreamCreated) == StreamCreated(stream, 1, 1, None)
     made = at_node(*create, "--partitions", "3", "--max-age", "7d", "--max-bytes", "1GiB", "--json").read(StreamCreated)
-    assert made == StreamCreated(stream, 3, Kept(604_800, None, 2**30))
-    assert at_node(*create).text == f"{stream} has 1 partition\n"
+    assert made == StreamCreated(stream, 3, 2, Kept(604_800, None, 2**30))
     rows = at_node("stream", "info", stream, "--json").read_lines(StreamRow)
     assert [(row.partition, row.retention) for row in rows] == [(at, made.retention) for at in range(3)]
+
+
+def test_what_create_says_is_what_is_there(at_node: CommandLine, stream: str) -> None:
+    """Goal: `stream create` tells how many partitions there are, whatever was asked for, and which of them it made.
+    Method: the same stream made, asked for again, asked for with fewer, grown, and filled up after a deletion; what
+    `stream info` lists is compared each time, and a retention reaches every partition."""
+    create = ("stream", "create", stream)
+
+    def there() -> list[int]:
+        return [row.partition for row in at_node("stream", "info", stream, "--json").read_lines(StreamRow)]
+
+    assert at_node(*create, "--partitions", "3").text == f"{stream} was made with 3 partitions\n"
+    for flags in ((), ("--partitions", "2"), ("--partitions", "3")):
+        assert at_node(*create, *flags).text == f"{stream} exists and has 3 partitions; nothing was made\n"
+        assert at_node(*create, *flags, "--json").read(StreamCreated) == StreamCreated(stream, 3, 0, None)
+        assert there() == [0, 1, 2]
+    grown = at_node(*create, "--partitions", "5").text
+    assert grown.startswith(f"{stream} has 5 partitions now, 2 of them new: from now on a key may belong to another ")
+    assert there() == [0, 1, 2, 3, 4]
+    at_node("stream", "delete", stream, "--partition", "1")
+    assert at_node(*create, "--partitions", "1", "--json").read(StreamCreated) == StreamCreated(stream, 4, 0, None)
+    assert at_node(*create, "--partitions", "2").text == f"{stream} has 5 partitions again, 1 of them new\n"
+    assert there() == [0, 1, 2, 3, 4]
+    kept = at_node(*create, "--partitions", "2", "--max-age", "7d", "--json").read(StreamCreated).retention
+    rows = at_node("stream", "info", stream, "--json").read_lines(StreamRow)
+    assert [row.retention for row in rows] == [kept] * 5
 
 
 def test_streams_are_listed_by_prefix_and_inspected(at_node: CommandLine, stream: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from stream_node.cli.messages import MESSAGE_BYTES_MAX
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
-from tests.cli.schemas import HeaderRow, MessageRow, Pushed
+from tests.cli.schemas import HeaderRow, MessageRow, Pushed, StreamRow
 
 UNSET = msgspec.UNSET
 
@@ -28,6 +28,7 @@ def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -
         f"1 message in {stream}/0 at 0",
         f"2 messages in {stream}/0 at 1 to 2",
     ]
+    at_node("stream", "create", stream, "--partitions", "2")
     pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
     assert pushed == Pushed(stream, 1, 1, 0, 0, 0, pushed.seconds)
     nothing = at_node("push", stream, "--json").read(Pushed)
@@ -65,7 +66,7 @@ def test_lengths_that_do_not_fit_are_wrong_usage(at_node: CommandLine, stream: s
 def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
     """Goal: what `pull --keys` prints can be pushed again, by key over all partitions; a line without one ends it.
     Method: each key stays in one partition; of a wrong third line, the first two are stored and told."""
-    at_node("push", stream, "--partition", "2", "--data", "makes three")
+    at_node("stream", "create", stream, "--partitions", "3")
     spread = b"".join(b"k%d\t%d of k%d\n" % (number % 5, number, number % 5) for number in range(20))
     told = at_node("push", stream, "--keys", "--all-partitions", "--idempotent", "--json", stdin=spread).read_lines(
         Pushed
@@ -86,7 +87,7 @@ def test_lines_that_begin_with_a_key(at_node: CommandLine, stream: str) -> None:
 
 
 def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str) -> None:
-    at_node("push", stream, "--partition", "2", "--data", "makes three")
+    at_node("stream", "create", stream, "--partitions", "3")
     told = at_node("push", stream, "--all-partitions", "--json", stdin=b"x\n" * 9).read_lines(Pushed)
     assert [(row.partition, row.pushed) for row in told] == [(0, 3), (1, 3), (2, 3)]
     pulled = at_node("pull", stream, "--all-partitions", "--limit", "2", "--json").read_lines(MessageRow)
@@ -94,11 +95,28 @@ def test_pushes_in_turn_over_all_partitions(at_node: CommandLine, stream: str) -
 
 
 def test_a_push_into_one_partition(at_node: CommandLine, stream: str) -> None:
+    at_node("stream", "create", stream, "--partitions", "3")
     pushed = at_node("push", stream, "--partition", "2", "--data", "x", "--json").read(Pushed)
     assert (pushed.partition, pushed.first_index, pushed.last_index) == (2, 0, 0)
     pulled = at_node("pull", stream, "--partition", "2", "--json").read(MessageRow)
     assert (pulled.partition, pulled.index, pulled.data) == (2, 0, "x")
     assert at_node("pull", stream).stdout == b""
+
+
+def test_a_push_never_grows_a_stream(at_node: CommandLine, stream: str) -> None:
+    """Goal: only `stream create` makes partitions, since more of them send the keys of a stream elsewhere for good.
+    Method: pushes to a partition that is not there, of a stream with one partition and of none; then look."""
+    at_node("push", stream, "--data", "x")
+    said = at_node("push", stream, "--data", "y", "--partition", "9").failed(1)
+    assert f"'{stream}' has no partition 9: it has 1 partition, 0" in said
+    assert f"stream-node stream create {stream} --partitions 10" in said
+    assert [row.partition for row in at_node("stream", "info", stream, "--json").read_lines(StreamRow)] == [0]
+    said = at_node("push", f"{stream} 2", "--data", "y", "--partition", "9").failed(1)
+    assert "no stream" in said
+    assert f"stream-node stream create '{stream} 2' --partitions 10" in said
+    assert not at_node("stream", "list", f"{stream} 2", "--json").stdout
+    at_node("stream", "create", stream, "--partitions", "10")
+    assert at_node("push", stream, "--data", "y", "--partition", "9", "--json").read(Pushed).pushed == 1
 
 
 def test_input_is_repeated_at_a_rate(at_node: CommandLine, stream: str, tmp_path: Path) -> None:
@@ -174,6 +192,7 @@ def test_a_consumer_goes_on_where_it_stopped(at_node: CommandLine, stream: str) 
 
 
 def test_a_consumer_of_all_partitions(at_node: CommandLine, stream: str) -> None:
+    at_node("stream", "create", stream, "--partitions", "3")
     for partition in range(3):
         at_node("push", stream, "--partition", partition, stdin=b"%d a\n%d b\n" % (partition, partition))
     consume = ("consume", stream, "--client", "c", "--all-partitions")
@@ -186,12 +205,12 @@ def test_a_consumer_of_all_partitions(at_node: CommandLine, stream: str) -> None
 
 def test_a_consumer_that_shares_reads_what_nobody_else_has(at_node: CommandLine, stream: str) -> None:
     """Goal: `--share` takes part by leases, and saves under them. Method: alone it gets every partition, once."""
-    at_node("push", stream, "--partition", "1", "--data", "makes two")
-    at_node("push", stream, "--all-partitions", stdin=b"a\nb\nc\nd\n")
+    at_node("stream", "create", stream, "--partitions", "2")
+    at_node("push", stream, "--all-partitions", stdin=b"a\nb\nc\nd\ne\n")
     consume = ("consume", stream, "--client", "c", "--share")
     some = at_node(*consume, "--limit", "2").stdout.splitlines()
     rest = at_node(*consume).stdout.splitlines()
-    assert sorted([*some, *rest]) == [b"a", b"b", b"c", b"d", b"makes two"]
+    assert sorted([*some, *rest]) == [b"a", b"b", b"c", b"d", b"e"]
     assert at_node(*consume).stdout == b""
     assert "no stream 'never made'" in at_node("consume", "never made", "--client", "c", "--share").failed(1)
 
@@ -202,6 +221,7 @@ def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream
     assert at_node("tail", stream, "--last", "1", "--limit", "1").stdout == b"19\n"
     (row,) = at_node("tail", stream, "--from", "7", "--limit", "1", "--times", "--json").read_lines(MessageRow)
     assert (row.partition, row.index, row.data) == (0, 7, "7")
+    at_node("stream", "create", stream, "--partitions", "3")
     at_node("push", stream, "--partition", "2", stdin=b"x\ny\n")
     both = at_node("tail", stream, "--all-partitions", "--last", "1", "--limit", "2").stdout
     assert sorted(both.split()) == [b"19", b"y"]

@@ -68,3 +68,30 @@ def test_partitions_are_read_by_number(world: World) -> None:
             assert sorted(found) == [(0, b"in 0"), (3, b"in 3")]
 
     world.run(scenario)
+
+
+def test_a_partition_that_never_was_is_an_error_and_is_not_made(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create_partitioned(world.name, 2)
+            for missing in (2, 9, -1):
+                with pytest.raises(
+                    StreamNotFound, match=f"no partition {missing}: it has 0 to 1; `create_partitioned`"
+                ):
+                    stream.get_partition(missing)
+            found = await client.get_stream(world.name)
+            assert [part.partition for part in found.partitions] == [0, 1]
+
+    world.run(scenario)
+
+
+def test_who_asks_for_fewer_partitions_than_there_are_sends_keys_where_everybody_does(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            await client.create_partitioned(world.name, PARTITIONS)
+            stream = await client.create_partitioned(world.name, 2)
+            assert [part.partition for part in stream.partitions] == list(range(PARTITIONS))
+            for partition in range(PARTITIONS):
+                assert stream.partition_for(key_of(partition)).partition == partition
+
+    world.run(scenario)
