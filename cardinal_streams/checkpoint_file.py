@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.consumer_events import Checkpoint
+from storage.durable_files import write_durably
 
 
 class FileCheckpoints:
@@ -32,15 +33,5 @@ class FileCheckpoints:
         return parse_checkpoint(text)
 
     def _save(self, text: bytes) -> None:
-        """Written beside, synced, put in place, and the folder synced: a kill leaves the old one or the new one."""
-        beside = self.path.with_name(f"{self.path.name}.new")
-        with beside.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        """A kill or a power cut leaves the old one or the new one."""
+        write_durably(self.path, text)

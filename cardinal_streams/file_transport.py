@@ -23,6 +23,7 @@ from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
 from cardinal_streams.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transport import Delivery, partition_of
+from storage.durable_files import sync_names
 
 READ_BYTES = 256 * 1024
 # How many deliveries one call to a worker thread fetches.
@@ -55,8 +56,8 @@ class Recorder:
         self._file.seek(end)
         if end == 0:
             self._write(MAGIC)
-        if is_new:
-            _sync_folder(self.path.parent)
+        # Also of a file that is there: whoever made it may have been killed before.
+        sync_names(self.path)
 
     def record(self, deliveries: Iterable[Delivery]) -> None:
         """Appends; returns when it is on disk."""
@@ -214,12 +215,3 @@ def _scan(path: Path, next_offsets: dict[str, int]) -> int:
 def _note(delivery: Delivery, next_offsets: dict[str, int]) -> None:
     source = delivery.source
     next_offsets[source] = max(delivery.offset + 1, next_offsets.get(source, 0))
-
-
-def _sync_folder(path: Path) -> None:
-    """A new file's name is on disk once its folder is."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -6,7 +6,6 @@ here.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 import structlog
 
+from storage.durable_files import make_folder, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
 from storage.lock import DirectoryLock
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
@@ -81,7 +81,7 @@ class Database:
             finally:
                 connection.close()
             return database
-        _make_directory(path)
+        _make_folder(path)
         lock = DirectoryLock(path)
         try:
             database = cls(path, lock)
@@ -134,7 +134,7 @@ class Database:
             _create_schema(session, version)
         finally:
             session.close()
-        _sync_directory(self.directory)
+        _sync_folder(self.directory)
 
     def _inspect(self) -> int:
         """The schema version, 0 for a new file, which has its settings afterwards."""
@@ -253,21 +253,16 @@ def _has_log(path: Path) -> bool:
         raise storage_error(error) from error
 
 
-def _make_directory(path: Path) -> None:
+def _make_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise storage_error(error) from error
 
 
-def _sync_directory(path: Path) -> None:
+def _sync_folder(path: Path) -> None:
     """Make the names of the files durable, which syncing the files does not."""
     try:
-        for directory in (path, path.parent):
-            opened = os.open(directory, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+        sync(path)
     except OSError as error:
         raise storage_error(error) from error

@@ -24,6 +24,7 @@ import msgspec
 from index_service.lease_storage import raise_fences
 from storage.contract import Session
 from storage.database import FILE_NAME, Database
+from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, storage_error
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock
@@ -102,13 +103,11 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
             database_bytes=part.stat().st_size,
             sha256=_digest(part, progress),
         )
-        _sync(part)
+        sync(part)
         _write_manifest(target, manifest)
-        os.replace(part, target / FILE_NAME)
-        _sync(target)
-        _sync(target.parent)
+        rename_durably(part, target / FILE_NAME)
     except BaseException as error:
-        _clean_up(target, made, part, target / MANIFEST_NAME)
+        _clean_up(target, made, part, target / MANIFEST_NAME, target / FILE_NAME)
         if isinstance(error, OSError | sqlite3.Error):
             raise storage_error(error) from error
         raise
@@ -192,26 +191,23 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
         # A write-ahead log beside the new database would be taken for its own.
         for suffix in ("-wal", "-shm"):
             (target / (FILE_NAME + suffix)).unlink(missing_ok=True)
-        _sync(target)
-        os.replace(part, target / FILE_NAME)
+        sync(target)
+        rename_durably(part, target / FILE_NAME)
     finally:
         part.unlink(missing_ok=True)
-    _sync(target)
-    _sync(target.parent)
 
 
 def _forget_leases(part: Path) -> None:
     """What was leased since is unknown, so fences go on above what any can be: the time, as they rise more slowly."""
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         raise_fences(connection, time.time_ns() // 1_000)
-    _sync(part)
+    sync(part)
 
 
 @contextmanager
 def _owned(target: Path) -> Iterator[list[str]]:
     """Hold the data directory, made if there is none; the names that were in it. Raises DatabaseInUse, StorageError."""
-    was_there, existed = _names(target), target.exists()
-    target.mkdir(parents=True, exist_ok=True)
+    was_there, made = _names(target), make_folder(target)
     lock = DirectoryLock(target)
     try:
         yield was_there
@@ -219,8 +215,7 @@ def _owned(target: Path) -> Iterator[list[str]]:
         lock.release(clean=not lock.left_unclean)
         if LOCK_NAME not in was_there:
             (target / LOCK_NAME).unlink(missing_ok=True)
-        if not existed:
-            target.rmdir()
+        remove_folders(made)
         raise
     lock.release(clean=True)
 
@@ -305,16 +300,14 @@ def _damaged(backup: Path) -> BackupError:
     return BackupError(f"the database in {backup} is not what was backed up: its SHA-256 differs; use another backup")
 
 
-def _make_folder(target: Path) -> bool:
-    """Whether it had to be made. Raises BackupError where something is in it."""
+def _make_folder(target: Path) -> list[Path]:
+    """The folders that had to be made. Raises BackupError where something is in it."""
     if _names(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:
-        there = target.is_dir()
-        target.mkdir(parents=True, exist_ok=True)
+        return make_folder(target)
     except OSError as error:
         raise storage_error(error) from error
-    return not there
 
 
 def _names(folder: Path) -> list[str]:
@@ -326,25 +319,13 @@ def _names(folder: Path) -> list[str]:
         raise BackupError(f"{folder} cannot be used: {error.strerror or error}; choose another folder") from error
 
 
-def _clean_up(folder: Path, made: bool, *files: Path) -> None:
+def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
     for suffix in ("-journal", "-wal", "-shm"):
         (folder / (FILE_NAME + PART_SUFFIX + suffix)).unlink(missing_ok=True)
-    if made:
-        folder.rmdir()
+    remove_folders(made)
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    file = folder / MANIFEST_NAME
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    _sync(file)
-
-
-def _sync(path: Path) -> None:
-    """Make a file's content, or a folder's names, durable."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    write_durably(folder / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")

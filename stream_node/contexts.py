@@ -5,7 +5,6 @@ A context has no secrets. What is said on the command line or in `STREAM_NODE_AD
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 import platformdirs
 
 from ockam.address import split_host_port
+from storage.durable_files import make_folder, write_durably
 
 APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"
@@ -64,14 +64,9 @@ def load_contexts(file: Path) -> Contexts:
 
 def save_contexts(file: Path, contexts: Contexts) -> None:
     """Replace the file as a whole, so that a reader finds the old one or the new one. Raises ContextError."""
-    part = file.with_name(f"{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
-            os.replace(part, file)
-        finally:
-            part.unlink(missing_ok=True)
+        make_folder(file.parent)
+        write_durably(file, msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
     except OSError as error:
         raise ContextError(f"cannot write the contexts to {file}: {error.strerror or error}") from error
 

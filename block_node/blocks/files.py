@@ -22,6 +22,7 @@ from block_node.blocks.errors import BlockFileError, BlockFormatError
 from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
 from block_node.blocks.items import Item, item_prefix
 from block_node.blocks.settings import VerifierSettings
+from storage.durable_files import rename_durably
 
 PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 
@@ -78,11 +79,10 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
                 size = _write(file, suffix, items)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            rename_durably(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_directory(path.parent)
     except BlockFormatError as error:
         raise BlockFileError(f"{path} was not written: {error}") from error
     except OSError as error:
@@ -186,12 +186,3 @@ def _write(file: BinaryIO, suffix: str, items: Iterable[Item | ItemPiece]) -> in
         if left:
             raise BlockFormatError("the last item is not whole", size)
     return size
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

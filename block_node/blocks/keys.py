@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import AddressBookError
 from block_node.blocks.proofs import RecordSignature
+from storage.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
 """What the nodes of real networks have."""
@@ -48,13 +49,12 @@ class SigningKeys:
 
     def save(self, folder: Path) -> None:
         """Write the keys, readable by their owner only, and their address book."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for node_id, key in self._keys.items():
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            path = folder / KEY_FILE.format(node_id)
-            path.touch(mode=0o600)
-            path.write_bytes(pem)
-        (folder / ADDRESS_BOOK_FILE).write_bytes(self.address_book.format())
+            write_durably(folder / KEY_FILE.format(node_id), pem, mode=0o600)
+        # The last one: whoever finds an address book finds all keys.
+        write_durably(folder / ADDRESS_BOOK_FILE, self.address_book.format())
 
     @classmethod
     def load(cls, folder: Path) -> SigningKeys:

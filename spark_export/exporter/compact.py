@@ -20,11 +20,12 @@ import structlog
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.failpoint import failpoint
-from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_file, sync_tree
+from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_tree
 from spark_export.exporter.ledger import Ledger, RunFile
 from spark_export.exporter.parquet_table import ParquetTable, link_or_copy, run_folder
 from spark_export.exporter.run_machine import COUNTED
 from spark_export.exporter.write_files import FILE_BYTES_MAX, FILE_SCHEMA, TableWriter
+from storage.durable_files import sync
 
 logger = structlog.get_logger(__name__)
 
@@ -125,7 +126,7 @@ class Compactor:
         for group in groups:
             made += self._merge(folder, group)
         sync_tree(folder)
-        sync_file(folder.parent)
+        sync(folder.parent)
         return made
 
     def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
-from spark_export.exporter.layout import Layout, make_folder
+from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import RunFile
 from spark_export.exporter.model import FileEntry
 from spark_export.exporter.write_files import FILE_SCHEMA
+from storage.durable_files import make_folder
 
 try:
     from deltalake import CommitProperties, DeltaTable, Transaction

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_file, sync_tree
+from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.exporter.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry
+from storage.durable_files import sync
 
 
 class FlatTable:
@@ -50,16 +51,16 @@ class FlatTable:
             assert found is not None
             if found.parent != self._data:
                 found.rename(self._data / entry.path)
-        sync_file(self._data)
+        sync(self._data)
         known = set(self._log.iterdir())
         self._commit(run_id, entries)
         _sync_files(path for path in self._log.iterdir() if path not in known)
-        sync_file(self._log)
+        sync(self._log)
 
     def sync(self) -> None:
         _sync_files(self._log.iterdir())
         for folder in {self._log, self._data}:
-            sync_file(folder)
+            sync(folder)
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         moved = list(self._data.glob(f"{_prefix(run_id)}*.parquet"))
@@ -83,7 +84,7 @@ class FlatTable:
 def _sync_files(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_file():
-            sync_file(path)
+            sync(path)
 
 
 def _prefix(run_id: int) -> str:

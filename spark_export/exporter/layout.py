@@ -18,6 +18,7 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
+from storage.durable_files import make_folder, rename_durably, sync
 
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
 LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
@@ -113,38 +114,10 @@ def refusal_of_folder(stream: str) -> str | None:
     )
 
 
-def make_folder(folder: Path) -> None:
-    """Make it with its parents, where they are missing; their names are on disk when this returns."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        sync_file(each.parent)
-
-
-def sync_file(path: Path) -> None:
-    """What was written to a file or folder is on disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sync_tree(folder: Path) -> None:
     """The names in a folder and in all below it are on disk; the contents of its files already were."""
     for root, _, _ in os.walk(folder):
-        sync_file(Path(root))
-
-
-def rename_durably(source: Path, target: Path) -> None:
-    """Atomic: `target` is not there, and then it is, whole."""
-    source.rename(target)
-    sync_file(target.parent)
-    if source.parent != target.parent:
-        sync_file(source.parent)
+        sync(Path(root))
 
 
 def point_to(link: Path, target: Path) -> None:
@@ -152,8 +125,7 @@ def point_to(link: Path, target: Path) -> None:
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(os.path.relpath(target, link.parent))
-    new.replace(link)
-    sync_file(link.parent)
+    rename_durably(new, link)
 
 
 def remove_tree(folder: Path) -> int:

@@ -17,16 +17,14 @@ from spark_export.exporter.layout import (
     TREE,
     Layout,
     hive_folder,
-    make_folder,
     point_to,
     refusal_of_folder,
     remove_tree,
-    rename_durably,
-    sync_file,
     sync_tree,
 )
 from spark_export.exporter.ledger import FIRST_GENERATION, RunFile
 from spark_export.exporter.model import FileEntry
+from storage.durable_files import make_folder, rename_durably, sync
 
 RUN_PREFIX = "run="
 
@@ -70,7 +68,7 @@ class ParquetTable:
         rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
 
     def sync(self) -> None:
-        sync_file(self._layout.table.resolve())
+        sync(self._layout.table.resolve())
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         return remove_tree(self._layout.run_staging(run_id))

@@ -94,10 +94,11 @@ def subscribe(
     """
     from block_node.blocks.files import write_block
     from block_node.blocks.items import item_prefix
+    from storage.durable_files import make_folder
 
     _check_suffix(suffix)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
 
     async def run(client: BlockClient) -> None:
         async with client.subscribe(start, end, wait=end is None) as blocks:
@@ -213,9 +214,10 @@ def generate(
     from block_node.blocks.files import write_block
     from block_node.blocks.generator import BlockShape, ChainGenerator
     from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
+    from storage.durable_files import make_folder
 
     _check_suffix(suffix)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     keys_folder = folder / "keys"
     if not (keys_folder / ADDRESS_BOOK_FILE).exists():
         SigningKeys.generate().save(keys_folder)
