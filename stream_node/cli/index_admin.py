@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.values import START_HELP, UsageError, parse_start, time_text, utc_now
 
 if TYPE_CHECKING:
+    from index_service.extensions import SavedPosition
     from stream_service.client import StreamClient, StreamInfo
     from stream_service.client.starts import StartLike
 
@@ -43,7 +45,10 @@ def get(
     """
 
     async def run(client: StreamClient) -> None:
-        index = await _find(client, client_id, stream, partition)
+        found = await _find(client, client_id, stream, partition)
+        if found is None:
+            await _check_exists(client, stream, partition)
+        index = None if found is None else found.index
         report = {"client": client_id, "stream": stream, "partition": partition, "index": index}
         say(as_json, report, "none" if index is None else str(index))
 
@@ -79,7 +84,7 @@ def set_to(
     async def run(client: StreamClient) -> None:
         for at, index in await _places(client, stream, None if all_partitions else partition, start):
             if dry_run:
-                before = await _find(client, client_id, stream, at)
+                before = await _replaceable(client, client_id, stream, at)
             else:
                 before = await set_position(client, client_id, stream, at, index)
             place = {"client": client_id, "stream": stream, "partition": at}
@@ -111,8 +116,9 @@ def list_all(
             async for each in client.list_streams(stream or "")
             if stream is None or each.stream_name == stream
         }
-        rows = [HEAD]
+        rows, found = [HEAD], 0
         async for each in list_positions(client, stream_name=stream, client_id=client_id):
+            found += 1
             lag = _lag(each.index, ends.get((each.stream_name, each.partition)))
             place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
             if as_json:
@@ -120,8 +126,10 @@ def list_all(
                 continue
             cells = (each.client_id, each.stream_name, f"{each.partition:,}", f"{each.index:,}")
             rows.append((*cells, "-" if lag is None else f"{lag:,}", time_text(each.saved_us), each.holder or "-"))
+        if not found and stream is not None:
+            await _check_exists(client, stream, None)
         if not as_json:
-            say(False, {}, columns(rows, frozenset({2, 3, 4})) if len(rows) > 1 else "no positions")
+            say(False, {}, columns(rows, frozenset({2, 3, 4})) if found else "no positions")
 
     with_client(run, node, context, via)
 
@@ -142,21 +150,34 @@ async def _places(
     return places
 
 
-async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
-    """The saved index, if there is one; asking by the specification's GET would make one. Raises RequestRefused where
-    it could not be set."""
+async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
+    """The saved position, if there is one; asking by the specification's GET would make one."""
     from index_service.client import list_positions
-    from stream_service.client import RequestRefused
 
     found = None
     async for each in list_positions(client, stream_name=stream, client_id=client_id):
         if each.partition == partition:
-            found = each.index
-            if each.holder is not None:
-                raise RequestRefused(
-                    f"{each.holder} holds the lease of partition {partition}; stop that consumer first"
-                )
+            found = each
     return found
+
+
+async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
+    """The index saved now. Raises RequestRefused where a consumer holds the lease, so that none could be set."""
+    from stream_service.client import RequestRefused
+
+    found = await _find(client, client_id, stream, partition)
+    if found is not None and found.holder is not None:
+        raise RequestRefused(f"{found.holder} holds the lease of partition {partition}; stop that consumer first")
+    return None if found is None else found.index
+
+
+async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
+    """Raises StreamNotFound for a stream that is not there. A position can outlive its stream, and real peers save
+    positions of streams that never were; so only who has found no position asks this."""
+    from stream_service.client import RequestRefused
+
+    with suppress(RequestRefused):  # A peer that does not list its streams is taken at its positions.
+        await get_partitions(client, stream, partition)
 
 
 def _lag(index: int, stream: StreamInfo | None) -> int | None:

@@ -1,9 +1,9 @@
-"""`stream-node pull`, `consume` and `tail`: reading streams; and the register of all that goes to a node."""
+"""`stream-node consume` and `tail`: reading streams as they grow; and the register of all that goes to a node."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,27 +11,26 @@ from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.pull import (
+    AllOption,
+    FromOption,
+    HeadersOption,
+    KeysOption,
+    LastOption,
+    StopOption,
+    StreamArgument,
+    TimesOption,
+    begin_at,
+    pull,
+)
 from stream_node.cli.push import push
-from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
+from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from stream_service.client import RichMessage, Stream, StreamClient
     from stream_service.client.iteration import Messages
     from stream_service.client.shared import SharedMessages
-    from stream_service.client.starts import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
-FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
-LastOption = Annotated[int | None, typer.Option(min=1, help="Begin so many messages before the end.")]
-KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
-HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
-TimesOption = Annotated[bool, typer.Option("--times", help="Print when each message was published, too.")]
-FramedOption = Annotated[
-    bool, typer.Option("--length-framed", help="Print each message behind its length (u32, big-endian).")
-]
-AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
-StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
-PULL_LIMIT = 10
 TAIL_MESSAGES = 10
 
 
@@ -41,66 +40,6 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     stream_admin.register(app)
     index_admin.register(app)
-
-
-def pull(
-    stream: StreamArgument,
-    index: Annotated[int | None, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = None,
-    start: FromOption = None,
-    last: LastOption = None,
-    limit: Annotated[int | None, typer.Option(min=0, help=f"At most so many messages ({PULL_LIMIT}).")] = None,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    via: ViaOption = None,
-    partition: PartitionOption = 0,
-    all_partitions: AllOption = False,
-    keys: KeysOption = False,
-    headers: HeadersOption = False,
-    times: TimesOption = False,
-    length_framed: FramedOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Print stored messages, one a line; --keys, --headers and --times print columns before them.
-
-    Example: stream-node pull logs --index 100 --limit 5 --json
-
-    Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
-
-    With --all-partitions, one partition after the other, each from there on and so many.
-    """
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown(keys, headers, times, as_json, length_framed)
-    begin = _start(index, start, last)
-    wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
-
-    async def run(client: StreamClient) -> None:
-        read = _pull_rich if shown.is_rich or not isinstance(begin, int) else _pull_plain
-        if all_partitions:
-            sources = await get_partitions(client, stream, None)
-        else:
-            sources = [await get_partition(client, stream, partition)]
-        for source in sources:
-            await read(source, begin, wanted, shown)
-
-    with_client(run, node, context, via)
-
-
-async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> None:
-    """By the specification's pull, which every node has."""
-    while left > 0 and (page := await source.pull(begin, left)):
-        for message in page:
-            write_message(message, source.partition, shown)
-        flush()
-        begin, left = page[-1].index + 1, left - len(page)
-
-
-async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) -> None:
-    while left > 0 and (page := await source.pull_page(begin, left)).messages:
-        for message in page.messages:
-            write_message(message, source.partition, shown)
-        flush()
-        begin, left = page.resume_index, left - len(page.messages)
 
 
 def consume(
@@ -195,7 +134,7 @@ def tail(
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
     shown = Shown(keys, headers, times, as_json)
-    begin = _start(None, start, TAIL_MESSAGES if start is None and last is None else last)
+    begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
         if all_partitions:
@@ -227,14 +166,3 @@ def _show(message: RichMessage, partition: int, shown: Shown) -> None:
     """At once: what has been handed out, and is not printed, would be lost with this process."""
     write_message(message, partition, shown)
     flush()
-
-
-def _start(index: int | None, start: str | None, last: int | None) -> StartLike:
-    """Where to begin, of the three ways to say it; the earliest stored message where nothing is said."""
-    from stream_service.client import FromEnd
-
-    if sum(each is not None for each in (index, start, last)) > 1:
-        raise UsageError("--index, --from and --last each say where to begin; choose one")
-    if start is not None:
-        return parse_start(start, utc_now())
-    return FromEnd(last) if last is not None else index or 0

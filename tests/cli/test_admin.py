@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from index_service.client_blocking import LeaseMember
+from stream_node.process import NodeProcess
+from stream_service.client import blocking
 from tests.cli.command import CommandLine
 from tests.cli.schemas import (
     IndexFound,
@@ -143,6 +146,9 @@ def test_a_retention_is_set_and_taken_back(at_node: CommandLine, stream: str) ->
         ["stream", "truncate", "--before", "1"],
         ["stream", "retention", "--default"],
         ["index", "set", "--client", "c", "--partition", "0"],
+        ["index", "get", "--client", "c"],
+        ["index", "list", "--stream"],
+        ["index", "list", "--client", "c", "--stream"],
     ],
 )
 def test_looking_after_a_stream_that_is_not_there_makes_none(at_node: CommandLine, arguments: list[str]) -> None:
@@ -158,9 +164,11 @@ def test_a_partition_that_is_not_there_is_told(at_node: CommandLine, stream: str
 
 def test_a_position_is_found_and_nothing_made(at_node: CommandLine, stream: str) -> None:
     get = ("index", "get", stream, "--client", "c")
+    at_node("stream", "create", stream)
     assert at_node(*get, "--json").read(IndexFound) == IndexFound("c", stream, 0, None)
     assert at_node(*get).text == "none\n"
     assert at_node("index", "list", "--stream", stream).text == "no positions\n"
+    assert at_node("index", "list", "--stream", stream, "--json").stdout == b""
     fill(at_node, stream, 3)
     at_node("consume", stream, "--client", "c")
     assert at_node(*get, "--json").read(IndexFound) == IndexFound("c", stream, 0, 3)
@@ -203,14 +211,35 @@ def test_no_position_is_set_beyond_the_end(at_node: CommandLine, stream: str) ->
 
 
 def test_a_position_whose_stream_is_gone_can_be_forgotten(at_node: CommandLine, stream: str) -> None:
+    """Goal: a position that outlived its stream is shown and forgotten; then there is nothing left to speak of."""
     fill(at_node, stream, 1)
     at_node("consume", stream, "--client", "c")
     at_node("stream", "delete", stream)
     (row,) = at_node("index", "list", "--stream", stream, "--json").read_lines(PositionRow)
     assert (row.index, row.lag) == (1, None)
+    assert at_node("index", "get", stream, "--client", "c").text == "1\n"
     text = at_node("index", "set", stream, "none", "--client", "c").text
     assert text == f"c goes from 1 to no position in {stream}/0\n"
-    assert at_node("index", "list", "--stream", stream).text == "no positions\n"
+    assert f"no stream '{stream}'" in at_node("index", "list", "--stream", stream).failed(1)
+    assert f"no stream '{stream}'" in at_node("index", "get", stream, "--client", "c").failed(1)
+
+
+def test_a_position_is_told_while_a_consumer_holds_its_lease(
+    at_node: CommandLine, node: NodeProcess, stream: str
+) -> None:
+    """Goal: only setting a position is refused while its consumer lives; a dry run says so, looking does not mind."""
+    fill(at_node, stream, 3)
+    at_node("consume", stream, "--client", "c")
+    get = ("index", "get", stream, "--client", "c")
+    assert "no partition 7" in at_node(*get, "--partition", "7").failed(1)
+    with blocking.connect(node.address) as client:
+        member = LeaseMember(client, "c", member_id="alive")
+        with client.get_stream(stream).shared_consumer(member) as consumer:
+            assert list(consumer.messages(stop_at_end=True)) == []
+            assert at_node(*get).text == "3\n"
+            set_to = ("index", "set", stream, "first", "--client", "c")
+            for flags in ((), ("--dry-run",)):
+                assert "alive" in at_node(*set_to, *flags).failed(1)
 
 
 def test_positions_are_listed_with_their_lag(at_node: CommandLine, stream: str) -> None:

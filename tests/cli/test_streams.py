@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,29 @@ def test_where_a_pull_begins_and_ends(at_node: CommandLine, flags: list[str], da
     if not at_node("pull", name).stdout:
         at_node("push", name, stdin=b"\n".join(b"%x" % number for number in range(12)))
     assert at_node("pull", name, *flags).stdout.replace(b"\n", b"") == data
+
+
+def test_a_pull_that_stops_before_the_end_says_so_and_how_to_go_on(at_node: CommandLine, stream: str) -> None:
+    """Goal: nobody takes the first ten messages for all. Method: the command that is told prints exactly the rest."""
+    at_node("stream", "create", stream, "--partitions", "2")
+    for partition in (0, 1):
+        at_node("push", stream, "--partition", partition, stdin=b"".join(b"%d\n" % number for number in range(30)))
+    for flags in ([], ["--times"], ["--from", "first"], ["--partition", "1", "--json"]):
+        first = at_node("pull", stream, *flags)
+        (line,) = first.stderr.splitlines()
+        said, _, again = line.partition(": to print them: ")
+        assert said == f"stream-node: 20 more messages in {stream}/{1 if '1' in flags else 0}"
+        rest = at_node(*shlex.split(again)[1:])
+        assert (rest.code, rest.stderr) == (0, "")
+        everything = at_node("pull", stream, *flags, "--limit", "99")
+        assert first.stdout + rest.stdout == everything.stdout
+        assert len(everything.stdout.splitlines()) == 30
+    both = at_node("pull", stream, "--all-partitions")
+    assert [line.partition(":")[2].partition(":")[0] for line in both.stderr.splitlines()] == [
+        f" 20 more messages in {stream}/{partition}" for partition in (0, 1)
+    ]
+    for flags in (["--limit", "30"], ["--limit", "5"], ["--last", "10"], ["--index", "20"]):
+        assert at_node("pull", stream, *flags).stderr == ""
 
 
 def test_a_consumer_goes_on_where_it_stopped(at_node: CommandLine, stream: str) -> None:

@@ -1,0 +1,126 @@
+"""`stream-node pull`: printing what is stored; and the options and places that all commands that read share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.again import command_again
+from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.messages import Shown, flush, write_message
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.output import counted
+from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
+
+if TYPE_CHECKING:
+    from stream_service.client import Stream, StreamClient
+    from stream_service.client.starts import StartLike
+
+StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
+LastOption = Annotated[int | None, typer.Option(min=1, help="Begin so many messages before the end.")]
+KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
+HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
+TimesOption = Annotated[bool, typer.Option("--times", help="Print when each message was published, too.")]
+FramedOption = Annotated[
+    bool, typer.Option("--length-framed", help="Print each message behind its length (u32, big-endian).")
+]
+AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
+StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
+PULL_LIMIT = 10
+PULL_LIMIT = 10
+
+
+def pull(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    index: Annotated[int | None, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = None,
+    start: FromOption = None,
+    last: LastOption = None,
+    limit: Annotated[int | None, typer.Option(min=0, help=f"At most so many messages ({PULL_LIMIT}).")] = None,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    partition: PartitionOption = 0,
+    all_partitions: AllOption = False,
+    keys: KeysOption = False,
+    headers: HeadersOption = False,
+    times: TimesOption = False,
+    length_framed: FramedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print stored messages, one a line; --keys, --headers and --times print columns before them.
+
+    Example: stream-node pull logs --index 100 --limit 5 --json
+
+    Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
+
+    With --all-partitions, one partition after the other, each from there on and so many.
+    """
+    if all_partitions and partition:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    shown = Shown(keys, headers, times, as_json, length_framed)
+    begin = begin_at(index, start, last)
+    wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
+    unsaid = limit is None and last is None
+
+    async def run(client: StreamClient) -> None:
+        read = _pull_rich if shown.is_rich or not isinstance(begin, int) else _pull_plain
+        if all_partitions:
+            sources = await get_partitions(client, stream, None)
+        else:
+            sources = [await get_partition(client, stream, partition)]
+        for source in sources:
+            resume_index = await read(source, begin, wanted, shown)
+            if unsaid and resume_index is not None:
+                await _tell_of_more(source, resume_index, ctx)
+
+    with_client(run, node, context, via)
+
+
+async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> int | None:
+    """By the specification's pull, which every node has. Where to go on; None where the stream's end was met."""
+    while left > 0 and (page := await source.pull(begin, left)):
+        for message in page:
+            write_message(message, source.partition, shown)
+        flush()
+        begin, left = page[-1].index + 1, left - len(page)
+    return int(begin) if left <= 0 else None
+
+
+async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) -> int | None:
+    """By our own pull, which brings keys, headers and times. Where to go on; None where the end was met."""
+    while left > 0 and (page := await source.pull_page(begin, left)).messages:
+        for message in page.messages:
+            write_message(message, source.partition, shown)
+        flush()
+        begin, left = page.resume_index, left - len(page.messages)
+    return begin if left <= 0 and isinstance(begin, int) else None
+
+
+async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
+    """Say on stderr how many messages lie behind those printed, if any, and which command prints them."""
+    from stream_service.client import RequestRefused
+
+    try:
+        more = (await source.info()).next_index - resume_index
+    except RequestRefused:
+        # A peer that does not tell where its stream ends shows the next page.
+        more = len(await source.pull(resume_index, PULL_LIMIT))
+    if more > 0:
+        place = {"partition": source.partition, "all_partitions": None}
+        again = command_again(ctx, **place, index=resume_index, start=None, limit=more)
+        what = counted(more, "more message")
+        typer.echo(f"stream-node: {what} in {source.name}/{source.partition}: to print them: {again}", err=True)
+
+
+def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
+    """Where to begin, of the three ways to say it; the earliest stored message where nothing is said."""
+    from stream_service.client import FromEnd
+
+    if sum(each is not None for each in (index, start, last)) > 1:
+        raise UsageError("--index, --from and --last each say where to begin; choose one")
+    if start is not None:
+        return parse_start(start, utc_now())
+    return FromEnd(last) if last is not None else index or 0
