@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bare.errors import Irregular
-from bare.inline import is_called
+from bare.inline import CHAIN_MEMBERS_MAX, counts_items, is_called
 from bare.limits import Limits
 from bare.model import (
     BareType,
@@ -127,36 +127,52 @@ class _Compiler:
         self._sizes = Sizes()
         self._functions: dict[int, str] = {}
         self._called: list[BareType] = []
+        self._tables: list[tuple[dict[int, Any], int, str]] = []
         self._nest = 0
+        self._counts = False
+        # What every function is given besides the message and the place: the depth, and the items that are left.
+        self._shared = ""
 
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
+        self._counts = counts_items(node, self._heads, self._limits)
+        self._shared = (", depth" if self._heads else "") + (", left" if self._counts else "")
         if self._heads:
             self.source.line("depth = 0")
+        if self._counts:
+            self.source.line(f"left = [{self._limits.items_max}]")
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
     def made(self) -> Callable[..., Any]:
         """The function `decode`, after those that it calls. One by one: a long chain is not deep."""
         for node in self._called:
             self._nest = 0
-            name, depth = self._functions[id(node)], ", depth" if self._heads else ""
-            with self.source.block(f"def {name}(data, size, start{depth}):"):
+            with self.source.block(f"def {self._functions[id(node)]}(data, size, start{self._shared}):"):
                 if id(node) in self._heads:
                     self.source.line("depth += 1")
                     self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
                 value, end = self._written(node, _At("start"))
                 self.source.line(f"return {value}, {end}")
-        return self.source.made("decode")
+        decode = self.source.made("decode")
+        for table, tag, name in self._tables:
+            table[tag] = self.source.function(name)
+        return decode
 
     def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
         return self._call(node, at) if is_called(node, self._heads, self._nest) else self._written(node, at)
 
     def _call(self, node: BareType, at: _At) -> tuple[str, _At]:
+        return self._called_by(self._function(node), at)
+
+    def _function(self, node: BareType) -> str:
+        """The name of the function that reads a type, which `made` writes."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("read")
             self._called.append(node)
+        return self._functions[id(node)]
+
+    def _called_by(self, function: str, at: _At) -> tuple[str, _At]:
         value, after = self.source.name("v"), self.source.name("p")
-        depth = ", depth" if self._heads else ""
-        self.source.line(f"{value}, {after} = {self._functions[id(node)]}(data, size, {at}{depth})")
+        self.source.line(f"{value}, {after} = {function}(data, size, {at}{self._shared})")
         return value, _At(after)
 
     def _written(self, node: BareType, at: _At) -> tuple[str, _At]:
@@ -242,6 +258,11 @@ class _Compiler:
     def _count(self, at: _At, limit: int, least: int) -> tuple[str, _At]:
         count, at = self._uint(at)
         self.source.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
+        if self._counts:
+            # The test of the count spares most empty lists the rest.
+            with self.source.block(f"if {count}:"):
+                self.source.line(f"left[0] -= {count}")
+                self.source.line("if left[0] < 0: raise Irregular")
         return count, at
 
     def _list(self, node: ListType, at: _At) -> tuple[str, _At]:
@@ -291,6 +312,8 @@ class _Compiler:
 
     def _union(self, node: UnionType, at: _At) -> tuple[str, _At]:
         tag, at = self._uint(at)
+        if len(node.members) > CHAIN_MEMBERS_MAX:
+            return self._member_by_table(node, tag, at)
         value, after = self.source.name("v"), self.source.name("p")
         for index, (known, member) in enumerate(node.members):
             with self.source.block(f"{'elif' if index else 'if'} {tag} == {known}:"):
@@ -302,6 +325,13 @@ class _Compiler:
         with self.source.block("else:"):
             self.source.line("raise Irregular")
         return value, _At(after)
+
+    def _member_by_table(self, node: UnionType, tag: str, at: _At) -> tuple[str, _At]:
+        """The member with this tag, by a function for each. A tag that is not known is a KeyError."""
+        table: dict[int, Any] = {}
+        self._tables += [(table, known, self._function(member)) for known, member in node.members]
+        value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)
+        return (f"Tagged({tag}, {value})" if node.tagged else value), at
 
     def _struct(self, node: StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bare.errors import Irregular
-from bare.inline import is_called
+from bare.inline import CHAIN_MEMBERS_MAX, counts_items, is_called
 from bare.limits import Limits
 from bare.model import (
     BareType,
@@ -101,33 +101,47 @@ class _Compiler:
         self._heads = heads
         self._functions: dict[int, str] = {}
         self._called: list[BareType] = []
+        self._tables: list[tuple[dict[Any, Any], Any, str]] = []
         self._nest = 0
+        self._counts = False
+        # What every function is given besides the value: the depth, and the items that are left.
+        self._shared = ""
 
     def root(self, node: BareType, value: str) -> list[str]:
+        self._counts = counts_items(node, self._heads, self._limits)
+        self._shared = (", depth" if self._heads else "") + (", left" if self._counts else "")
         if self._heads:
             self.source.line("depth = 0")
+        if self._counts:
+            self.source.line(f"left = [{self._limits.items_max}]")
         return self._call(node, value) if id(node) in self._heads else self._written(node, value)
 
     def made(self) -> Callable[..., Any]:
         """The function `encode`, after those that it calls. One by one: a long chain is not deep."""
         for node in self._called:
             self._nest = 0
-            name, depth = self._functions[id(node)], ", depth" if self._heads else ""
-            with self.source.block(f"def {name}(value{depth}):"):
+            with self.source.block(f"def {self._functions[id(node)]}(value{self._shared}):"):
                 if id(node) in self._heads:
                     self.source.line("depth += 1")
                     self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
                 self.source.line(f"return {joined(self._written(node, 'value'))}")
-        return self.source.made("encode")
+        encode = self.source.made("encode")
+        for table, kind, name in self._tables:
+            table[kind] = self.source.function(name)
+        return encode
 
     def _part(self, node: BareType, value: str) -> list[str]:
         return self._call(node, value) if is_called(node, self._heads, self._nest) else self._written(node, value)
 
     def _call(self, node: BareType, value: str) -> list[str]:
+        return [f"{self._function(node)}({value}{self._shared})"]
+
+    def _function(self, node: BareType) -> str:
+        """The name of the function that writes a type, which `made` writes."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("write")
             self._called.append(node)
-        return [f"{self._functions[id(node)]}({value}{', depth' if self._heads else ''})"]
+        return self._functions[id(node)]
 
     def _written(self, node: BareType, value: str) -> list[str]:
         match node:
@@ -212,6 +226,7 @@ class _Compiler:
         self.source.line(f"{count} = len({value})")
         if node.length is None:
             self.source.line(f"if {count} > {self._limits.list_items_max}: raise Irregular")
+            self._count(count)
             head = [_uint(count)]
         else:
             self.source.line(f"if {count} != {node.length}: raise Irregular")
@@ -231,6 +246,13 @@ class _Compiler:
             self._nest -= 1
         return [*head, f'b"".join({out})']
 
+    def _count(self, count: str) -> None:
+        """Take items of a list or a map from those that are left to the message."""
+        if self._counts:
+            with self.source.block(f"if {count}:"):
+                self.source.line(f"left[0] -= {count}")
+                self.source.line("if left[0] < 0: raise Irregular")
+
     def _append(self, out: str, parts: list[str]) -> None:
         self.source.line(f"{out}.append({parts[0]})" if len(parts) == 1 else f"{out} += ({', '.join(parts)},)")
 
@@ -240,6 +262,7 @@ class _Compiler:
         key, item = self.source.name("k"), self.source.name("v")
         self.source.line(f"{count} = len({value})")
         self.source.line(f"if {count} > {self._limits.map_entries_max}: raise Irregular")
+        self._count(count)
         self.source.line(f"{out} = []")
         with self.source.block(f"for {key}, {item} in {value}.items():"):
             self._nest += 1
@@ -257,6 +280,8 @@ class _Compiler:
             self.source.line(f"{inner} = {value}.value")
         else:
             self.source.line(f"{kind} = {value}.__class__")
+        if len(node.members) > CHAIN_MEMBERS_MAX:
+            return self._member_by_table(node, kind, inner)
         for index, (tag, member) in enumerate(node.members):
             test = str(tag)
             if not node.tagged:
@@ -269,6 +294,17 @@ class _Compiler:
         with self.source.block("else:"):
             self.source.line("raise Irregular")
         return [out]
+
+    def _member_by_table(self, node: UnionType, kind: str, inner: str) -> list[str]:
+        """The member of this kind, a tag or a Python type, by a function for each. An unknown kind is a KeyError."""
+        tags: dict[Any, bytes] = {}
+        table: dict[Any, Any] = {}
+        for tag, member in node.members:
+            for known in (tag,) if node.tagged else python_types(member):
+                tags[known] = encode_uint(tag)
+                self._tables.append((table, known, self._function(member)))
+        write = f"{self.source.constant(table)}[{kind}]"
+        return [f"{self.source.constant(tags)}[{kind}]", f"{write}({inner}{self._shared})"]
 
     def _struct(self, node: StructType, value: str) -> list[str]:
         self.source.line(_is_not(value, self.source.constant(node.cls)))

@@ -14,12 +14,20 @@ MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 LIST_ITEMS_MAX = 1024 * 1024
 MAP_ENTRIES_MAX = 1024 * 1024
 
+# Ours. All lists and maps of a message share this many items. Without this bound a message of nested lists may hold
+# many lists of a million items each, and cost some 60 bytes of memory for each of its bytes.
+ITEMS_MAX = 1024 * 1024
+
 # Ours. One level costs at most a few Python frames, and the interpreter stops at 1000.
 DEPTH_MAX = 100
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds for one codec; every bound is inclusive.
+
+    `list_items_max` and `map_entries_max` bound one list and one map. `items_max` bounds the items of all lists and the
+    entries of all maps of one message together; lists of fixed length do not count, since their length belongs to the
+    type.
 
     `depth_max` counts how often a type that contains itself is entered within itself. Types that cannot recur
     are as deep as they are written and are not counted.
@@ -28,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes_max: int = MESSAGE_BYTES_MAX
     list_items_max: int = LIST_ITEMS_MAX
     map_entries_max: int = MAP_ENTRIES_MAX
+    items_max: int = ITEMS_MAX
     depth_max: int = DEPTH_MAX
 
     def __post_init__(self) -> None:

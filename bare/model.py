@@ -192,31 +192,58 @@ def resolved(node: BareType) -> BareType:
 
 def python_types(node: BareType) -> frozenset[type]:
     """The exact Python types that values of a type have; `Unknown` among them if that cannot be known yet."""
+    found: set[type] = set()
+    # An explicit stack, so that no chain of unions is too deep.
+    stack, seen = [node], {id(node)}
+    while stack:
+        top = stack.pop()
+        below: tuple[BareType, ...] = ()
+        match top:
+            case OptionalType(item=item, wrapped=wrapped):
+                found.add(type(None))
+                if wrapped:
+                    found.add(Some)
+                else:
+                    below = (item,)
+            case UnionType(members=members, tagged=tagged):
+                if tagged:
+                    found.add(Tagged)
+                else:
+                    below = tuple(member for _, member in members)
+            case NamedType(target=None, kinds=kinds):
+                found |= kinds
+            case NamedType():
+                below = parts(top)
+            case _:
+                found.update(_plain_types(top))
+        for part in below:
+            if id(part) not in seen:
+                seen.add(id(part))
+                stack.append(part)
+    return frozenset(found)
+
+
+def _plain_types(node: BareType) -> tuple[type, ...]:
     match node:
         case VarintType() | FixedIntType():
-            return frozenset((int,))
+            return (int,)
         case FloatType():
-            return frozenset((float,))
+            return (float,)
         case BoolType():
-            return frozenset((bool,))
+            return (bool,)
         case StrType():
-            return frozenset((str,))
+            return (str,)
         case DataType():
-            return frozenset((bytes, bytearray, memoryview))
+            return (bytes, bytearray, memoryview)
         case VoidType():
-            return frozenset((type(None),))
+            return (type(None),)
         case EnumType(cls=cls) | StructType(cls=cls):
-            return frozenset((cls,))
-        case OptionalType(item=item, wrapped=wrapped):
-            return (frozenset((Some,)) if wrapped else python_types(item)) | {type(None)}
+            return (cls,)
         case ListType():
-            return frozenset((list,))
+            return (list,)
         case MapType():
-            return frozenset((dict,))
-        case UnionType(members=members, tagged=tagged):
-            return frozenset((Tagged,)) if tagged else frozenset().union(*(python_types(m) for _, m in members))
-        case NamedType(target=target, kinds=kinds):
-            return kinds if target is None else python_types(target)
+            return (dict,)
+    raise AssertionError(f"{node!r} is made of other types")
 
 
 def needs_some(item: BareType) -> bool:

@@ -64,6 +64,7 @@ class _Reader:
         self._data = data
         self._steps: list[str] = []
         self._depth = 0
+        self._left = limits.items_max
 
     def path(self) -> str:
         """From the root to the value being read, as `$.messages[3].data`."""
@@ -179,6 +180,9 @@ class _Reader:
         count = self._uint(f"{what} count")
         if count > limit:
             raise self.error(f"{what} of {count} is over the limit of {limit}", start)
+        self._left -= count
+        if self._left < 0:
+            raise self.error(f"all lists and maps together are over the limit of {self._limits.items_max} items", start)
         self._room(what, count, least)
         return count
 

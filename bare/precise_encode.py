@@ -60,6 +60,7 @@ class _Writer:
         self._heads = heads
         self._steps: list[str] = []
         self._depth = 0
+        self._left = limits.items_max
 
     def path(self) -> str:
         """From the root to the value being written, as `$.messages[3].data`."""
@@ -183,17 +184,25 @@ class _Writer:
         if node.length is None:
             if len(value) > self._limits.list_items_max:
                 raise self.error(f"list of {len(value)} is over the limit of {self._limits.list_items_max}")
+            self._count(len(value))
             self.out += encode_uint(len(value))
         elif len(value) != node.length:
             raise self.error(f"wants exactly {node.length} items, not {len(value)}")
         for index, item in enumerate(value):
             self._step(node.item, f"[{index}]", item)
 
+    def _count(self, items: int) -> None:
+        """Take items of a list or a map from those that are left to the message."""
+        self._left -= items
+        if self._left < 0:
+            raise self.error(f"all lists and maps together are over the limit of {self._limits.items_max} items")
+
     def _map(self, node: MapType, value: Any) -> None:
         if not isinstance(value, dict):
             raise self._wants("a dict", value)
         if len(value) > self._limits.map_entries_max:
             raise self.error(f"map of {len(value)} is over the limit of {self._limits.map_entries_max}")
+        self._count(len(value))
         self.out += encode_uint(len(value))
         for index, (key, item) in enumerate(value.items()):
             self._step(node.key, f".keys[{index}]", key)

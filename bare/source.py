@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 # Parts of a message up to this number are added one by one; beyond it, one join is faster (measured on
 # CPython 3.11).
 SUM_PARTS_MAX = 4
+# So many functions are compiled at a time.
+COMPILED_FUNCTIONS = 100
 
 
 class Source:
@@ -22,9 +25,12 @@ class Source:
         self._constants: dict[int, str] = {}
         self._count = 0
         self._lines: list[str] = []
+        self._starts: list[int] = []
         self._indent = 0
 
     def line(self, text: str) -> None:
+        if not self._indent:
+            self._starts.append(len(self._lines))
         self._lines.append("    " * self._indent + text)
 
     @contextmanager
@@ -49,7 +55,14 @@ class Source:
 
     def made(self, name: str) -> Callable[..., Any]:
         """The function called `name`, once all are written."""
-        exec(compile("\n".join(self._lines), "<bare codec>", "exec"), self._names)
+        # Some functions at a time: what Python needs to compile a text grows with the text.
+        starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]
+        for start, end in pairwise(starts):
+            exec(compile("\n".join(self._lines[start:end]), "<bare codec>", "exec"), self._names)
+        return self.function(name)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Another of the functions, after `made`."""
         function: Callable[..., Any] = self._names[name]
         return function
 

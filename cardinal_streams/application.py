@@ -15,16 +15,15 @@ is the same in TOML, for the command line (`parse_application`).
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable
 
 import msgspec
 
-from cardinal_streams.errors import ApplicationError, PrefixError
+from cardinal_streams.errors import ApplicationError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.prefixes import TopicMap, Tracked
+from cardinal_streams.prefixes import TopicMap, Tracked, compile_pattern
 from cardinal_streams.producer import Producer
 from cardinal_streams.resumption import source_of
 
@@ -73,7 +72,7 @@ class Application:
         self.topics = tuple(dict.fromkeys((default_topic, *topic_of.values())))
         for topic in self.topics:
             source_of(topic, 0)
-        self._rules = [(_compiled(prefix.pattern), prefix) for prefix in prefixes]
+        self._rules = [(compile_pattern(prefix.pattern), prefix) for prefix in prefixes]
 
     def producer(self) -> Producer:
         """A new one with this application's topics."""
@@ -127,10 +126,3 @@ def parse_application(name: str, text: str) -> Application:
         for each in found.prefix
     )
     return Application(name, found.default_topic, prefixes, reorg_threshold=found.reorg_threshold)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise PrefixError(f"the prefix {pattern!r} is no regular expression: {error}") from error

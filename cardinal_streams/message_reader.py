@@ -61,7 +61,7 @@ def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
     if len(key) > SUB_BATCH_KEY_BYTES:
         raise TrailingBytes(f"{len(key) - SUB_BATCH_KEY_BYTES} bytes follow the key", "key", SUB_BATCH_KEY_BYTES)
     count = _unsigned(avro.decode_varint(value), "the item count", COUNT_MAX)
-    return SubBatchHeader(key[1:KEY_BYTES], key[KEY_BYTES:], count)
+    return SubBatchHeader(key[1:KEY_BYTES], _sub_batch_id(key), count)
 
 
 def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
@@ -73,9 +73,7 @@ def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
         raise type(error)(error.what, "key", SUB_BATCH_KEY_BYTES + error.offset) from error
     _unsigned(index, "the index", COUNT_MAX, "key", SUB_BATCH_KEY_BYTES)
     record = avro.decode_sub_batch(value)
-    return SubBatchMsg(
-        key[1:KEY_BYTES], key[KEY_BYTES:SUB_BATCH_KEY_BYTES], index, tuple(record["delete"]), record["updates"]
-    )
+    return SubBatchMsg(key[1:KEY_BYTES], _sub_batch_id(key), index, tuple(record["delete"]), record["updates"])
 
 
 def _decode_value(key: bytes, value: bytes) -> BatchMsg:
@@ -108,6 +106,14 @@ def _hash_of(key: bytes) -> bytes:
     if len(key) > KEY_BYTES:
         raise TrailingBytes(f"{len(key) - KEY_BYTES} bytes follow the key", "key", KEY_BYTES)
     return key[1:]
+
+
+def _sub_batch_id(key: bytes) -> bytes:
+    """The id that a key carries. All zeros mean "no sub batch" in a Batch, so no sub batch can have that id."""
+    id_ = key[KEY_BYTES:SUB_BATCH_KEY_BYTES]
+    if id_ == ZERO_HASH:
+        raise MalformedMessage("the id of a sub batch is all zeros", "key", KEY_BYTES)
+    return id_
 
 
 def _application_key(key: bytes) -> str:

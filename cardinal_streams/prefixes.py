@@ -8,9 +8,12 @@ A consumer searches a pattern anywhere in the name of an entry of a Batch.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 
 from cardinal_streams.errors import PrefixError
+
+_POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
 class TopicMap:
@@ -28,7 +31,7 @@ class TopicMap:
             for other in plain[:index]:
                 if pattern.startswith(other) or other.startswith(pattern):
                     raise PrefixError(f"the prefixes {other!r} and {pattern!r} overlap")
-        self._rules = [(_compile(pattern), topic) for pattern, topic in topics.items()]
+        self._rules = [(compile_pattern(pattern), topic) for pattern, topic in topics.items()]
         for rule, _ in self._rules:
             if rule.match(""):
                 raise PrefixError(f"the prefix {rule.pattern!r} matches the empty text")
@@ -50,17 +53,27 @@ class Tracked:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
         for pattern in self.patterns:
-            _compile(pattern)
+            compile_pattern(pattern)
         joined = "|".join(f"(?:{pattern})" for pattern in self.patterns)
-        self._rule = re.compile(joined) if self.patterns else None
+        self._rule = compile_pattern(joined) if self.patterns else None
 
     def __contains__(self, name: str) -> bool:
         return self._rule is not None and self._rule.search(name) is not None
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Raises `PrefixError` for a pattern that is no regular expression, or that Go and Python read differently."""
+    if _POSIX_CLASS.search(pattern):
+        raise PrefixError(
+            f"the prefix {pattern!r} has a class such as [:alpha:], which the real producers know and Python does not: "
+            "write its characters out, as [A-Za-z]"
+        )
     try:
-        return re.compile(pattern)
+        # Python warns that it may read a pattern such as "[[]a" in another way one day. Go, the language of the real
+        # producers, reads such a pattern as Python does today, so the warning would only confuse its author.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(pattern)
     except re.error as error:
         raise PrefixError(f"the prefix {pattern!r} is no regular expression: {error}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Protocol
 
 from spark_export.errors import OptionError, StreamMissing
@@ -10,6 +9,7 @@ from spark_export.file_catalog import FileCatalog
 from spark_export.node_client import NodeConnection, require_partitions
 from spark_export.node_wire import StreamEnds
 from spark_export.options import LATEST, ReadOptions
+from spark_export.patterns import compile_pattern
 from spark_export.plan import Place, by_place, resolve
 
 
@@ -52,7 +52,7 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
     Raises StreamMissing.
     """
     if options.pattern is not None:
-        pattern = re.compile(options.pattern)
+        pattern = compile_pattern(options.pattern)
         return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
     found: list[StreamEnds] = []
     for stream in options.subscribe or options.assign or ():

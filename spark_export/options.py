@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from spark_export.errors import OptionError
+from spark_export.patterns import compile_pattern
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -229,7 +230,7 @@ def _names(value: str | None) -> tuple[str, ...]:
 
 
 def _pattern(value: str) -> str:
-    re.compile(value)
+    compile_pattern(value)
     return value
 
 

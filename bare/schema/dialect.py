@@ -1,12 +1,12 @@
 """Chooses the syntax and rules that a schema text is read with. The reading is in `parser`, the rules are in
 `check`.
 
-- `current`: drafts -12 on. Names before use, no recursion, ascending tags, current spelling. - `legacy`:
-current and older spelling (`[]T`, `(A | B)`, `string`, `type X { .. }`, `enum X { .. }`), names in any order,
-  recursion that can end, tags in any order. The stream specification is written so.
+- `current`: drafts -12 on. Names before use, no recursion, ascending tags, current spelling.
+- `legacy`: current and older spelling (`[]T`, `(A | B)`, `string`, `{ .. }`, `enum X { .. }`, `struct X { .. }`).
+  Names stand in any order, types may contain themselves if a value can end, tags stand in any order. The stream
+  specification is written in this dialect.
 - `auto`: for texts of either kind. Since the older rules take whatever the current ones take, and read it
-alike, this is
-  legacy by a name that promises less.
+  alike, this is legacy by a name that promises less.
 """
 
 from __future__ import annotations

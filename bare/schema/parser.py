@@ -12,6 +12,7 @@ sense.
 The older syntax has these besides:
 
     definition = "enum" name ["uint"] "{" 1*(NAME ["=" n]) "}"
+               / "struct" name "{" 1*(name ":" any) "}"
     any        = "string" / "data<" n ">" / "[]" any / "[" n "]" any / "map[" any "]" any
                / "(" any ["=" n] *("|" any ["=" n]) ")" / "{" 1*(name ":" any) "}"
 
@@ -83,7 +84,7 @@ class _Parser(Cursor):
     def _definition(self) -> Definition:
         above = self.comments_above()
         keyword = self.next
-        if keyword.text not in ("type", "enum"):
+        if keyword.text not in ("type", "enum", "struct"):
             raise self.error(f"`type` is expected at the start of a definition, not {self.found()}")
         self.advance()
         at = self.next.at
@@ -95,6 +96,9 @@ class _Parser(Cursor):
         if keyword.text == "enum":
             self._only_older(f"type {name} enum {{ ... }}", keyword.at)
             type_: Type = self._old_enum(keyword.at)
+        elif keyword.text == "struct":
+            self._only_older(f"type {name} struct {{ ... }}", keyword.at)
+            type_ = self._struct(keyword.at)
         else:
             type_ = self._type()
         return Definition(name, type_, self.comments(above), at)

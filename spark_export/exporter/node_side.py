@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from index_service.client_blocking import SavedIndexes, list_positions, set_position
 from spark_export.exporter.model import PartitionEnd, Range
+from spark_export.patterns import compile_pattern
 from stream_service.client import StreamNotFound, blocking
 
 
@@ -23,7 +23,7 @@ class Selection:
         if self.streams and stream in self.streams:
             return True
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, stream) is not None
+            return compile_pattern(self.pattern).fullmatch(stream) is not None
         return not self.streams
 
 

@@ -79,6 +79,7 @@ def settings_of(
 
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.table import FORMATS
+    from spark_export.patterns import compile_pattern
     from stream_node.contexts import resolve_target
 
     if table_format not in FORMATS:
@@ -91,7 +92,7 @@ def settings_of(
         raise UsageError(f"--remote {remote}: it is sc://HOST:PORT")
     if pattern is not None:
         try:
-            re.compile(pattern)
+            compile_pattern(pattern)
         except re.error as error:
             raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
     target = resolve_target(node, context, ())

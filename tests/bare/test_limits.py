@@ -32,12 +32,19 @@ def test_limits_are_whole_and_positive() -> None:
             bare.Limits(list_items_max=wrong)  # type: ignore[arg-type]
 
 
+LEAF = Tree("c", [])
+ITEMS = "all lists and maps together are over the limit of {} items".format
+
 # Limits, annotation, the longest value within them and one beyond, and the errors of both directions.
 BOUNDS: list[tuple[bare.Limits, Any, Any, Any, str]] = [
     (bare.Limits(message_bytes_max=4), bytes, b"abc", b"abcd", "message of 5 bytes is over the limit of 4"),
     (bare.Limits(list_items_max=3), list[str], ["a"] * 3, ["a"] * 4, "list of 4 is over the limit of 3"),
     (bare.Limits(list_items_max=3), list[bare.U8], [1] * 3, [1] * 4, "list of 4 is over the limit of 3"),
     (bare.Limits(map_entries_max=1), dict[str, str], {"a": ""}, {"a": "", "b": ""}, "map of 2 is over the limit of 1"),
+    (bare.Limits(items_max=3), list[str], ["a"] * 3, ["a"] * 4, ITEMS(3)),
+    (bare.Limits(items_max=5), list[list[str]], [["a"], ["c"]], [["a"], [], ["b", "c"]], ITEMS(5)),
+    (bare.Limits(items_max=4), dict[str, list[bare.U8]], {"a": [1, 2, 3]}, {"a": [1, 2], "b": [3]}, ITEMS(4)),
+    (bare.Limits(items_max=2), Tree, Tree("a", [Tree("b", [])] * 2), Tree("a", [Tree("b", [LEAF] * 2)]), ITEMS(2)),
     (bare.Limits(depth_max=3), Chain, chain(3), chain(4), "value is nested deeper than the limit of 3"),
     (bare.Limits(depth_max=3), list[Chain], [chain(3)] * 5, [chain(4)], "value is nested deeper than the limit of 3"),
 ]  # fmt: skip
@@ -56,6 +63,20 @@ def test_limits_hold_in_both_directions(limits: bare.Limits, type_: Any, within:
         with pytest.raises(bare.DecodeError) as raised:
             decode(message)
         assert raised.value.what == text
+
+
+def test_a_message_of_nested_lists_costs_no_more_memory_than_a_flat_one() -> None:
+    """Without a bound on the items of a whole message, these 7 MiB become 500 MiB of lists."""
+    count = bare.Limits().list_items_max
+    below = bare.encode(count, bare.UInt) + bytes(count)
+    message = bare.encode(7, bare.UInt) + below * 7
+    decoder = bare.Decoder(list[list[list[bare.UInt]]])
+
+    def decode() -> None:
+        with pytest.raises(bare.DecodeError, match="all lists and maps together are over the limit of 1048576 items"):
+            decoder.decode(message)
+
+    assert peak_bytes(decode) < 1_000_000
 
 
 def test_fixed_lengths_are_not_limited() -> None:
@@ -152,6 +173,38 @@ def test_a_type_may_nest_deeper_than_loops_in_python() -> None:
     loaded = schema.load(f"type A {'list<' * depth}u8{'>' * depth}")
     message = b"\1" * depth + b"\7"
     assert loaded.encode("A", loaded.decode("A", message)) == message
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_union_may_have_thousands_of_members(tagged: bool) -> None:
+    """Branches one after the other are nested for Python's compiler, which has no room for so many."""
+    count = 3000
+    first: Any
+    last: Any
+    if tagged:
+        members = [f"list<u8>[{length}]" for length in range(1, count + 1)]
+        text, first, last = "", bare.Tagged(0, [7]), bare.Tagged(count - 1, [7] * count)
+    else:
+        members = [f"T{index}" for index in range(count)]
+        text = "\n".join(f"type {member} struct {{ a: u8 }}" for member in members)
+    loaded = schema.load(f"{text} type U union {{ {' | '.join(members)} }}")
+    if not tagged:
+        first, last = loaded.types["T0"](7), loaded.types[f"T{count - 1}"](7)
+    for value, message in ((first, b"\0\7"), (last, b"\xb7\x17" + b"\7" * (count if tagged else 1))):
+        assert loaded.encode("U", value) == message
+        assert loaded.decode("U", message) == value
+    with pytest.raises(bare.DecodeError, match="3000 is not a tag of the union"):
+        loaded.decode("U", b"\xb8\x17\7")
+    for wrong in (bare.Tagged(count, [7]), bare.Tagged(True, [7]), bare.Tagged(0, 7), 7):
+        with pytest.raises(bare.EncodeError):
+            loaded.encode("U", wrong)
+
+
+def test_a_long_chain_of_unions_is_compiled_and_used_within_the_stack() -> None:
+    lines = ["type A0 union { u8 }", *(f"type A{index} union {{ A{index - 1} }}" for index in range(1, 1200))]
+    loaded = schema.load("\n".join(lines))
+    assert loaded.encode("A100", loaded.decode("A100", bytes(101) + b"\7")) == bytes(101) + b"\7"
+    loaded.encoder("A1199")
 
 
 def test_a_long_chain_of_types_is_compiled_and_used_within_the_stack() -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bare
-from bare import schema
+from bare import compile_decode, compile_encode, schema
 from bare.compile_decode import _Compiler, compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT
@@ -39,17 +39,17 @@ def drawn_type(data: st.DataObject) -> BareType:
     return loaded.models[data.draw(st.sampled_from(sorted(loaded)))]
 
 
-def fast_decoding(node: BareType, message: bytes) -> str:
+def fast_decoding(node: BareType, message: bytes, limits: bare.Limits = LIMITS_DEFAULT) -> str:
     """What the compiled decoder alone makes of a message: its value's repr, or `error`."""
     try:
-        return repr(compile_decoder(node, LIMITS_DEFAULT, cycle_heads(node), hand_over)(message))
+        return repr(compile_decoder(node, limits, cycle_heads(node), hand_over)(message))
     except HandedOverError:
         return "error"
 
 
-def careful_decoding(node: BareType, message: bytes) -> str:
+def careful_decoding(node: BareType, message: bytes, limits: bare.Limits = LIMITS_DEFAULT) -> str:
     try:
-        value, end = decode_precisely(node, LIMITS_DEFAULT, cycle_heads(node), message, 0, whole=True)
+        value, end = decode_precisely(node, limits, cycle_heads(node), message, 0, whole=True)
     except bare.DecodeError as error:
         found: bare.DecodeError = error
     else:
@@ -140,6 +140,45 @@ def test_compiled_and_careful_decoders_agree_on_any_bytes(data: st.DataObject) -
         st.binary(max_size=40) | st.lists(st.sampled_from(b"\0\1\2\x7f\x80\xff"), max_size=30).map(bytes)
     )
     assert fast_decoding(node, message) == careful_decoding(node, message)
+
+
+@EXAMPLES
+@given(st.data())
+def test_compiled_and_careful_codecs_count_the_same_items(data: st.DataObject) -> None:
+    """With limits so small that many messages pass them."""
+    node = drawn_type(data)
+    value = data.draw(values(node))
+    message = bare.Encoder(node).encode(value)
+    limits = bare.Limits(items_max=data.draw(st.integers(1, 8)), list_items_max=data.draw(st.integers(1, 8)))
+    decoded = fast_decoding(node, message, limits)
+    assert decoded == careful_decoding(node, message, limits)
+    heads = cycle_heads(node)
+    try:
+        encoded = compile_encoder(node, limits, heads, hand_over)(value)
+    except HandedOverError:
+        assert decoded == "error"
+        with pytest.raises(bare.EncodeError):
+            encode_precisely(node, limits, heads, value)
+    else:
+        assert decoded != "error"
+        assert encoded == message
+
+
+@EXAMPLES
+@given(st.data())
+def test_unions_by_table_and_by_branches_are_alike(data: st.DataObject) -> None:
+    node = drawn_type(data)
+    value = data.draw(values(node))
+    message = bytearray(bare.Encoder(node).encode(value))
+    with (
+        unittest.mock.patch.object(compile_decode, "CHAIN_MEMBERS_MAX", 0),
+        unittest.mock.patch.object(compile_encode, "CHAIN_MEMBERS_MAX", 0),
+    ):
+        assert bare.Encoder(node).encode(value) == message
+        assert fast_decoding(node, bytes(message)) == careful_decoding(node, bytes(message))
+        if message:
+            message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+        assert fast_decoding(node, bytes(message)) == careful_decoding(node, bytes(message))
 
 
 def test_the_comparison_tells_a_lax_decoder_from_a_strict_one() -> None:

@@ -24,6 +24,7 @@ OLD_AND_NEW = [
     ("type A { data: data type: string }", "type A struct { data: data type: str }"),
     ("enum A { B C = 5 D }", "type A enum { B = 0 C = 5 D = 6 }"),
     ("enum A uint { B }", "type A enum { B }"),
+    ("struct A { b: u8 c: str }", "type A struct { b: u8 c: str }"),
     ("enum A { B = 2 C = 1 }", "type A enum { C = 1 B = 2 }"),
     ("type A { b: []B } type B { c: u8 }", "type B struct { c: u8 } type A struct { b: list<B> }"),
 ]

@@ -155,6 +155,8 @@ def test_no_cut_key_is_the_same_message(message: Message, data: st.DataObject) -
         ("01" + HEX + ID_HEX[:-2], "00", TruncatedMessage),
         ("01" + HEX + ID_HEX + "00", "00", TrailingBytes),
         ("01" + HEX + ID_HEX, "", TruncatedMessage),
+        ("01" + HEX + "00" * 32, "00", MalformedMessage),
+        ("02" + HEX + "00" * 32 + "00", "0000", MalformedMessage),
         ("01" + HEX + ID_HEX, "0000", TrailingBytes),
         ("01" + HEX + ID_HEX, "01", OutOfRange),
         ("01" + HEX + ID_HEX, "8080808010", OutOfRange),

@@ -10,7 +10,7 @@ from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConfl
 from cardinal_streams.limits import NUMBER_ON_WIRE_MAX, WEIGHT_MAX, MessageLimits
 from cardinal_streams.messages import Batch, Record, SubBatchHeader, SubBatchMsg, decode, encode
 from cardinal_streams.payload import Payload
-from cardinal_streams.prefixes import TopicMap
+from cardinal_streams.prefixes import TopicMap, Tracked
 from cardinal_streams.producer import Outgoing, Producer
 from cardinal_streams.reassembly_machine import Reassembler
 from tests.cardinal_streams.helpers import TOPICS, completed, hash_of, payload, receive_all, records_of, vectors
@@ -129,7 +129,13 @@ def test_overlapping_prefixes_are_refused_as_by_the_real_producer() -> None:
             Producer("default", topics)
 
 
-@pytest.mark.parametrize("pattern", ["", "x*", "(a/", "a|"])
+def test_a_pattern_that_python_warns_of_gives_no_warning() -> None:
+    """Warnings are errors in tests, and would be lines on the terminal of whoever wrote the pattern."""
+    assert TopicMap({"[[]a/": "t"}).find("[a/1") == ("[a/", "t")
+    assert "[a/1" in Tracked(("[[]a/", "[a&&b]/"))
+
+
+@pytest.mark.parametrize("pattern", ["", "x*", "(a/", "a|", "[[:alpha:]]/", "x[0[:^digit:]]"])
 def test_patterns_that_cannot_work_are_refused(pattern: str) -> None:
     with pytest.raises(PrefixError):
         TopicMap({pattern: "t"})

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from spark_export.errors import OptionError
+from spark_export.exporter.node_side import Selection
 from spark_export.options import EARLIEST, LATEST, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 
 READ = {"subscribe": "orders"}
@@ -104,3 +105,9 @@ def test_an_option_for_reading_is_refused_when_writing() -> None:
     """Goal: an option that would do nothing is an error too."""
     with pytest.raises(OptionError, match="'subscribe' has no meaning when writing"):
         write_options({"subscribe": "orders"})
+
+
+def test_a_pattern_that_python_warns_of_gives_no_warning() -> None:
+    """Goal: no line of Python's among those of an export. Method: warnings are errors in tests."""
+    assert read_options({"subscribePattern": "[[]a"}).pattern == "[[]a"
+    assert Selection(pattern="[[]b").takes("[b")
