@@ -98,13 +98,14 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
     Blocks are stored in the order in which they were verified. After a failure nothing above that block is stored until
     the block itself is verified anew and stored, so that what is stored has no hole at its end. To store a block again
-    that is stored with the same root succeeds.
+    that is stored with the same root succeeds. root: under which it is stored; empty where that is not known.
     """
 
     block_number: int
     succeeded: bool
     source: Source
     reason: str = ""
+    root: bytes = b""
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):

@@ -38,11 +38,11 @@ class Lease:
     """One block on its way.
 
     owner: the session that sends it; None once it has left, which a complete block survives. attempt: given when its
-    forwarding begins, else 0. deadline_s: when the stage must have ended.
+    forwarding begins, else 0. deadline_s: when the stage must have ended. root: once it is verified.
     Invariant: `queued_bytes` is the sum over `queue`.
     """
 
-    __slots__ = ("attempt", "block_number", "deadline_s", "owner", "queue", "queued_bytes", "stage")
+    __slots__ = ("attempt", "block_number", "deadline_s", "owner", "queue", "queued_bytes", "root", "stage")
 
     def __init__(self, block_number: int, owner: int, deadline_s: float) -> None:
         self.block_number = block_number
@@ -50,6 +50,7 @@ class Lease:
         self.deadline_s = deadline_s
         self.stage = Stage.RECEIVING
         self.attempt = 0
+        self.root = b""
         self.queue: deque[Chunk] = deque()
         self.queued_bytes = 0
 

@@ -105,16 +105,19 @@ class Persistence(Plugin):
         number = result.block_number
         collector = self._attempts.pop(result.attempt, None) or self._backfilled.pop(number, None)
         if collector is None or collector.broken:
-            self._tell(number, result.source, "its items did not all come here; send the block again")
+            self._tell_failure(number, result.source, "its items did not all come here; send the block again")
             return
-        stored = self.context.guard(lambda error: self._stored(number, result.source, error))
+        stored = self.context.guard(lambda error: self._stored(number, result.root, result.source, error))
         self._store.store(collector.finish(number, result.root, result.verifier_state), stored)
 
-    def _stored(self, number: int, source: Source, error: StorageError | None) -> None:
-        self._tell(number, source, None if error is None else str(error))
+    def _stored(self, number: int, root: bytes, source: Source, error: StorageError | None) -> None:
+        if error is None:
+            self.facility.publish(PersistedNotification(number, True, source, root=root))
+        else:
+            self._tell_failure(number, source, str(error))
 
-    def _tell(self, number: int, source: Source, reason: str | None) -> None:
-        self.facility.publish(PersistedNotification(number, reason is None, source, reason or ""))
+    def _tell_failure(self, number: int, source: Source, reason: str) -> None:
+        self.facility.publish(PersistedNotification(number, False, source, reason))
 
     def _stage(self, collector: BlockCollector) -> None:
         first, parts = collector.take_parts()

@@ -94,11 +94,21 @@ class EndStream(msgspec.Struct, frozen=True):
     latest_block: bare.U64 | None = None
 
 
-# type PublishRequest union { OpenSession = 0 | BlockItems = 1 | EndOfBlock = 2 | EndStream = 3 }
-PublishRequest: TypeAlias = OpenSession | BlockItems | EndOfBlock | EndStream
+# type OpenRootSession struct { token: data }
+class OpenRootSession(msgspec.Struct, frozen=True):
+    """As `OpenSession`, for a session that is told `RootAcknowledgement` instead of `Acknowledgement`.
+
+    A node that does not know this message answers it with `error`; the publisher then sends `OpenSession`.
+    """
+
+    token: bytes
+
+
+# type PublishRequest union { OpenSession = 0 | BlockItems = 1 | EndOfBlock = 2 | EndStream = 3 | OpenRootSession = 4 }
+PublishRequest: TypeAlias = OpenSession | BlockItems | EndOfBlock | EndStream | OpenRootSession
 _PublishRequest: TypeAlias = Annotated[
-    OpenSession | BlockItems | EndOfBlock | EndStream,
-    bare.Union({0: OpenSession, 1: BlockItems, 2: EndOfBlock, 3: EndStream}),
+    OpenSession | BlockItems | EndOfBlock | EndStream | OpenRootSession,
+    bare.Union({0: OpenSession, 1: BlockItems, 2: EndOfBlock, 3: EndStream, 4: OpenRootSession}),
 ]
 
 
@@ -162,13 +172,48 @@ class StreamEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
+# type DurableBlock struct { block_number: u64  root: data  own: bool }
+class DurableBlock(msgspec.Struct, frozen=True):
+    """A block that became durable. root: under which it is stored, 48 bytes.
+
+    own: what is stored is what this very session sent, up to its EndOfBlock. Where it is false, the block came in
+    another way, and the publisher has to compare the root with that of its own bytes.
+    """
+
+    block_number: bare.U64
+    root: bytes
+    own: bool
+
+
+# type RootAcknowledgement struct { block_number: u64  blocks: list<DurableBlock> }
+class RootAcknowledgement(msgspec.Struct, frozen=True):
+    """As `Acknowledgement`. blocks: those that it is about, without the ones whose roots are not at hand any more."""
+
+    block_number: bare.U64
+    blocks: list[DurableBlock]
+
+
 # type PublishResponse union { SessionOpened = 0 | Acknowledgement = 1 | DuplicateBlock = 2 | Behind = 3 | SkipBlock = 4
-#   | ResendBlock = 5 | StreamEnded = 6 }
+#   | ResendBlock = 5 | StreamEnded = 6 | RootAcknowledgement = 7 }
 PublishResponse: TypeAlias = (
-    SessionOpened | Acknowledgement | DuplicateBlock | Behind | SkipBlock | ResendBlock | StreamEnded
+    SessionOpened
+    | Acknowledgement
+    | DuplicateBlock
+    | Behind
+    | SkipBlock
+    | ResendBlock
+    | StreamEnded
+    | RootAcknowledgement
 )
 _PublishResponse: TypeAlias = Annotated[
-    SessionOpened | Acknowledgement | DuplicateBlock | Behind | SkipBlock | ResendBlock | StreamEnded,
+    SessionOpened
+    | Acknowledgement
+    | DuplicateBlock
+    | Behind
+    | SkipBlock
+    | ResendBlock
+    | StreamEnded
+    | RootAcknowledgement,
     bare.Union(
         {
             0: SessionOpened,
@@ -178,6 +223,7 @@ _PublishResponse: TypeAlias = Annotated[
             4: SkipBlock,
             5: ResendBlock,
             6: StreamEnded,
+            7: RootAcknowledgement,
         }
     ),
 ]

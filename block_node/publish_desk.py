@@ -15,6 +15,7 @@ import structlog
 
 from block_node.catch_up_machine import CatchUp
 from block_node.custody import Custody
+from block_node.durable_roots import DurableRoots, named
 from block_node.events import (
     EVENT_OVERHEAD_BYTES,
     ITEM_OVERHEAD_BYTES,
@@ -38,6 +39,7 @@ from block_node.protocol import (
     Piece,
     PublisherEndCode,
     PublishStatus,
+    RootAcknowledgement,
     SkipBlock,
 )
 from block_node.publish_decision import Verdict, decide
@@ -72,6 +74,7 @@ class PublishDesk:
         self._acknowledgements = self._failures = 0
         self.custody = Custody(facility, limits, Watermark(last_block, first_block), now_s, go_on_soon)
         self.catch_up = CatchUp()
+        self._roots = DurableRoots()
 
     @property
     def last_block(self) -> int | None:
@@ -187,7 +190,7 @@ class PublishDesk:
                 self.go_on()
         elif lease is not None and lease.attempt == notification.attempt:
             if notification.success:
-                lease.stage = Stage.VERIFIED
+                lease.stage, lease.root = Stage.VERIFIED, notification.root
                 lease.deadline_s = self._now_s() + self._limits.processing_s_max
                 custody.forwarder.next_block = lease.block_number + 1
             else:
@@ -201,6 +204,10 @@ class PublishDesk:
         if not notification.succeeded:
             self._not_persisted(notification)
             return
+        lease = self.custody.leases.find(block_number)
+        # What a session sent is its own only where this very attempt is what was stored.
+        own = lease is not None and lease.stage is Stage.VERIFIED and lease.root == notification.root
+        self._roots.note(block_number, notification.root, lease.owner if lease is not None and own else None)
         if self.custody.settle(block_number):
             self._acknowledge()
         self.custody.end_stalled(block_number)
@@ -264,8 +271,12 @@ class PublishDesk:
         assert last_block is not None, "the watermark has moved"
         self.catch_up.reached(last_block)
         self._acknowledgements += 1
+        roots = self._roots.take(last_block)
         for session in list(self.custody.sessions.values()):
-            session.tell(Acknowledgement(last_block))
+            if session.wants_roots:
+                session.tell(RootAcknowledgement(last_block, named(roots, session.session_id)))
+            else:
+                session.tell(Acknowledgement(last_block))
 
     def _not_persisted(self, notification: PersistedNotification) -> None:
         custody, block_number = self.custody, notification.block_number

@@ -18,6 +18,7 @@ from block_node.protocol import (
     BlockItems,
     EndOfBlock,
     EndStream,
+    OpenRootSession,
     OpenSession,
     Piece,
     PublishRequest,
@@ -57,14 +58,15 @@ class PublishSession(Worker):
         self,
         session_id: int,
         opening: Message,
-        token: bytes,
+        request: OpenSession | OpenRootSession,
         node: Node,
         desk: PublishDesk,
         now_s: Callable[[], float],
         slice_bytes_max: int,
     ) -> None:
         self.session_id = session_id
-        self.token = token
+        self.token = request.token
+        self.wants_roots = isinstance(request, OpenRootSession)
         self.route: Route = opening.return_route
         self.peer = opening.origin.peer
         self.newest_offered = -1
@@ -158,7 +160,7 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        if isinstance(request, OpenSession):
+        if isinstance(request, OpenSession | OpenRootSession):
             raise RequestRefused("a session is opened at the service's address")
         if not self._machine.in_order(request.sequence):
             return

@@ -21,7 +21,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
-from block_node.protocol import PUBLISH, OpenSession, PublishStatus, StreamEnded
+from block_node.protocol import PUBLISH, OpenRootSession, OpenSession, PublishStatus, StreamEnded
 from block_node.publish_desk import PublishDesk
 from block_node.publish_limits import PublishLimits
 from block_node.publish_session import PublishSession, session_address
@@ -42,7 +42,7 @@ class KnownSession(msgspec.Struct, frozen=True):
     """Which opening message a session came of."""
 
     route: Route
-    token: bytes
+    request: OpenSession | OpenRootSession
 
 
 class PublishService:
@@ -108,9 +108,9 @@ class PublishService:
         """Start the worker."""
         self.node.register([local(address)], lambda: PublishWorker(self))
 
-    def open(self, message: Message, request: OpenSession) -> None:
+    def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
         """Open a session, or answer for the one that this message opened before."""
-        known = KnownSession(message.return_route, request.token)
+        known = KnownSession(message.return_route, request)
         address = self._sessions.get(known)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
@@ -119,7 +119,7 @@ class PublishService:
         self._opened += 1
         address = session_address(self._new_id())
         session = PublishSession(
-            self._opened, message, request.token, self.node, self.desk, self.now_s, self.limits.slice_bytes_max
+            self._opened, message, request, self.node, self.desk, self.now_s, self.limits.slice_bytes_max
         )
         self._sessions[known] = address
         self.node.register([address], lambda: session)
@@ -151,7 +151,7 @@ class PublishWorker(Plugin):
     def handle(self, message: Message) -> None:
         try:
             request = PUBLISH.decode_request(message.payload)
-            if not isinstance(request, OpenSession):
+            if not isinstance(request, OpenSession | OpenRootSession):
                 raise ProtocolError("open a session first, and send what follows to the address that answers")
             if not message.return_route:
                 raise ProtocolError("there is no way back")

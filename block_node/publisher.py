@@ -16,10 +16,11 @@ class Publisher(Protocol):
     receiving: the block on its way from it. cursor: the block that it goes on with, by what came from it and what it
     was told. newest_offered: the highest header that came from it. behind: the block that it offered last, where that
     was too high. held: we do not read from it. used_s, asked_s: when it last sent something, and was last told to go
-    back.
+    back. wants_roots: its acknowledgements name the roots of the blocks.
     """
 
     session_id: int
+    wants_roots: bool
     newest_offered: int
     behind: int | None
     cursor: int

@@ -84,3 +84,25 @@ def test_a_key_keeps_its_partition_and_its_order(node: NodeProcess) -> None:
         assert [words[5] for words in own] == ["0", "1", "2"] * 2
         indexes = [int(words[3].rstrip(":")) for words in own]
         assert indexes == sorted(set(indexes))
+
+
+def test_the_blocks_of_another_chain_are_not_called_durable(node: NodeProcess, tmp_path: Path) -> None:
+    """The node has blocks of the numbers that the example publishes; the example ends with both roots."""
+    from block_node.blocks.generator import ChainGenerator
+    from block_node.blocks.keys import SigningKeys
+    from block_node.client import OutgoingBlock
+    from block_node.client.blocking import BlockClient
+
+    there = ChainGenerator(SigningKeys.generate(1), seed=99).next_block()
+    with BlockClient([node.address]).publisher() as publisher:
+        publisher.send(OutgoingBlock.from_items(there.items))
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "blocks.py")],
+        env={**os.environ, **IMPORTS, "STREAM_NODE_ADDRESS": node.address},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert there.root.hex() in result.stderr

@@ -5,7 +5,9 @@ For programs without an event loop there is the same client in `block_node.clien
 
 from block_node.client.client import BlockClient, ReceivedBlock
 from block_node.client.errors import (
+    AnotherBlock,
     BlockNotAvailable,
+    BlockNotCompared,
     BlockRefused,
     DamagedAnswer,
     PublishGaveUp,
@@ -16,9 +18,11 @@ from block_node.client.publisher import BlockPublisher, PublishSettings
 from block_node.client.subscriber import BlockArrived, BlockWithdrawn, ItemsArrived
 
 __all__ = [
+    "AnotherBlock",
     "BlockArrived",
     "BlockClient",
     "BlockNotAvailable",
+    "BlockNotCompared",
     "BlockPublisher",
     "BlockRefused",
     "BlockWithdrawn",

@@ -109,8 +109,13 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest durable block that is known."""
+        """The highest block of those given to `send` that is known to be durable, with all given below it."""
         return self._inner.acknowledged
+
+    @property
+    def compared(self) -> int:
+        """Blocks that the node had without this publisher, and that were compared by their roots."""
+        return self._inner.compared
 
     @property
     def kept(self) -> int:
@@ -118,7 +123,10 @@ class BlockPublisher:
         return self._inner.kept
 
     def send(self, block: OutgoingBlock) -> None:
-        """Have it published; waits while too much is kept. Raises BlockRefused, PublishGaveUp, NodeUnreachable."""
+        """Have it published; waits while too much is kept.
+
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp, NodeUnreachable, BlockError.
+        """
         self._portal.call(self._inner.send, block)
 
     def flush(self) -> None:

@@ -17,6 +17,41 @@ class BlockRefused(ClientError):
         super().__init__(f"{which} was refused ({status.name}): {reason}")
 
 
+class AnotherBlock(ClientError):
+    """Two different blocks have the same number: the node's and the one that was given, or two that were given.
+
+    stored: the root of the node's, or of the one that was given first. given: the root of the bytes that were given,
+    which are not durable. node: None where both were given.
+    """
+
+    def __init__(self, number: int, stored: bytes, given: bytes, node: str | None) -> None:
+        self.number = number
+        self.stored = stored
+        self.given = given
+        self.node = node
+        if node is None:
+            text = f"two different blocks {number} were given, with root {stored.hex()} and with root {given.hex()}"
+        else:
+            text = f"block {number} is not stored: {node} has another block {number}, with root {stored.hex()}; "
+            text += f"the one that was given has root {given.hex()}"
+        super().__init__(f"{text}; find out which source is wrong")
+
+
+class BlockNotCompared(ClientError):
+    """The node had a block with this number and does not keep it any more, so that it is unknown whether it was ours.
+
+    given: the root of the bytes that were given.
+    """
+
+    def __init__(self, number: int, given: bytes, node: str) -> None:
+        self.number = number
+        self.given = given
+        super().__init__(
+            f"it is unknown whether block {number} with root {given.hex()} was ever stored: {node} had a block of that "
+            "number and does not keep it any more; ask a node that does"
+        )
+
+
 class PublishGaveUp(ClientError):
     """No block was acknowledged for so long that the publisher gave up; what was acknowledged is durable."""
 

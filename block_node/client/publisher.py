@@ -1,7 +1,8 @@
 """Publishes blocks to one of several nodes, goes on at another one when that fails, and tells when they are durable.
 
 What is sent next is `publisher_machine`'s decision. A block is kept until it is acknowledged, so that it can be sent
-again; how much is kept is bounded, and `send` waits for room.
+again; how much is kept is bounded, and `send` waits for room. A block is durable when the node has stored what this
+publisher sent, or has a block with the same root (`comparison`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import anyio
 import msgspec
 
 from block_node.blocks.errors import BlockError
-from block_node.client.connection import Conversation, open_connection
+from block_node.client.comparison import check_same, compare
+from block_node.client.connection import BlockConnection, Conversation, open_connection
 from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publisher_machine import PublisherMachine
@@ -24,6 +26,7 @@ from block_node.protocol import (
     BlockItems,
     EndOfBlock,
     EndStream,
+    OpenRootSession,
     OpenSession,
     PublisherEndCode,
     PublishResponse,
@@ -32,7 +35,14 @@ from block_node.protocol import (
 from ockam.address import Route
 from ockam.protocol import ProtocolError
 from stream_service.client.backoff import Backoff, Reconnect
-from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_service.client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestRefused,
+    RequestTimeout,
+    UnexpectedAnswer,
+)
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0
@@ -55,8 +65,10 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockPublisher:
-    """See the module; made by `BlockClient.publisher`. acknowledged: the highest durable block that is known.
+    """See the module; made by `BlockClient.publisher`.
 
+    acknowledged: the highest block of those given to `send` that is known to be durable, with all given below it.
+    compared: blocks that the node had without this session, and that were compared by their roots.
     Invariant: `_blocks` has exactly the blocks that the machine keeps.
     """
 
@@ -75,6 +87,7 @@ class BlockPublisher:
         self._closing = False
         self._wake: Callable[[], None] = lambda: None
         self.sessions = 0
+        self.compared = 0
 
     @property
     def acknowledged(self) -> int | None:
@@ -88,7 +101,8 @@ class BlockPublisher:
     async def send(self, block: OutgoingBlock) -> None:
         """Have it published; waits while too much is kept.
 
-        Raises BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError where a block's file cannot be read.
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError where a
+        block's file cannot be read.
         """
         settings = self._settings
         while self._failure is None and (
@@ -99,7 +113,10 @@ class BlockPublisher:
         self._check()
         if not self._blocks:
             self._progress_s = anyio.current_time()
-        if self._machine.add(block.number):
+        kept = self._blocks.get(block.number)
+        if kept is not None and kept is not block:
+            await check_same(block.number, kept, block)
+        elif self._machine.add(block.number):
             self._blocks[block.number] = block
             self._kept_bytes += block.size_bytes
             self._more.set()
@@ -149,7 +166,7 @@ class BlockPublisher:
                 conversation = connection.converse(SERVICE)
                 await self._open(conversation)
                 self.sessions += 1
-                await self._serve(conversation, node)
+                await self._serve(connection, conversation)
         finally:
             if len(self._nodes) > 1:
                 self._nodes.remove(node)
@@ -157,25 +174,37 @@ class BlockPublisher:
 
     async def _open(self, conversation: Conversation) -> None:
         """Ask for a session, more than once: a node that starts may not have heard. Raises RequestTimeout."""
-        opening = PUBLISH.encode_request(OpenSession(secrets.token_bytes(16)))
+        token = secrets.token_bytes(16)
+        opening: OpenSession | OpenRootSession = OpenRootSession(token)
         self._machine.session_begins()
         deadline_s = anyio.current_time() + self._settings.answer_s_max
         while anyio.current_time() < deadline_s:
-            await conversation.send(opening)
-            opened = await self._next_answer(conversation, min(OPEN_AGAIN_S, self._settings.answer_s_max))
+            await conversation.send(PUBLISH.encode_request(opening))
+            try:
+                opened = await self._next_answer(conversation, min(OPEN_AGAIN_S, self._settings.answer_s_max))
+            except RequestRefused:
+                if isinstance(opening, OpenSession):
+                    raise
+                # The node is of a version that names no roots; whatever it has is looked up.
+                opening = OpenSession(token)
+                continue
             if opened is not None:
                 self._take(opened)
                 return
         raise RequestTimeout(f"the node has not opened a session in {self._settings.answer_s_max:g} s")
 
-    async def _serve(self, conversation: Conversation, node: str) -> None:
+    async def _serve(self, connection: BlockConnection, conversation: Conversation) -> None:
         sequence = 0
         while True:
             while (response := self._decode(conversation.take())) is not None:
                 self._take(response)
             if self._machine.ended is not None:
-                self._blame(node)
+                self._blame(connection.address)
                 return
+            if self._machine.to_compare:
+                # One at a time, so that what the node says meanwhile is heard in between.
+                await self._compare_one(connection)
+                continue
             number = self._machine.next_block()
             if self._machine.too_far_behind:
                 code, kept = PublisherEndCode.TOO_FAR_BEHIND, self._machine.kept
@@ -190,6 +219,15 @@ class BlockPublisher:
                 sequence = await self._send_block(conversation, self._blocks[number], sequence)
             else:
                 await self._wait_answer(conversation)
+
+    async def _compare_one(self, connection: BlockConnection) -> None:
+        """Compare the lowest block that the node has without this session. Raises as `compare` does."""
+        machine = self._machine
+        number = min(machine.to_compare)
+        await compare(connection, self._blocks[number], machine.to_compare[number], self._settings.answer_s_max)
+        machine.compared(number)
+        self.compared += 1
+        self._forget_settled()
 
     async def _send_block(self, conversation: Conversation, block: OutgoingBlock, sequence: int) -> int:
         """Send it, until the node says that it does not want it; the number of the next message."""
@@ -225,16 +263,16 @@ class BlockPublisher:
             raise UnexpectedAnswer(f"not an answer to a {PUBLISH.name}: {error}") from error
 
     def _take(self, response: PublishResponse) -> None:
-        machine = self._machine
-        before = machine.acknowledged
-        machine.take(response)
-        kept = machine.kept
-        lowest = kept[0] if kept else None
-        gone = [number for number in self._blocks if lowest is None or number < lowest]
-        for number in gone:
+        self._machine.take(response)
+        self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        """Blocks that are known to be durable need not be kept."""
+        settled = self._machine.take_settled()
+        for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes
             self._refusals.pop(number, None)
-        if machine.acknowledged != before:
+        if settled:
             self._progress_s = anyio.current_time()
             self._changed.set()
 

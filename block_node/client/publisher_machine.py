@@ -1,19 +1,26 @@
 """What a publisher sends next, and what its node's answers mean for that. Pure: no sockets, no clock, no items.
 
-A block is kept until it is acknowledged; whatever the node asks for that is kept can be sent (again). The answers are
-those of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
+A block is kept until it is known to be durable; whatever the node asks for that is kept can be sent (again). The
+answers are those of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
+
+A node acknowledges numbers. That the block it has under a number is the one that is kept here is known only where this
+session sent it and the node says so; in every other case (it was there before, another publisher sent it, an earlier
+session did) the two must be compared by their roots.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from block_node.protocol import (
     Acknowledgement,
     Behind,
     DuplicateBlock,
+    DurableBlock,
     PublishResponse,
     ResendBlock,
+    RootAcknowledgement,
     SessionOpened,
     SkipBlock,
     StreamEnded,
@@ -23,10 +30,12 @@ from block_node.protocol import (
 class PublisherMachine:
     """The blocks of one publisher over all its sessions.
 
-    acknowledged: the highest block that is known to be durable, with all before it. sending: the block under way.
-    too_far_behind: the node lacks blocks that are not kept here (any more), and this session is in vain.
-    ended: the node's last word in this session.
-    Invariant: `_numbers` are the blocks that are kept, ascending, all above `acknowledged`.
+    acknowledged: the highest block that was added and is known to be durable, with all added below it. sending: the
+    block under way. to_compare: numbers that the node of this session has, with the root that it named, which is empty
+    where it named none. too_far_behind: the node lacks blocks that are not kept here (any more), and this session is in
+    vain. ended: the node's last word in this session.
+    Invariant: `_numbers` are the blocks that this session's node does not have, ascending, all above `_watermark`;
+    those in `to_compare` are at or below it. A block that was added is in one of them until `take_settled` names it.
     """
 
     def __init__(self) -> None:
@@ -34,7 +43,11 @@ class PublisherMachine:
         self._cursor = 0
         self._resend: int | None = None
         self._opened = False
+        self._watermark: int | None = None
+        self._settled: list[int] = []
+        self._waiting: list[int] = []
         self.acknowledged: int | None = None
+        self.to_compare: dict[int, bytes] = {}
         self.sending: int | None = None
         self.too_far_behind = False
         self.ended: StreamEnded | None = None
@@ -45,17 +58,21 @@ class PublisherMachine:
         return self._numbers
 
     def add(self, number: int) -> bool:
-        """One more block is there; False where it is acknowledged or there already."""
-        at = bisect_left(self._numbers, number)
-        known = at < len(self._numbers) and self._numbers[at] == number
-        if known or (self.acknowledged is not None and number <= self.acknowledged):
+        """One more block is there; False where one with this number is kept already."""
+        if number in self.to_compare or self._has(number):
             return False
-        insort(self._numbers, number)
+        if self._is_acknowledged(number):
+            self.to_compare[number] = b""
+        else:
+            insort(self._numbers, number)
         return True
 
     def session_begins(self) -> None:
-        """A new session: nothing of an earlier one is under way."""
-        self.sending = self._resend = None
+        """A new session, perhaps with another node: nothing of an earlier one is under way, or known to be there."""
+        self.sending = self._resend = self._watermark = None
+        for number in self.to_compare:
+            insort(self._numbers, number)
+        self.to_compare.clear()
         self._opened = False
         self.too_far_behind = False
         self.ended = None
@@ -75,7 +92,9 @@ class PublisherMachine:
 
     def take(self, response: PublishResponse) -> None:
         """What the node says. The block under way is to be given up where `sending` is None afterwards."""
-        if isinstance(response, Acknowledgement):
+        if isinstance(response, RootAcknowledgement):
+            self._acknowledge(response.block_number, response.blocks)
+        elif isinstance(response, Acknowledgement):
             self._acknowledge(response.block_number)
         elif isinstance(response, SessionOpened):
             if self._opened:
@@ -102,6 +121,16 @@ class PublisherMachine:
             self.sending = None
             self.ended = response
 
+    def compared(self, number: int) -> None:
+        """The block that the node has under this number is the one that was added."""
+        del self.to_compare[number]
+        self._settle(number)
+
+    def take_settled(self) -> list[int]:
+        """The blocks that have become known to be durable since the last call; they are not kept any more."""
+        settled, self._settled = self._settled, []
+        return settled
+
     def _asked_again(self, number: int) -> None:
         """Send it when the block under way is finished. What is not kept others must send."""
         if not self._has(number) or number == self.sending:
@@ -115,16 +144,40 @@ class PublisherMachine:
         self.sending = None
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
-    def _acknowledge(self, number: int | None) -> None:
-        if number is None or (self.acknowledged is not None and number <= self.acknowledged):
+    def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
+        """The node has all blocks up to this number. Only those that it says are this session's own need no look."""
+        if number is None or self._is_acknowledged(number):
             return
-        self.acknowledged = number
-        del self._numbers[: bisect_left(self._numbers, number + 1)]
+        self._watermark = number
+        end = bisect_left(self._numbers, number + 1)
+        covered, self._numbers = self._numbers[:end], self._numbers[end:]
+        named = {block.block_number: block for block in blocks}
+        for each in covered:
+            block = named.get(each)
+            if block is None or not block.own:
+                self.to_compare[each] = b"" if block is None else block.root
+        for each in covered:
+            if each not in self.to_compare:
+                self._settle(each)
         self._cursor = max(self._cursor, number + 1)
         if self._resend is not None and self._resend <= number:
             self._resend = None
         if self.sending is not None and self.sending <= number:
             self._stop(number + 1)
+
+    def _settle(self, number: int) -> None:
+        self._settled.append(number)
+        # A number moves `acknowledged` only when nothing below it is still to be compared.
+        insort(self._waiting, number)
+        lowest = min(self.to_compare, default=self._waiting[-1] + 1)
+        end = bisect_left(self._waiting, lowest)
+        if end:
+            highest = self._waiting[end - 1]
+            self.acknowledged = highest if self.acknowledged is None else max(highest, self.acknowledged)
+            del self._waiting[:end]
+
+    def _is_acknowledged(self, number: int) -> bool:
+        return self._watermark is not None and number <= self._watermark
 
     def _has(self, number: int) -> bool:
         at = bisect_left(self._numbers, number)

@@ -54,12 +54,14 @@ def publish(
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files. Done means: verified by the node, and on its disk.
 
+    A block that the node has already is compared by its root; another block of that number is an error.
+
     Example: stream-node block publish chain/*.blk.zstd
     """
     from block_node.client import OutgoingBlock, PublishSettings
 
-    by_number = {block.number: block for block in map(OutgoingBlock.from_file, _block_files(files))}
-    blocks = [by_number[number] for number in sorted(by_number)]
+    # A block that is given twice is sent twice: the publisher compares the two.
+    blocks = sorted(map(OutgoingBlock.from_file, _block_files(files)), key=lambda block: block.number)
 
     async def run(client: BlockClient) -> None:
         started_s = time.monotonic()
@@ -69,10 +71,13 @@ def publish(
             await publisher.flush()
         seconds = time.monotonic() - started_s
         first, last = blocks[0].number, blocks[-1].number
-        report: dict[str, Any] = {"published": len(blocks), "first_block": first, "last_block": last}
-        report |= {"acknowledged": publisher.acknowledged, "seconds": round(seconds, 6)}
-        what = f"block {first} is" if first == last else f"{counted(len(blocks), 'block')}, {first} to {last}, are"
-        say(as_json, report, f"{what} durable ({seconds:.2f} s)")
+        count = len({block.number for block in blocks})
+        report: dict[str, Any] = {"published": count, "first_block": first, "last_block": last}
+        report |= {"acknowledged": publisher.acknowledged, "compared": publisher.compared}
+        report["seconds"] = round(seconds, 6)
+        what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
+        compared = f"; {publisher.compared:,} of them had come before, with the same root" if publisher.compared else ""
+        say(as_json, report, f"{what} durable ({seconds:.2f} s){compared}")
 
     _with_blocks(run, node, also, context, via)
 

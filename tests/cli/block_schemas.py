@@ -10,6 +10,7 @@ class BlocksPublished(Strict, frozen=True):
     first_block: int
     last_block: int
     acknowledged: int
+    compared: int
     seconds: float
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from block_node.blocks.files import read_items
+from block_node.blocks.files import read_items, write_block
 from block_node.blocks.keys import ADDRESS_BOOK_FILE
 from stream_node.process import NodeProcess
 from tests.cli.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
@@ -62,7 +62,8 @@ def test_a_chain_there_and_back(command: CommandLine, tmp_path: Path, monkeypatc
         for number in range(1, 6):
             assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
         again = command("block", "publish", chain, "--json").read(BlocksPublished)
-        assert again.acknowledged == 5
+        assert (again.acknowledged, again.compared) == (5, 6)
+        assert "6 of them had come before, with the same root" in command("block", "publish", chain).text
 
 
 def test_a_node_with_an_address_book_tells_it(
@@ -115,6 +116,41 @@ def test_a_block_that_the_node_refuses(at_blocks: CommandLine, tmp_path: Path) -
     at_blocks("block", "generate", tmp_path, "--blocks", "8", "--seed", "1")
     line = at_blocks("block", "publish", tmp_path / "6.blk.zstd").failed(1)
     assert "block 6 was refused (BAD_BLOCK_PROOF)" in line
+
+
+def test_another_chain_of_the_same_numbers_is_not_said_to_be_durable(at_blocks: CommandLine, tmp_path: Path) -> None:
+    """The roots are those that a node of its own gives to this chain, and that this node gives to what it has."""
+    at_blocks("block", "generate", tmp_path, "--blocks", "3", "--items", "20", "--seed", "7")
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as other:
+        at_blocks("block", "publish", tmp_path, "--node", other.address)
+        given = at_blocks("block", "subscribe", "--from", "0", "--to", "0", "--node", other.address, "--json")
+    stored = at_blocks("block", "subscribe", "--from", "0", "--to", "0", "--json")
+    roots = [json.loads(done.stdout)["root"] for done in (given, stored)]
+    for arguments in ((), ("--json",)):
+        line = at_blocks("block", "publish", tmp_path, *arguments).failed(1)
+        assert all(root in line for root in roots)
+        assert "block 0 is not stored" in line
+
+
+def test_a_cut_file_of_a_stored_number_is_not_said_to_be_durable(
+    at_blocks: CommandLine, block_server: NodeProcess, tmp_path: Path
+) -> None:
+    """Cut anywhere: within an item, or between two."""
+    whole = (block_server.data_dir.parent / "chain" / "2.blk.zstd").read_bytes()
+    items = list(read_items(block_server.data_dir.parent / "chain" / "2.blk.zstd"))
+    (tmp_path / "2.blk.zstd").write_bytes(whole[:-20])
+    assert "2.blk.zstd" in at_blocks("block", "publish", tmp_path / "2.blk.zstd").failed(1)
+    write_block(tmp_path / "2.blk", items[:-1])
+    assert "block 2 failed" in at_blocks("block", "publish", tmp_path / "2.blk").failed(1)
+    write_block(tmp_path / "2.blk", items)
+    assert at_blocks("block", "publish", tmp_path / "2.blk").text.startswith("block 2 is durable")
+
+
+def test_two_blocks_of_one_number(at_blocks: CommandLine, tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        at_blocks("block", "generate", tmp_path / seed, "--blocks", "1", "--items", "20", "--seed", seed)
+    line = at_blocks("block", "publish", tmp_path / "0", tmp_path / "1").failed(1)
+    assert "has another block 0" in line or "two different blocks 0 were given" in line
 
 
 def test_no_node_is_reached(command: CommandLine, tmp_path: Path) -> None:
