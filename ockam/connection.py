@@ -5,23 +5,24 @@ It owns both directions of one byte stream and nothing else; who may connect, an
 
 from __future__ import annotations
 
+import fcntl
 import math
+import termios
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import msgspec
 import structlog
 import trio
 
 from ockam.address import Address
-from ockam.era import HEAD_SILENCE_S, HEADER_TIMEOUT_S
+from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameReader, FrameWriter
 from ockam.immediate import send_now
 from ockam.mailbox import Mailbox
 from ockam.message import Message, Origin
 from ockam.node import Node
-from ockam.opening import READ_BYTES_MAX, learn_wire, skip_hello
+from ockam.opening import READ_BYTES_MAX, Opening, skip_hello
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.wire import Wire
 from ockam.worker import Worker
@@ -39,28 +40,6 @@ LINGER_S_MAX = 5.0
 """And no longer than this; nor at all where no message came in so long a time."""
 
 logger = structlog.get_logger(__name__)
-
-
-class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds. idle_s None keeps silent connections for ever, once they have sent a whole frame."""
-
-    header_s: float = HEADER_TIMEOUT_S
-    head_silence_s: float = HEAD_SILENCE_S
-    frame_s: float = 30.0
-    send_s: float = 30.0
-    idle_s: float | None = None
-
-
-class ConnectionStatistics(msgspec.Struct, frozen=True):
-    """Since the connection began."""
-
-    peer: str
-    framing: str
-    received: int
-    received_bytes: int
-    sent: int
-    sent_bytes: int
-    backlog_bytes: int
 
 
 class Connection(Worker):
@@ -81,8 +60,11 @@ class Connection(Worker):
         wire: Wire | None,
         limits: ConnectionLimits,
         partial_frames: PartialFrames,
+        on_spoken: Callable[[Connection], None],
     ) -> None:
-        """wire: the framing where it is known (we called); None where the peer's first bytes tell it."""
+        """wire: the framing where it is known (we called); None where the peer's first bytes tell it.
+        on_spoken: called once, when the first message has come.
+        """
         self._node = node
         self._stream = stream
         # Not under TLS or a test's pipe: what goes out there is not what is sent.
@@ -91,6 +73,7 @@ class Connection(Worker):
         self._wire = wire
         self._writer = FrameWriter(wire) if wire is not None else None
         self._partial_frames = partial_frames
+        self._on_spoken = on_spoken
         self._partial_bytes = 0
         self._mailbox = Mailbox()
         self._outbound: list[bytes] = []
@@ -162,6 +145,12 @@ class Connection(Worker):
     def backlog_bytes(self) -> int:
         return self._backlog_bytes
 
+    def has_unread(self) -> bool:
+        """Whether bytes of the peer wait in the socket."""
+        if self._socket is None or self._socket.fileno() < 0:
+            return False
+        return any(fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4)))
+
     def close(self, reason: str) -> None:
         """End the connection now; what waits to be sent is dropped. Safe to repeat."""
         if self._closed_because is None:
@@ -207,19 +196,15 @@ class Connection(Worker):
         return ConnectionStatistics(self.peer, self.framing, *received, *sent, self._backlog_bytes)
 
     async def _receive_loop(self) -> str:
-        began_s = trio.current_time()
         try:
             chunk = b""
             if self._wire is None:
-                self._frame_deadline_s = began_s + self._limits.frame_s
-                self._wire, chunk = await learn_wire(self._stream, self._limits.header_s, self._limits.head_silence_s)
+                chunk = await self._learn_wire()
                 if self._wire is None:
                     return "closed_before_header"
-                self._writer = FrameWriter(self._wire)
-                self._enqueue(self._wire.hello)
             reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
             if self._wire.hello:
-                chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.header_s)
+                chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.hello_s)
             while True:
                 if chunk:
                     await self._route(reader, chunk)
@@ -235,6 +220,20 @@ class Connection(Worker):
         finally:
             self._note_partial(0)
 
+    async def _learn_wire(self) -> bytes:
+        """Set the framing that the peer's first bytes tell, and return these; it stays None where the peer leaves."""
+        opening = Opening()
+        while opening.wire is None:
+            chunk = await self._read()
+            if not chunk:
+                return b""
+            self._enqueue(opening.feed(chunk))
+            if opening.frame_begun and self._frame_deadline_s == math.inf:
+                self._frame_deadline_s = trio.current_time() + self._limits.frame_s
+        self._wire = opening.wire
+        self._writer = FrameWriter(opening.wire)
+        return opening.first
+
     async def _route(self, reader: FrameReader, chunk: bytes) -> None:
         """Deliver what is whole in these bytes in one batch, then wait while a mailbox that it fed is full."""
         began_s = trio.current_time()
@@ -245,6 +244,8 @@ class Connection(Worker):
         except RemoteProtocolError as error:
             failure, messages = error, error.messages
         if messages:
+            if not self._received:
+                self._on_spoken(self)
             self._received += len(messages)
             self._received_at_s = began_s
         waiting_bytes = reader.waiting_bytes

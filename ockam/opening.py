@@ -1,11 +1,9 @@
 """The first bytes of a connection: learning which framing the peer speaks, and taking its hello off.
 
-It waits for bytes and keeps the time that `era` speaks of; what the bytes mean is decided there.
+What the bytes mean is decided in `era`; this module keeps them until they suffice. Only `skip_hello` reads a socket.
 """
 
 from __future__ import annotations
-
-import math
 
 import trio
 
@@ -13,38 +11,50 @@ from ockam.era import maybe_wire
 from ockam.errors import RemoteProtocolError
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
 
 READ_BYTES_MAX = 256 * 1024
 
 
-async def learn_wire(
-    stream: trio.abc.ReceiveStream, header_s: float, head_silence_s: float
-) -> tuple[Wire | None, bytes]:
-    """The peer's framing and all bytes read so far; None where the peer left before it was told.
+class Opening:
+    """What has come from a peer that called us, until its framing is known.
 
-    Raises RemoteProtocolError (header_timeout) where nothing that decides came in `header_s`.
+    The byte 01 alone is a head client's hello, and the Elixir client sends nothing more before it has ours. So it is
+    answered at once, although it could be the beginning of a legacy frame of 256 to 511 bytes that was torn apart
+    behind its first byte. No known client tears it there. If one does, its stream has our hello in it by then, which a
+    legacy client would read as the size of a frame: the connection ends, and nothing of the frame is carried out.
+    Invariant: `first` is everything that has come, hello included; `wire` is what it tells, None while that is open.
     """
-    first = b""
-    wire: Wire | None = None
-    with trio.move_on_after(header_s):
-        while wire is None:
-            with trio.move_on_after(head_silence_s if first else math.inf) as silence:
-                chunk = await stream.receive_some(READ_BYTES_MAX)
-            if silence.cancelled_caught:
-                return HEAD if first == HEAD.hello else LEGACY, first
-            if not chunk:
-                return None, b""
-            first += chunk
-            wire = maybe_wire(first)
-        return wire, first
-    raise RemoteProtocolError("header_timeout", f"no header came in {header_s} s")
+
+    def __init__(self) -> None:
+        self.first = b""
+        self.wire: Wire | None = None
+        self._answered = False
+
+    @property
+    def frame_begun(self) -> bool:
+        """Whether a frame has begun. After nothing, and after a lone hello, a peer may be silent for as long as it
+        likes."""
+        return self.first not in (b"", HEAD.hello)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the bytes that came next; what is to be answered at once, mostly nothing.
+
+        Raises RemoteProtocolError (torn_header) where what was answered as a hello was none.
+        """
+        self.first += chunk
+        self.wire = maybe_wire(self.first)
+        if self._answered and self.wire not in (None, HEAD):
+            raise RemoteProtocolError("torn_header", "a legacy frame came with its first byte, 01, alone, like a hello")
+        if self._answered or not (self.wire is HEAD or self.first == HEAD.hello):
+            return b""
+        self._answered = True
+        return HEAD.hello
 
 
-async def skip_hello(stream: trio.abc.ReceiveStream, chunk: bytes, hello: bytes, header_s: float) -> bytes:
+async def skip_hello(stream: trio.abc.ReceiveStream, chunk: bytes, hello: bytes, hello_s: float) -> bytes:
     """`chunk` without the peer's hello, which is waited for where nothing has come. Raises RemoteProtocolError."""
     if not chunk:
-        with trio.move_on_after(header_s):
+        with trio.move_on_after(hello_s):
             chunk = bytes(await stream.receive_some(READ_BYTES_MAX))
     if not chunk.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {chunk[:1].hex() or 'nothing'}, not {hello.hex()}")

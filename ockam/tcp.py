@@ -6,6 +6,7 @@ destination, but for a remote peer only where the operator has listed it: this i
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -15,8 +16,10 @@ import msgspec
 import structlog
 import trio
 
+from ockam.accepting import accept_all
 from ockam.address import SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
-from ockam.connection import Connection, ConnectionLimits, ConnectionStatistics
+from ockam.connection import Connection
+from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.era import HEAD_SILENCE_S
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.mailbox import Mailbox
@@ -24,6 +27,7 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.open_files import connections_that_fit
 from ockam.partial_frames import PartialFrames
+from ockam.silent import SilentConnections
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -34,6 +38,10 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 AUTO_WAIT_S = HEAD_SILENCE_S + 0.1
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
+NO_ROOM_CLOSED_MAX = 16
+"""How many silent connections give way where the process can open no more files."""
+REFUSALS_TOLD_INTERVAL_S = 10.0
+"""Between two log lines about too many connections, since there may be thousands of them a second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
 """How many messages wait for a connection that is being made; more are dropped and counted. Twice as many as fill a
 mailbox, since a peer that feeds a full one is not read on."""
@@ -44,10 +52,12 @@ logger = structlog.get_logger(__name__)
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):
-    """closed: how connections ended, by reason, since the start; connections: those open now."""
+    """closed: how connections ended, by reason, since the start; connections: those open now, and how many of them are
+    silent, having sent no message yet."""
 
     accepted: int
     closed: dict[str, int]
+    silent: int
     connections: tuple[ConnectionStatistics, ...]
 
 
@@ -75,6 +85,8 @@ class TcpTransport:
         self._new_id = new_id
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
+        self._silent = SilentConnections()
+        self._refusals_told_s = -math.inf
         self._calls: dict[str, Address] = {}
         self._dialling: dict[str, Mailbox] = {}
         self._partial_frames = PartialFrames()
@@ -126,26 +138,48 @@ class TcpTransport:
 
     def statistics(self) -> TcpStatistics:
         connections = tuple(connection.statistics() for connection in self._connections)
-        return TcpStatistics(self._accepted, dict(self._closed), connections)
+        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), connections)
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         with self._listening:
-            await trio.serve_listeners(self._accept, list(listeners), handler_nursery=self._nursery)
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    nursery.start_soon(accept_all, listener, self._accept, self._make_room)
 
-    async def _accept(self, stream: trio.SocketStream) -> None:
+    def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
-        if len(self._connections) >= self._connections_max:
+        if len(self._connections) >= self._connections_max and not self._give_way():
             self._closed["too_many_connections"] += 1
-            logger.warning("connection_refused", reason="too many connections", most=self._connections_max)
-            await trio.aclose_forcefully(stream)
+            stream.socket.close()
             return
         try:
             peer = _name(stream.socket.getpeername())
         except OSError:
             self._closed["closed_before_header"] += 1
-            await trio.aclose_forcefully(stream)
+            stream.socket.close()
             return
-        await self._run(self._add(stream, None, peer))
+        connection = self._add(stream, None, peer)
+        self._silent.add(connection)
+        self._nursery.start_soon(self._run, connection)
+
+    def _give_way(self) -> bool:
+        """Close the connection that has been silent longest, for a new one; False where all have spoken."""
+        given = self._silent.give_way()
+        if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
+            self._refusals_told_s = trio.current_time()
+            what = "connections_give_way" if given is not None else "connections_refused"
+            logger.warning(what, reason="too many connections", most=self._connections_max, silent=len(self._silent))
+        if given is None:
+            return False
+        # Its task ends in the next turn. Until then it does not count, so that the newcomer takes its place now.
+        self._connections.discard(given)
+        return True
+
+    def _make_room(self) -> None:
+        """The process can open no more files."""
+        for _ in range(NO_ROOM_CLOSED_MAX):
+            if not self._give_way():
+                return
 
     def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str) -> Connection:
         address = local(f"TCP_{self._new_id()}")
@@ -157,6 +191,7 @@ class TcpTransport:
             wire=wire,
             limits=self._limits,
             partial_frames=self._partial_frames,
+            on_spoken=self._silent.discard,
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
@@ -175,6 +210,7 @@ class TcpTransport:
             logger.error("connection_failed", peer=connection.peer, exc_info=error)
         finally:
             self._connections.discard(connection)
+            self._silent.discard(connection)
             self._node.unregister(connection.own_address)
             self._closed[reason] += 1
             self._ended.set()

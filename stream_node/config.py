@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
+    header_timeout_s: without effect (`without_effect`); files that still have it keep working.
     """
 
     data_dir: str = platformdirs.user_data_dir(APPLICATION)
@@ -63,7 +64,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_forward: tuple[str, ...] = ()
     service_addresses: tuple[str, ...] = ("stream_service", "stream", "stream_kafka")
     index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")
-    header_timeout_s: Seconds = 5.0
+    header_timeout_s: Seconds | None = None
     frame_timeout_s: Seconds = 30.0
     send_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds | None = None
@@ -120,6 +121,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     error_delay_s: Delay = 1.0
     drain_timeout_s: Delay = 10.0
     log_level: str = "info"
+
+
+def without_effect(config: Config) -> dict[str, str]:
+    """The settings given that do nothing any more, each with what to do instead."""
+    if config.header_timeout_s is None:
+        return {}
+    reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"
+    return {"header_timeout_s": reason}
 
 
 def load_config(

@@ -16,12 +16,12 @@ import structlog
 import trio
 
 from ockam.address import split_host_port
-from ockam.connection import ConnectionLimits
+from ockam.connection_limits import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from storage.database import Database
 from storage.runner import RunnerStatistics, ThreadRunner
-from stream_node.config import Config
+from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams
 
 DISK_INTERVAL_S = 1.0
@@ -65,6 +65,8 @@ class Server:
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `stop`. Reports the addresses listened on. Raises StorageError, OSError."""
         config = self.config
+        for setting, reason in without_effect(config).items():
+            logger.warning("setting_without_effect", setting=setting, reason=reason)
         database = await trio.to_thread.run_sync(Database.open, Path(config.data_dir))
         try:
             stored = await trio.to_thread.run_sync(stored_streams, database)
@@ -130,7 +132,6 @@ class Server:
 
 def _connection_limits(config: Config) -> ConnectionLimits:
     return ConnectionLimits(
-        header_s=config.header_timeout_s,
         frame_s=config.frame_timeout_s,
         send_s=config.send_timeout_s,
         idle_s=config.idle_timeout_s,

@@ -142,6 +142,7 @@ def remove(name: NameArgument, as_json: JsonOption = False) -> None:
 def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_level: Any) -> list[dict[str, Any]]:
     import msgspec
 
+    from stream_node.config import without_effect
     from stream_node.effective import load_effective
 
     flags = {
@@ -150,7 +151,10 @@ def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_
         "allow_forward": tuple(allow_forward) if allow_forward else None,
         "log_level": log_level,
     }
-    settings: list[dict[str, Any]] = msgspec.to_builtins(load_effective(flags, file=config)[1])
+    effective, found = load_effective(flags, file=config)
+    for name, reason in without_effect(effective).items():
+        typer.echo(f"{name} has no effect: {reason}", err=True)
+    settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     return settings
 
 

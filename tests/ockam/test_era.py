@@ -41,6 +41,19 @@ def test_every_size_of_first_frame_is_told_apart(payload_bytes: int) -> None:
         assert maybe_wire(first[: max(DECIDING_BYTES, 3)]) is wire
 
 
+@pytest.mark.parametrize("hop_bytes", [131, 132, 159, 160])
+@pytest.mark.parametrize("size", [256, 257])
+def test_a_legacy_frame_with_a_long_first_hop_is_no_head_frame(hop_bytes: int, size: int) -> None:
+    """The size of such a hop can begin with the byte that begins a head message."""
+    routes = LEGACY.encode_routes((local(bytes(hop_bytes)),), ())
+    for payload_bytes in range(size):
+        body = routes + LEGACY.encode_payload(bytes(payload_bytes))
+        if len(body) == size:
+            assert maybe_wire(size.to_bytes(2, "big") + body) is LEGACY
+            return
+    pytest.fail("no payload makes a frame of that size")
+
+
 def test_needs_more_bytes_is_a_value() -> None:
     assert maybe_wire(b"") is None
     assert maybe_wire(b"\x01") is None

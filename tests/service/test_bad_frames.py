@@ -23,7 +23,7 @@ from tests.support.stream_peer import SERVICE
 
 pytestmark = pytest.mark.usefixtures("short_linger")
 BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
-SHORT_TIMES = {"header_timeout_s": 0.3, "frame_timeout_s": 0.3}
+SHORT_TIMES = {"frame_timeout_s": 0.3}
 
 
 def closed_lines(logs: list[Any]) -> list[Any]:
@@ -33,7 +33,6 @@ def closed_lines(logs: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("opening", "reason"),
     [
-        pytest.param(b"", "header_timeout", id="nothing"),
         pytest.param(b"\x00\x05garba", "undecodable", id="legacy-garbage"),
         pytest.param(b"\x00\x04\x03\x00\x00\x00", "version", id="legacy-version-3"),
         pytest.param(b"\x00\x06\x01\x00\x00\x00xx", "undecodable", id="legacy-bytes-behind"),
@@ -51,8 +50,7 @@ async def test_bad_openings_are_closed_counted_and_logged(tmp_path: Path, openin
     with capture_logs() as logs:
         async with served(tmp_path, **SHORT_TIMES) as server, neighbour(server):
             bad = await server.connect()
-            if opening:
-                await bad.send_all(opening)
+            await bad.send_all(opening)
             await Peer(bad, HEAD).wait_closed()
             await server.wait_closed_because(reason)
             assert server.statistics().tcp.closed == {reason: 1}
@@ -116,24 +114,40 @@ async def test_a_peer_that_leaves_before_its_header_is_counted_and_not_logged_as
     assert closed_lines(logs) == []
 
 
-async def test_a_silent_peer_is_kept_once_it_has_spoken(tmp_path: Path) -> None:
-    """The time limits are of the header and of a frame that has begun; a quiet consumer is no fault."""
+async def test_a_silent_peer_is_kept_and_a_frame_that_it_begins_is_not_waited_for(tmp_path: Path) -> None:
+    """The time limit is of a frame that has begun; a quiet consumer, or one that has not spoken yet, is no fault."""
     async with served(tmp_path, **SHORT_TIMES) as server:
-        quiet = await server.peer()
+        quiet, silent = await server.peer(), await server.peer()
         await quiet.create("s")
-        silent = await server.connect()
-        await Peer(silent, HEAD).wait_closed()
+        half = await server.peer()
+        await half.stream.send_all(bytes(3))
+        await half.wait_closed()
         assert await quiet.create("s")
+        assert await silent.create("s")
+        assert server.statistics().tcp.closed == {"slow_frame": 1}
+
+
+async def test_a_setting_of_older_configurations_is_taken_and_said_to_do_nothing(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with served(tmp_path, header_timeout_s=0.1, **SHORT_TIMES) as server:
+            silent, half = await server.peer(), await server.peer()
+            await half.stream.send_all(bytes(3))
+            await half.wait_closed()
+            assert await silent.create("s")
+    (line,) = [line for line in logs if line["event"] == "setting_without_effect"]
+    assert line["setting"] == "header_timeout_s"
+    assert "idle_timeout_s" in line["reason"]
 
 
 async def test_idle_peers_are_closed_where_the_operator_asks_for_it(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with served(tmp_path, idle_timeout_s=0.2) as server:
-            peer = await server.peer()
+            peer, silent = await server.peer(), await server.connect()
             await peer.create("s")
             await peer.wait_closed()
-            await server.wait_closed_because("idle")
-    assert [line["kind"] for line in closed_lines(logs)] == ["idle"]
+            await Peer(silent, HEAD).wait_closed()
+            await server.wait_closed_because("idle", 2)
+    assert [line["kind"] for line in closed_lines(logs)] == ["idle", "idle"]
 
 
 @BOTH_WIRES

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from index_service.protocol import INDEX, INDEX_PARTITIONED, Index, SaveIndex, SavePartitionIndex
 from ockam.address import Address, Route
@@ -154,6 +155,11 @@ class Line:
         self._hello = wire.hello
         self._unread = b""
 
+    async def receive_hello(self) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while len(self._unread) < len(self._hello):
+                self._unread += bytes(await self.stream.receive_some())
+
     async def receive(self) -> bytes:
         """The next whole frame, its length in front."""
         width = self._wire.length_bytes
@@ -173,10 +179,15 @@ class Replay:
 
     addresses: the real service's stream addresses and ours for the same streams, learnt from the Inits.
     found: how often each difference was seen.
+    silence: awaited after connecting and after the hello. With it, a head client waits for the node's hello before it
+    sends a frame, as the Elixir one does.
     """
 
-    def __init__(self, server: Served, wire: Wire, frames: list[Frame]) -> None:
+    def __init__(
+        self, server: Served, wire: Wire, frames: list[Frame], silence: Callable[[], Awaitable[None]] | None
+    ) -> None:
         self._server = server
+        self._silence = silence
         self._wire = wire
         self._frames = frames
         self._lines: dict[int, Line] = {}
@@ -193,8 +204,15 @@ class Replay:
                 answers[frame.connection].append(frame.raw)
         for number in dict.fromkeys(frame.connection for frame in self._frames):
             stream = await self._server.connect()
-            await stream.send_all(self._wire.hello)
             self._lines[number] = Line(stream, self._wire, answers[number])
+        for line in self._lines.values():
+            if self._silence is not None:
+                await self._silence()
+            await line.stream.send_all(self._wire.hello)
+        if self._silence is not None:
+            for line in self._lines.values():
+                await line.receive_hello()
+            await self._silence()
         for frame in self._frames:
             if frame.from_client:
                 await self._send(self._lines[frame.connection], decoded(self._wire, frame.raw))
@@ -251,9 +269,11 @@ def is_save(payload: bytes) -> bool:
     )
 
 
-async def replayed(name: str, wire: Wire, directory: Path) -> Replay:
+async def replayed(
+    name: str, wire: Wire, directory: Path, silence: Callable[[], Awaitable[None]] | None = None
+) -> Replay:
     async with served(directory) as server:
-        replay = Replay(server, wire, captured(name, wire))
+        replay = Replay(server, wire, captured(name, wire), silence)
         await replay.run()
         return replay
 
@@ -265,6 +285,24 @@ async def test_every_captured_client_frame_gets_the_answer_of_the_real_service(
 ) -> None:
     """On both framings, whichever it was captured in."""
     replay = await replayed(name, wire, tmp_path)
+    assert replay.compared == sum(not frame.from_client for frame in captured(name, wire)) > 0
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+async def test_a_client_that_connects_and_speaks_much_later_gets_the_same_answers(
+    name: str, tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """The clients of 2022 connect when they start and speak when they have something to say; the real services wait.
+    Each connection is silent for an hour and more before its hello, and for an hour behind it."""
+    mock_clock.rate = 1.0
+
+    async def an_hour() -> None:
+        await trio.lowlevel.checkpoint()
+        mock_clock.jump(3_600)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+    wire = WIRES[name.partition("_")[0]]
+    replay = await replayed(name, wire, tmp_path, an_hour)
     assert replay.compared == sum(not frame.from_client for frame in captured(name, wire)) > 0
 
 

@@ -28,6 +28,7 @@ from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_unt
 from tests.support.stream_peer import StreamPeer
 
 BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+WIRES = (HEAD, LEGACY)
 SILENT = 1_000
 
 
@@ -166,31 +167,40 @@ async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, mon
 
 
 async def test_a_thousand_connections_that_send_nothing(tmp_path: Path, many_files: None) -> None:
-    """Others are served while they stand, they are closed when the header does not come, and all is free again."""
-    async with served(tmp_path, header_timeout_s=2.0) as server, neighbour(server):
+    """They stay, others are served meanwhile, and every one of them is served when it speaks at last."""
+    async with served(tmp_path) as server, neighbour(server):
         silent = await connect_many(server, SILENT)
         await wait_until(lambda: server.statistics().tcp.accepted == SILENT + 1)
         peer = await server.peer(LEGACY)
         route = await peer.create("s")
         for number in range(20):
             assert (await peer.push(route, b"data")).index == number
-        await server.wait_closed_because("header_timeout", SILENT)
-        assert len(server.statistics().tcp.connections) == 2
-        for stream in silent:
+        assert server.statistics().tcp.silent == SILENT
+        for number, stream in enumerate(silent):
+            late = StreamPeer(stream, WIRES[number % 2])
+            await stream.send_all(late.wire.hello)
+            assert await late.create("s") == route
             await stream.aclose()
+        await wait_until(lambda: len(server.statistics().tcp.connections) == 2)
 
 
-async def test_connections_above_the_limit_are_closed_at_once(tmp_path: Path) -> None:
+async def test_silent_connections_above_the_limit_give_way_to_who_speaks(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with served(tmp_path, connections_max=20) as server, neighbour(server):
             silent = await connect_many(server, 30)
-            await server.wait_closed_because("too_many_connections", 11)
+            await server.wait_closed_because("gave_way", 11)
             assert len(server.statistics().tcp.connections) == 20
-            for stream in silent:
+            peers = [await server.peer(WIRES[number % 2]) for number in range(19)]
+            for peer in peers:
+                assert await peer.create("s")
+            # Now all have spoken, and nobody gives way.
+            (refused,) = await connect_many(server, 1)
+            await server.wait_closed_because("too_many_connections", 1)
+            for stream in (*silent, refused):
                 await stream.aclose()
-            await wait_until(lambda: len(server.statistics().tcp.connections) == 1)
-            assert await (await server.peer()).create("s")
-    assert [line["event"] for line in logs].count("connection_refused") == 11
+            assert server.statistics().tcp.closed == {"gave_way": 30, "too_many_connections": 1}
+    told = [line["event"] for line in logs if line["event"].startswith("connections_")]
+    assert told == ["connections_give_way"]
 
 
 async def pull_all(peer: StreamPeer, route: Route, asked: list[tuple[int, int]]) -> list[PullResponse]:
