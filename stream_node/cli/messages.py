@@ -7,9 +7,10 @@ import io
 import json
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from stream_node.cli.values import UsageError, time_text
 
@@ -97,14 +98,91 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
     return key, data
 
 
+class Given(NamedTuple):
+    """A message to push: what is stored, and the partition that its line names, if it does."""
+
+    data: bytes
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+
+
+def parse_ndjson(line: bytes) -> Given:
+    """The message of a line as `--ndjson` and `--json` print it. Raises UsageError.
+
+    Its index and its time are passed over: a push gets new ones.
+    """
+    import msgspec
+
+    from stream_service.extensions import Header
+
+    try:
+        row = msgspec.json.decode(line, type=_ndjson_type())
+        headers = [Header(each.name, _required(each, "value")) for each in row.headers]
+        return Given(_required(row, "data"), _bytes_of(row, "key"), headers, row.partition)
+    except (ValueError, msgspec.MsgspecError) as error:
+        # A ValueError too where base64 or UTF-8 is broken.
+        raise UsageError(f"not a message in JSON: {line[:40].decode(errors='replace')!r}: {error}") from error
+
+
+@cache
+def _ndjson_type() -> Any:
+    """What a line may have, made when it is needed: no help needs msgspec."""
+    import msgspec
+
+    text: Any = str | None | msgspec.UnsetType
+    both: list[Any] = [
+        (f"{name}{suffix}", text, msgspec.UNSET) for name in ("data", "key") for suffix in ("", "_base64")
+    ]
+    value: list[Any] = [("name", str), ("value", text, msgspec.UNSET), ("value_base64", text, msgspec.UNSET)]
+    header = msgspec.defstruct("HeaderLine", value, forbid_unknown_fields=True)
+    count = Annotated[int, msgspec.Meta(ge=0)]
+    place: list[Any] = [
+        ("partition", count | None, None),
+        ("index", count | None, None),
+        ("time_us", count | None, None),
+    ]
+    fields = [*both, ("headers", list[header], []), *place]  # type: ignore[valid-type]
+    return msgspec.defstruct("MessageLine", fields, forbid_unknown_fields=True)
+
+
+def _required(row: Any, name: str) -> bytes:
+    found = _bytes_of(row, name)
+    if found is None:
+        raise ValueError(f"it has no {name}; write {name}, or {name}_base64 for bytes that are not UTF-8")
+    return found
+
+
+def _bytes_of(row: Any, name: str) -> bytes | None:
+    """The value of that name, given as text or in base64 but never as both; None without one. Raises ValueError."""
+    import msgspec
+
+    text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
+    if text is not msgspec.UNSET and encoded is not msgspec.UNSET:
+        raise ValueError(f"{name} and {name}_base64 both say what the {name} is; leave one out")
+    if isinstance(encoded, str):
+        return base64.b64decode(encoded, validate=True)
+    return text.encode() if isinstance(text, str) else None
+
+
 class Shown(NamedTuple):
-    """What is printed of a message beside its data, and how."""
+    """What is printed of a message beside its data, and how. ndjson: all there is, in JSON."""
 
     keys: bool = False
     headers: bool = False
     times: bool = False
     as_json: bool = False
     framed: bool = False
+
+    @classmethod
+    def of(cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False) -> Shown:
+        """As the options of a command say. Raises UsageError where one of them would be passed over in silence."""
+        if framed and (keys or headers or times or as_json or ndjson):
+            raise UsageError(
+                "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
+                "headers, time and data"
+            )
+        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed)
 
     @property
     def is_rich(self) -> bool:

@@ -26,6 +26,9 @@ TimesOption = Annotated[bool, typer.Option("--times", help="Print when each mess
 FramedOption = Annotated[
     bool, typer.Option("--length-framed", help="Print each message behind its length (u32, big-endian).")
 ]
+NdjsonOption = Annotated[
+    bool, typer.Option("--ndjson", help="Print all that is stored of each message in JSON; `push --ndjson` takes it.")
+]
 AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
 PULL_LIMIT = 10
@@ -48,6 +51,7 @@ def pull(
     headers: HeadersOption = False,
     times: TimesOption = False,
     length_framed: FramedOption = False,
+    ndjson: NdjsonOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print stored messages, one a line; --keys, --headers and --times print columns before them.
@@ -56,11 +60,13 @@ def pull(
 
     Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
 
+    Everything, to be pushed again: stream-node pull logs --all-partitions --limit 1000000 --ndjson
+
     With --all-partitions, one partition after the other, each from there on and so many.
     """
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown(keys, headers, times, as_json, length_framed)
+    shown = Shown.of(keys, headers, times, as_json, ndjson, length_framed)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None

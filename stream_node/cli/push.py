@@ -2,68 +2,81 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.client import open_partition, with_client
-from stream_node.cli.messages import read_inputs, split_key
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.messages import Given, parse_ndjson, read_inputs, split_key
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_service.client import (
-        Header,
-        PartitionedPublisher,
-        PartitionedStream,
-        Publisher,
-        Push,
-        Stream,
-        StreamClient,
-    )
+    from stream_service.client import Publisher, Push, StreamClient
 
 SHOWN_EVERY_S = 0.1
 """Between two changes of the progress bar."""
 
 
+StreamArgument = Annotated[str, typer.Argument(help="The stream's name; it is made if it does not exist.")]
+FilesArgument = Annotated[list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")]
+PushPartitionOption = Annotated[
+    int | None, typer.Option(min=0, help="Which partition of the stream; 0, or with --ndjson what each line says.")
+]
+DataOption = Annotated[str | None, typer.Option(help="Push this one text instead of lines.")]
+WholeOption = Annotated[
+    bool, typer.Option("--file-per-message", help="Each file, or all of the input, is one message.")
+]
+FramedInputOption = Annotated[
+    bool, typer.Option("--length-framed", help="Each message stands behind its length (u32, big-endian).")
+]
+KeyOption = Annotated[str | None, typer.Option(help="Stored with every message.")]
+KeyedLinesOption = Annotated[
+    bool, typer.Option("--keys", help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
+]
+NdjsonInputOption = Annotated[
+    bool, typer.Option("--ndjson", help="Each line is a message in JSON, as `pull --ndjson` prints it.")
+]
+HeaderOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with every message; may be repeated.")
+]
+SpreadOption = Annotated[
+    bool, typer.Option("--all-partitions", help="Spread over the partitions that it has: by key, else in turn.")
+]
+IdempotentOption = Annotated[
+    bool, typer.Option("--idempotent", help="Store each message once, also when a confirm gets lost.")
+]
+RepeatOption = Annotated[int, typer.Option(min=1, help="Push all of it so many times.")]
+RateOption = Annotated[float | None, typer.Option(min=0.001, help="At most so many messages a second.")]
+WindowOption = Annotated[int, typer.Option(min=1, help="How many pushes may wait for their confirm.")]
+
+
 def push(
-    stream: Annotated[str, typer.Argument(help="The stream's name; it is made if it does not exist.")],
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")
-    ] = None,
+    stream: StreamArgument,
+    files: FilesArgument = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    partition: PartitionOption = 0,
-    data: Annotated[str | None, typer.Option(help="Push this one text instead of lines.")] = None,
-    file_per_message: Annotated[
-        bool, typer.Option("--file-per-message", help="Each file, or all of the input, is one message.")
-    ] = False,
-    length_framed: Annotated[
-        bool, typer.Option("--length-framed", help="Each message stands behind its length (u32, big-endian).")
-    ] = False,
-    key: Annotated[str | None, typer.Option(help="Stored with every message.")] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
-    ] = False,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with every message; may be repeated.")
-    ] = None,
-    all_partitions: Annotated[
-        bool, typer.Option("--all-partitions", help="Spread over the partitions that it has: by key, else in turn.")
-    ] = False,
-    idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="Store each message once, also when a confirm gets lost.")
-    ] = False,
-    repeat: Annotated[int, typer.Option(min=1, help="Push all of it so many times.")] = 1,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="At most so many messages a second.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="How many pushes may wait for their confirm.")] = 1_000,
+    partition: PushPartitionOption = None,
+    data: DataOption = None,
+    file_per_message: WholeOption = False,
+    length_framed: FramedInputOption = False,
+    key: KeyOption = None,
+    keys: KeyedLinesOption = False,
+    ndjson: NdjsonInputOption = False,
+    header: HeaderOption = None,
+    all_partitions: SpreadOption = False,
+    idempotent: IdempotentOption = False,
+    repeat: RepeatOption = 1,
+    rate: RateOption = None,
+    window: WindowOption = 1_000,
     as_json: JsonOption = False,
 ) -> None:
     """Push messages, one a line, and say where they were stored, a line for each partition. Done means: on disk.
@@ -73,15 +86,10 @@ def push(
     With a key, slowly: stream-node push orders --data paid --key 17 --header type=text --repeat 100 --rate 10
 
     By the keys in a file: stream-node push orders orders.tsv --keys --all-partitions
+
+    What was pulled, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
-    if sum((data is not None, file_per_message, length_framed, keys)) > 1:
-        raise UsageError("--data, --file-per-message, --length-framed and --keys are four kinds of input; choose one")
-    if data is not None and files:
-        raise UsageError("--data is pushed in place of files; leave one of them out")
-    if keys and key is not None:
-        raise UsageError("--key and --keys both say what the key is; leave one out")
-    if all_partitions and partition:
-        raise UsageError("--partition and --all-partitions say different things; leave one out")
+    _check(data, files, file_per_message, length_framed, keys, ndjson, key, header, all_partitions, partition)
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
     stored_headers = parse_headers(header or [])
 
@@ -91,11 +99,16 @@ def push(
         else:
             yield from read_inputs(files or [], whole=file_per_message, framed=length_framed)
 
-    def message_of(line: bytes) -> _Message:
+    def message_of(line: bytes) -> Given:
+        if ndjson:
+            return parse_ndjson(line)
         own_key, message = split_key(line) if keys else (fixed_key, line)
-        return _Message(message, own_key, stored_headers)
+        return Given(message, own_key, stored_headers)
 
-    job = _Job(stream, None if all_partitions else partition, idempotent, window, rate, as_json)
+    place: int | _Spread = _Spread.TURNS if all_partitions else partition or 0
+    if ndjson and not all_partitions and partition is None:
+        place = _Spread.AS_SAID
+    job = _Job(stream, place, idempotent, window, rate, as_json)
 
     async def run(client: StreamClient) -> None:
         lines = _as_they_come(batches, repeat, from_input=data is None and not files)
@@ -104,41 +117,65 @@ def push(
     with_client(run, node, context, via)
 
 
+def _check(
+    data: str | None,
+    files: list[Path] | None,
+    file_per_message: bool,
+    length_framed: bool,
+    keys: bool,
+    ndjson: bool,
+    key: str | None,
+    header: list[str] | None,
+    all_partitions: bool,
+    partition: int | None,
+) -> None:
+    """Raises UsageError where one of these options would be passed over in silence."""
+    if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
+        raise UsageError(
+            "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
+        )
+    if ndjson and (key is not None or header):
+        raise UsageError("with --ndjson each line has its own key and headers; leave --key and --header out")
+    if data is not None and files:
+        raise UsageError("--data is pushed in place of files; leave one of them out")
+    if keys and key is not None:
+        raise UsageError("--key and --keys both say what the key is; leave one out")
+    if all_partitions and partition is not None:
+        raise UsageError("--partition and --all-partitions say different things; leave one out")
+
+
+class _Spread(enum.Enum):
+    """How messages find their partition, where not all go to one: by key and in turn, or as each message says."""
+
+    TURNS = enum.auto()
+    AS_SAID = enum.auto()
+
+
 class _Job(NamedTuple):
-    """Where to push and how; partition None: over all that the stream has."""
+    """Where to push and how. place: one partition by its number, or how messages find theirs."""
 
     stream: str
-    partition: int | None
+    place: int | _Spread
     idempotent: bool
     window: int
     rate: float | None
     as_json: bool
 
 
-class _Message(NamedTuple):
-    data: bytes
-    key: bytes | None
-    headers: Sequence[Header]
-
-
 async def _push_all(
-    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], _Message]
+    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], Given]
 ) -> None:
     """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
-    from stream_service.client import PushesFailed
+    from stream_service.client import PushesFailed, StreamNotFound
 
-    target: PartitionedStream | Stream
-    if job.partition is None:
-        target = await client.get_stream(job.stream)
-    else:
-        target = await open_partition(client, job.stream, job.partition)
     tally = _Tally()
-    fault: UsageError | OSError | None = None
+    fault: UsageError | OSError | StreamNotFound | None = None
     try:
-        async with target.publisher(job.window, idempotent=job.idempotent) as publisher, aclosing(lines):
+        async with AsyncExitStack() as publishers, aclosing(lines):
+            push = await _opened(client, job, publishers)
             try:
-                await _push_lines(publisher, lines, message_of, job.rate, tally)
-            except (UsageError, OSError) as error:
+                await _push_lines(push, lines, message_of, job.rate, tally)
+            except (UsageError, OSError, StreamNotFound) as error:
                 # The input is wrong here; what came before still gets its confirms.
                 fault = error
     except (PushesFailed, KeyboardInterrupt):
@@ -150,10 +187,34 @@ async def _push_all(
         raise fault
 
 
+async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -> Callable[[Given], Awaitable[Push]]:
+    """What pushes one message to where it belongs; the publishers end with the stack. Raises StreamNotFound."""
+    options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
+    if job.place is _Spread.TURNS:
+        spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
+        return lambda message: spread.push(message.data, key=message.key, headers=message.headers)
+    by_partition: dict[int, Publisher] = {}
+
+    async def push(message: Given) -> Push:
+        partition = job.place if isinstance(job.place, int) else message.partition or 0
+        publisher = by_partition.get(partition)
+        if publisher is None:
+            stream = await open_partition(client, job.stream, partition)
+            publisher = by_partition[partition] = await publishers.enter_async_context(stream.publisher(**options))
+        return await publisher.push(message.data, key=message.key, headers=message.headers)
+
+    if isinstance(job.place, int):
+        # Opened before the first message, which may be long in coming: a wrong name is told at once.
+        by_partition[job.place] = await publishers.enter_async_context(
+            (await open_partition(client, job.stream, job.place)).publisher(**options)
+        )
+    return push
+
+
 async def _push_lines(
-    publisher: PartitionedPublisher | Publisher,
+    push: Callable[[Given], Awaitable[Push]],
     lines: AsyncGenerator[bytes, None],
-    message_of: Callable[[bytes], _Message],
+    message_of: Callable[[bytes], Given],
     rate: float | None,
     tally: _Tally,
 ) -> None:
@@ -164,15 +225,14 @@ async def _push_lines(
         async for line in lines:
             if rate is not None:
                 await _pace(tally, rate)
-            message = message_of(line)
-            tally.watch(await publisher.push(message.data, key=message.key, headers=message.headers))
+            tally.watch(await push(message_of(line)))
             show(tally)
 
 
 def _report(tally: _Tally, job: _Job) -> None:
     """What has been confirmed, for each partition that something was pushed to, or else for the first."""
     seconds = time.monotonic() - tally.started_s
-    for partition in sorted(tally.partitions) or [job.partition or 0]:
+    for partition in sorted(tally.partitions) or [job.place if isinstance(job.place, int) else 0]:
         stored = tally.partitions.get(partition, _Stored())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}

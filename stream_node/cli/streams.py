@@ -17,6 +17,7 @@ from stream_node.cli.pull import (
     HeadersOption,
     KeysOption,
     LastOption,
+    NdjsonOption,
     StopOption,
     StreamArgument,
     TimesOption,
@@ -58,6 +59,7 @@ def consume(
     keys: KeysOption = False,
     headers: HeadersOption = False,
     times: TimesOption = False,
+    ndjson: NdjsonOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print messages from this client's saved position on, and save how far it came.
@@ -74,7 +76,7 @@ def consume(
 
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
-    shown = Shown(keys, headers, times, as_json)
+    shown = Shown.of(keys, headers, times, as_json, ndjson)
 
     async def run(client: StreamClient) -> None:
         left = limit
@@ -121,6 +123,7 @@ def tail(
     keys: KeysOption = False,
     headers: HeadersOption = False,
     times: TimesOption = False,
+    ndjson: NdjsonOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the last messages and then whatever comes, until Ctrl-C. No position is saved.
@@ -133,7 +136,7 @@ def tail(
 
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown(keys, headers, times, as_json)
+    shown = Shown.of(keys, headers, times, as_json, ndjson)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:

@@ -254,7 +254,13 @@ def test_a_tail_shows_the_last_messages_and_follows(at_node: CommandLine, stream
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["push", "s", "--data", "x", "--length-framed"], "four kinds of input"),
+        (["push", "s", "--data", "x", "--length-framed"], "five kinds of input"),
+        (["push", "s", "--ndjson", "--keys"], "five kinds of input"),
+        (["push", "s", "--ndjson", "--header", "a=b"], "its own key and headers"),
+        (["pull", "s", "--length-framed", "--keys"], "use --ndjson"),
+        (["pull", "s", "--length-framed", "--headers"], "use --ndjson"),
+        (["pull", "s", "--length-framed", "--times"], "use --ndjson"),
+        (["pull", "s", "--length-framed", "--json"], "use --ndjson"),
         (["push", "s", "file", "--data", "x"], "in place of files"),
         (["push", "s", "--header", "x"], "is not a header"),
         (["push", "s", "--keys", "--key", "k"], "leave one out"),
