@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import typer
 
+from stream_node.cli.output import tell
+
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
 """What shells say of a program that Ctrl-C ended."""
@@ -57,7 +59,7 @@ def run(command: Callable[[], object]) -> int:
         code = exit_code(cause)
         if code is None:
             raise
-        typer.echo(f"stream-node: {' '.join(str(cause).split())}", err=True)
+        tell(" ".join(str(cause).split()))
         return code
     return 0
 

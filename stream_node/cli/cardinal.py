@@ -24,7 +24,7 @@ from stream_node.cli.cardinal_options import (
 from stream_node.cli.cardinal_warnings import Warnings
 from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import counted, say, say_json
+from stream_node.cli.output import counted, printable, say, say_json
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class _Shown:
             say_json({"reverted_to": to, **rows})
         else:
             for line in self._lines(reverted_to, removed, added):
-                typer.echo(line)
+                typer.echo(printable(line))
         flush()
 
     def _row(self, batch: CompleteBatch) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from stream_node.cli.output import counted
+from stream_node.cli.output import counted, tell
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
@@ -28,16 +26,16 @@ class Warnings:
             return
         self._count += 1
         if self._count <= TOLD_MAX:
-            _warn(text)
+            tell(text)
 
     def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
         """At the end of what there was to read."""
         if self._count > TOLD_MAX:
-            _warn(f"{self._count - TOLD_MAX:,} more like these")
+            tell(f"{self._count - TOLD_MAX:,} more like these")
         if statistics.incomplete:
-            _warn(f"{counted(statistics.incomplete, 'block')} incomplete, and not printed")
+            tell(f"{counted(statistics.incomplete, 'block')} incomplete, and not printed")
         if not statistics.messages:
-            _warn(f"there is nothing to read on the topics of {application.name!r}: {', '.join(application.topics)}")
+            tell(f"there is nothing to read on the topics of {application.name!r}: {', '.join(application.topics)}")
 
 
 def _text_of(event: Any) -> str | None:
@@ -63,7 +61,3 @@ def _text_of(event: Any) -> str | None:
             return "a reorg was given up, and everything is read again from the beginning"
         case _:
             return None
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"stream-node: {text}", err=True)

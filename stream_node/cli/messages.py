@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from stream_node.cli.output import printable_bytes
 from stream_node.cli.values import UsageError, time_text
 
 if TYPE_CHECKING:
@@ -166,23 +167,27 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 
 class Shown(NamedTuple):
-    """What is printed of a message beside its data, and how. ndjson: all there is, in JSON."""
+    """What is printed of a message beside its data, and how. escaped: only what a terminal may be sent."""
 
     keys: bool = False
     headers: bool = False
     times: bool = False
     as_json: bool = False
     framed: bool = False
+    escaped: bool = False
 
     @classmethod
-    def of(cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False) -> Shown:
+    def of(
+        cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
+    ) -> Shown:
         """As the options of a command say. Raises UsageError where one of them would be passed over in silence."""
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
                 "headers, time and data"
             )
-        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed)
+        escaped = sys.stdout.isatty() and not raw
+        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed, escaped)
 
     @property
     def is_rich(self) -> bool:
@@ -198,7 +203,8 @@ def write_message(message: StreamMessage | RichMessage, partition: int, shown: S
     elif shown.framed:
         sys.stdout.buffer.write(LENGTH.pack(len(message.data)) + message.data)
     else:
-        sys.stdout.buffer.write(b"\t".join((*_columns(message, shown), message.data)) + b"\n")
+        cells: Iterable[bytes] = (*_columns(message, shown), message.data)
+        sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if shown.escaped else cells) + b"\n")
 
 
 def flush() -> None:

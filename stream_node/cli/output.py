@@ -14,13 +14,34 @@ if TYPE_CHECKING:
     from stream_node.backup import Progress
 
 
+def printable(text: str) -> str:
+    """The text as one line that a terminal only shows.
+
+    Names and reasons come from peers: a line end in one would forge a row of a table, an escape code would retitle the
+    window or hide what is above. Every character that is not printable, direction marks too, is written as Python does.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def printable_bytes(data: bytes) -> bytes:
+    """The same of bytes, of which those that are no UTF-8 are written as Python does."""
+    return printable(data.decode(errors="backslashreplace")).encode()
+
+
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
     """The report as JSON, or the text, line by line."""
     if as_json:
         say_json(report)
         return
     for line in (text,) if isinstance(text, str) else text:
-        typer.echo(line)
+        typer.echo(printable(line))
+
+
+def tell(text: str) -> None:
+    """A line for people on stderr, beside what the command prints."""
+    typer.echo(f"stream-node: {printable(text)}", err=True)
 
 
 def say_json(report: Mapping[str, Any]) -> None:
@@ -34,8 +55,9 @@ def counted(number: int, noun: str) -> str:
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
     """Lines of a table whose columns are as wide as they need be. right: columns whose cells end together."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
         cells = [
             cell.rjust(width) if at in right else cell.ljust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))

@@ -10,7 +10,7 @@ from stream_node.cli.again import command_again
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
-from stream_node.cli.output import counted
+from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ FramedOption = Annotated[
 ]
 NdjsonOption = Annotated[
     bool, typer.Option("--ndjson", help="Print all that is stored of each message in JSON; `push --ndjson` takes it.")
+]
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Print bytes as they are at a terminal too; in a pipe they always are.")
 ]
 AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
@@ -52,6 +55,7 @@ def pull(
     times: TimesOption = False,
     length_framed: FramedOption = False,
     ndjson: NdjsonOption = False,
+    raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print stored messages, one a line; --keys, --headers and --times print columns before them.
@@ -60,13 +64,15 @@ def pull(
 
     Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
 
+    At a terminal, control characters of messages are escaped, but not with --raw.
+
     Everything, to be pushed again: stream-node pull logs --all-partitions --limit 1000000 --ndjson
 
     With --all-partitions, one partition after the other, each from there on and so many.
     """
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson, length_framed)
+    shown = Shown.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None
@@ -118,7 +124,7 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
         place = {"partition": source.partition, "all_partitions": None}
         again = command_again(ctx, **place, index=resume_index, start=None, limit=more)
         what = counted(more, "more message")
-        typer.echo(f"stream-node: {what} in {source.name}/{source.partition}: to print them: {again}", err=True)
+        tell(f"{what} in {source.name}/{source.partition}: to print them: {again}")
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:

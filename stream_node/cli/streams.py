@@ -11,6 +11,7 @@ from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.output import tell
 from stream_node.cli.pull import (
     AllOption,
     FromOption,
@@ -18,6 +19,7 @@ from stream_node.cli.pull import (
     KeysOption,
     LastOption,
     NdjsonOption,
+    RawOption,
     StopOption,
     StreamArgument,
     TimesOption,
@@ -60,6 +62,7 @@ def consume(
     headers: HeadersOption = False,
     times: TimesOption = False,
     ndjson: NdjsonOption = False,
+    raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print messages from this client's saved position on, and save how far it came.
@@ -76,7 +79,7 @@ def consume(
 
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson)
+    shown = Shown.of(keys, headers, times, as_json, ndjson, raw=raw)
 
     async def run(client: StreamClient) -> None:
         left = limit
@@ -98,7 +101,7 @@ def consume(
                         await show_all(member.messages(stop_at_end=not follow))
                         going_on = False
                     except LeaseLost as lost:
-                        typer.echo(f"stream-node: {lost}", err=True)
+                        tell(str(lost))
             return
         if all_partitions:
             source = await client.get_stream(stream)
@@ -124,6 +127,7 @@ def tail(
     headers: HeadersOption = False,
     times: TimesOption = False,
     ndjson: NdjsonOption = False,
+    raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the last messages and then whatever comes, until Ctrl-C. No position is saved.
@@ -136,7 +140,7 @@ def tail(
 
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson)
+    shown = Shown.of(keys, headers, times, as_json, ndjson, raw=raw)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
