@@ -18,6 +18,7 @@ from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrup
 from storage.lock import DirectoryLock
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 from storage.session import SqliteSession
+from storage.unfinished import check_not_replaced, remove_unfinished
 
 logger = structlog.get_logger(__name__)
 
@@ -85,6 +86,7 @@ class Database:
         lock = DirectoryLock(path)
         try:
             database = cls(path, lock)
+            database._clear_unfinished()
             database._prepare(lock.left_unclean or _has_log(database.path))
             return database
         except BaseException:
@@ -135,6 +137,15 @@ class Database:
         finally:
             session.close()
         _sync_folder(self.directory)
+
+    def _clear_unfinished(self) -> None:
+        """Remove what a restore has left that was interrupted before it replaced anything. Raises StorageError."""
+        check_not_replaced(self.path)
+        try:
+            if remove_unfinished(self.path):
+                logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
+        except OSError as error:
+            raise storage_error(error) from error
 
     def _inspect(self) -> int:
         """The schema version, 0 for a new file, which has its settings afterwards."""

@@ -70,8 +70,8 @@ def restore(
 
     See what would be lost: stream-node restore /backups/monday --data-dir ./data --over --dry-run
     """
-    from stream_node.backup import restore as put_back
     from stream_node.config import load_config
+    from stream_node.restore import restore as put_back
 
     config = load_config({"data_dir": data_dir})
     with progress_shown() as progress:

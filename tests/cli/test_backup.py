@@ -10,43 +10,17 @@ import pytest
 import trio
 
 from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseRequest, SaveStatus
-from storage.contract import Append
 from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
-from stream_node.backup import MANIFEST_NAME, BackupError, Manifest, Present, back_up, restore
+from stream_node.backup import MANIFEST_NAME, BackupError, back_up
+from stream_node.restore import Present
 from tests.cli.command import CommandLine
 from tests.cli.schemas import BackedUp, Restored
+from tests.support.backups import NOW_US, WORDS, kill_with_log, names, put, store, take
 from tests.support.data_dir import open_session, stored_messages
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 from tests.support.stream_peer import INDEX_SERVICE
-
-NOW_US = 1_800_000_000_000_000
-WORDS = [b"one", b"two", b"three"]
-
-
-def quiet(what: str, done: int, total: int | None) -> None:
-    """Nobody watches."""
-
-
-def store(directory: Path, name: str, data: list[bytes]) -> None:
-    with open_session(directory) as session:
-        session.begin()
-        record = session.log.ensure_stream(name, 0, NOW_US)
-        session.log.append([Append(record.stream_id, record.next_index, NOW_US, data)])
-        session.commit()
-
-
-def take(source: Path, target: Path, *, check: bool = False) -> Manifest:
-    return back_up(source, target, now_us=NOW_US, check=check, progress=quiet)
-
-
-def put(backup: Path, target: Path, *, over: bool = False, dry_run: bool = False, check: bool = True) -> Present:
-    return restore(backup, target, check=check, over=over, dry_run=dry_run, progress=quiet)[1]
-
-
-def names(directory: Path) -> set[str]:
-    return {each.name for each in directory.iterdir()}
 
 
 @pytest.fixture
@@ -171,21 +145,12 @@ def test_a_directory_in_use_or_not_empty_is_refused(data: Path, taken: Path, tmp
 
 def test_over_replaces_what_is_there_with_its_log(data: Path, taken: Path) -> None:
     """The write-ahead log of a node that was killed does not get into the new database."""
-    database = Database.open(data)
-    session = database.session()
-    session.begin()
-    session.log.ensure_stream("later", 0, NOW_US)
-    session.commit()
+    kill_with_log(data, "later", [b"four"])
     killed = {each.name: each.read_bytes() for each in data.iterdir()}
-    session.close()
-    database.close()
-    for name, content in killed.items():
-        (data / name).write_bytes(content)
-    assert len(killed[FILE_NAME + "-wal"]) > 0
-    assert put(taken, data, over=True, dry_run=True) == Present(True, 2, 3)
+    assert put(taken, data, over=True, dry_run=True) == Present(True, 2, 4)
     assert (data / FILE_NAME).read_bytes() == killed[FILE_NAME]
     assert (data / LOCK_NAME).read_bytes() == killed[LOCK_NAME]
-    assert put(taken, data, over=True) == Present(True, 2, 3)
+    assert put(taken, data, over=True) == Present(True, 2, 4)
     assert names(data) == {FILE_NAME, LOCK_NAME}
     assert stored_messages(data, "words") == WORDS
     with open_session(data) as restored:

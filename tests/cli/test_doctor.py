@@ -31,7 +31,7 @@ from stream_node.doctor import (
 )
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Examined
-from tests.cli.test_backup import NOW_US, store
+from tests.support.backups import NOW_US, store
 
 FLOOR = Config().free_disk_bytes_min
 MOUNTS = """\

@@ -11,7 +11,7 @@ from storage.database import FILE_NAME
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Verified
-from tests.cli.test_backup import store
+from tests.support.backups import store
 
 
 def test_sound_data_is_counted_in_words(command: CommandLine, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from cardinal_streams.file_transport import Recorder
 from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, write_durably
 from storage.errors import StorageError
-from stream_node.backup import back_up, restore
+from stream_node.backup import back_up
 from stream_node.cli import block
 from stream_node.contexts import Contexts, Target, save_contexts
+from stream_node.restore import restore
 
 PASSING = {"node.lock"}
 """Says who has a data directory; nobody misses it when nobody has."""

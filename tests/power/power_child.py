@@ -1,0 +1,59 @@
+"""The processes that are recorded: the real command, with smaller sizes so that all happens soon; and a database that
+is filled without a node.
+
+    python power_child.py command ARGUMENTS…          `stream-node ARGUMENTS…`
+    python power_child.py fill DIR STREAM COUNT       append messages one by one; end in good order
+    python power_child.py fill-and-die DIR STREAM COUNT   end as by a kill: the write-ahead log stays
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from storage import threads
+from storage.contract import Append
+from storage.database import Database
+
+MESSAGE_BYTES = 3_000
+
+
+def message(stream: str, index: int) -> bytes:
+    """What `fill` stores."""
+    return f"{stream} {index} ".encode().ljust(MESSAGE_BYTES, b".")
+
+
+def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
+    database = Database.open(directory)
+    session = database.session()
+    for index in range(count):
+        session.begin()
+        record = session.log.ensure_stream(name, 0, 1)
+        session.log.append([Append(record.stream_id, record.next_index, 1, [message(name, index)])])
+        session.commit()
+        if index == count // 2:
+            session.checkpoint("PASSIVE")
+    if die:
+        os._exit(0)
+    session.close()
+    database.close()
+
+
+def main(verb: str, *arguments: str) -> None:
+    if verb == "command":
+        from stream_node.cli.app import main as command
+
+        threads.CHECKPOINT_BYTES = 192 * 1024
+        threads.CHECKPOINT_COMMITS = 40
+        threads.EXTENDED_BYTES = 512 * 1024
+        threads.WAL_PAGES_MAX = 128
+        sys.argv = ["stream-node", *arguments]
+        command()
+    else:
+        directory, name, count = arguments
+        fill(Path(directory), name, int(count), die=verb == "fill-and-die")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
