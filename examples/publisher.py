@@ -24,7 +24,7 @@ async def main() -> None:
         print(f"{len(stored)} messages stored, the last at index {max(stored, default=None)}")
         for push in pushes:
             if push.error is not None:
-                print(f"{push.data!r} was not stored: {push.error}")
+                print(f"{push.data!r}: {push.error}")
 
 
 trio.run(main)

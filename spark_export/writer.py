@@ -22,7 +22,11 @@ from spark_export.options import WriteOptions
 from spark_export.range_reader import RETRY_DELAY_S, pause
 
 PROTOCOL = "node/stream_push/1"
+FAILED = "node/push_failed/1"
+RETURN_ADDRESS = b"node/1/push-%d"
+"""It begins so that a push that fails is answered with FAILED, which has the reason (docs/wire.md)."""
 OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
+OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
 WINDOW_BYTES = 16 * 1024 * 1024
 """Of what is on its way and has no answer, whatever the option `window` says of its count."""
 TYPES: dict[str, tuple[type, ...]] = {
@@ -43,7 +47,7 @@ class Written(WriterCommitMessage):
 
 
 class PushFailed(SourceError):
-    """The node could not store a message (a full disk, say); Spark runs the task again."""
+    """The node did not confirm a message (a full disk, say); Spark runs the task again."""
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
@@ -166,7 +170,7 @@ class Pushes:
     def _send(self, place: tuple[str, int], body: bytes) -> None:
         # Noted before it is sent, so that a send that breaks is repeated.
         self._sent += 1
-        return_address = b"push-%d" % self._sent
+        return_address = RETURN_ADDRESS % self._sent
         self._unconfirmed[return_address] = (place, body)
         self._unconfirmed_bytes += len(body)
         self._node.send(stream_address(*place), PROTOCOL, body, return_address)
@@ -179,10 +183,18 @@ class Pushes:
             return
         place, body = sent
         self._unconfirmed_bytes -= len(body)
+        if answer.protocol == FAILED:
+            failure = BareReader(body_of(answer, FAILED))
+            failure.uint()
+            what = OUTCOMES.get(failure.uint(), "was not confirmed")
+            raise PushFailed(f"{self._node.endpoint}: a message of {place[0]}/{place[1]} {what}: {failure.text()}")
         reader = BareReader(body_of(answer, PROTOCOL))
         _, status, _, _ = (reader.uint() for _ in range(4))
         if status == ERROR:
-            raise PushFailed(f"{self._node.endpoint} could not store a message of {place[0]}/{place[1]}; see its log")
+            where = f"{place[0]}/{place[1]}"
+            raise PushFailed(
+                f"{self._node.endpoint} answers ERROR to a message of {where}, without a reason; see its log"
+            )
         if status not in (OK, DUPLICATE):
             raise BadAnswer(f"{place[0]}/{place[1]}: the node answered status {status} to a push")
         self.counts[place] = self.counts.get(place, 0) + 1

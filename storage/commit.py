@@ -10,17 +10,18 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.errors import StorageError, storage_error
+from storage.errors import CommitInDoubt, StorageError, storage_error
 from storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Do all of them and commit; afterwards each is on disk, or has its `error` and left nothing.
+    """Do all of them and commit; afterwards each is on disk, or has its `error` and left nothing (but see step 3).
 
     1. Begin, and apply runs of operations of one class together.
     2. If that raises, undo it, begin again, and apply each alone, in a part that can be undone alone: only the bad
        ones fail.
-    3. Commit, which returns after the sync.
+    3. Commit, which returns after the sync. Where the disk fails in this step, the operations are CommitInDoubt:
+       neither stored nor not stored, as far as anybody can tell before the next start.
     4. If the transaction was lost to one of them (a full disk undoes all of it), repeat without those that failed. If
        it was lost to none of them, all fail.
 
@@ -35,6 +36,9 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         if error is None:
             failpoint("after_rows_before_commit")
             error = _tried(session.commit)
+            if error is not None and error.fatal:
+                # The log may have the whole transaction, although it could not be synced.
+                error = _in_doubt(error)
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
@@ -94,6 +98,12 @@ def _tried_rollback(session: Session) -> StorageError | None:
     error = _tried(session.rollback)
     if error is not None:
         error.fatal = True
+    return error
+
+
+def _in_doubt(failure: StorageError) -> CommitInDoubt:
+    error = CommitInDoubt(failure)
+    error.__cause__ = failure
     return error
 
 

@@ -15,10 +15,12 @@ class StorageError(Exception):
 
     retriable: the same operation may succeed later, once there is room or another program lets go.
     fatal: nothing more may be written through this connection; the node must be stopped.
+    in_doubt: what was to be written may be on disk all the same; without it, nothing of the operation is.
     """
 
     retriable = False
     fatal = False
+    in_doubt = False
 
 
 class StorageBusy(StorageError):
@@ -37,6 +39,18 @@ class DiskFailed(StorageError):
     """The disk refused to read, write or sync. After a failed sync, earlier writes are in doubt too."""
 
     fatal = True
+
+
+class CommitInDoubt(DiskFailed):
+    """The transaction was written to the log, and the disk failed before it was known to be there for good.
+
+    No reader of this life sees it. The next start finds out: it reads what the log has.
+    """
+
+    in_doubt = True
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"what was being stored may or may not be there after the next start, since {failure}")
 
 
 class StorageReadOnly(StorageError):
@@ -88,7 +102,8 @@ class StreamNotFound(StorageError):
 
 
 class StorageClosed(StorageError):
-    """We closed the storage, or it stopped after a fatal error; nothing was stored."""
+    """The operation came after we had closed the storage, or after a fatal error: it was not begun, so nothing of it
+    is stored."""
 
 
 class OperationFailed(StorageError):

@@ -16,7 +16,7 @@ import structlog
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation
 from storage.delivery import Deliver
-from storage.errors import DiskFull, StorageClosed, StorageError, storage_error
+from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
 from storage.failpoint import failpoint
 from storage.session import SqliteSession
 
@@ -133,7 +133,8 @@ class WritingThread(threading.Thread):
             if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
                 self._write_again(batch)
         except BaseException as error:
-            self.failure = storage_error(error)
+            # A mistake of ours, in any step of the commit or behind it.
+            self.failure = CommitInDoubt(storage_error(error))
         if self.failure is not None:
             fail_all(batch, self.failure)
             logger.critical("writing_stopped", operations=len(batch), reason=str(self.failure))

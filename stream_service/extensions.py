@@ -1,8 +1,9 @@
 """Protocols of our own for streams, beyond the specification: names begin with `node/` and end with a version.
 
 Sent to a stream's address: `node/stream_info/1`, `node/stream_push/1`, `node/stream_pull/1`, `node/stream_truncate/1`,
-`node/stream_delete/1`, `node/stream_retention/1`. Sent to the stream service: `node/stream_list/1`. What cannot be
-served is answered with `error`, as everywhere. docs/wire.md describes them for others.
+`node/stream_delete/1`, `node/stream_retention/1`. Sent to the stream service: `node/stream_list/1`. Sent by a stream
+to those who push: `node/push_failed/1`. What cannot be served is answered with `error`, as everywhere. docs/wire.md
+describes them for others.
 """
 
 from __future__ import annotations
@@ -137,6 +138,35 @@ class RichConfirm(msgspec.Struct, frozen=True, gc=False):
     expected: bare.UInt
 
 
+# type Outcome enum { NOT_STORED REFUSED UNKNOWN }
+class Outcome(enum.IntEnum):
+    """NOT_STORED: it is not stored; sent again, it may be. REFUSED: it is not stored, and never will be as it is.
+
+    UNKNOWN: it may be stored or not; the node finds out when it is started again.
+    """
+
+    NOT_STORED = 0
+    REFUSED = 1
+    UNKNOWN = 2
+
+
+# type PushFailure struct { request_id: uint  outcome: Outcome  reason: str }
+class PushFailure(msgspec.Struct, frozen=True):
+    """What became of a push that was not confirmed, in place of a confirm with ERROR or REFUSED.
+
+    Only a peer whose return address begins with TOLD gets it; everybody else gets the confirm of their protocol.
+    """
+
+    request_id: bare.UInt
+    outcome: Outcome
+    reason: str
+
+
+TOLD = b"node/1/"
+"""How the address begins to which `node/push_failed/1` may be sent. Real peers give other addresses, and so never see
+a message that they do not know."""
+
+
 # type FromIndex struct { index: uint }
 class FromIndex(msgspec.Struct, frozen=True):
     """From this index on; 0 is the earliest stored."""
@@ -252,6 +282,7 @@ class RetentionRequest(msgspec.Struct, frozen=True):
 INFO = Protocol("node/stream_info/1", InfoRequest, InfoResponse)
 LIST = Protocol("node/stream_list/1", ListRequest, ListResponse)
 RICH_PUSH = Protocol("node/stream_push/1", RichPush, RichConfirm)
+PUSH_FAILED = Protocol("node/push_failed/1", PushFailure, PushFailure)
 RICH_PULL = Protocol("node/stream_pull/1", RichPull, RichPage)
 TRUNCATE = Protocol("node/stream_truncate/1", TruncateRequest, TruncateResponse)
 DELETE = Protocol("node/stream_delete/1", DeleteRequest, DeleteResponse)

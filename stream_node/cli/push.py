@@ -16,6 +16,7 @@ from stream_node.cli.client import open_partition, with_client
 from stream_node.cli.messages import Given, parse_ndjson, read_inputs, split_key
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say
+from stream_node.cli.tally import Stored, Tally, ranges_of, say_rest
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ SpreadOption = Annotated[
     bool, typer.Option("--all-partitions", help="Spread over the partitions that it has: by key, else in turn.")
 ]
 IdempotentOption = Annotated[
-    bool, typer.Option("--idempotent", help="Store each message once, also when a confirm gets lost.")
+    bool,
+    typer.Option("--idempotent", help="Store each message once: what may be stored is sent again until that is known."),
 ]
 RepeatOption = Annotated[int, typer.Option(min=1, help="Push all of it so many times.")]
 RateOption = Annotated[float | None, typer.Option(min=0.001, help="At most so many messages a second.")]
@@ -80,6 +82,7 @@ def push(
     as_json: JsonOption = False,
 ) -> None:
     """Push messages, one a line, and say where they were stored, a line for each partition. Done means: on disk.
+    When a push fails: which messages of the input are not stored, and of which nobody knows (see --idempotent).
 
     Example: journalctl --follow | stream-node push logs
 
@@ -168,7 +171,7 @@ async def _push_all(
     """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
     from stream_service.client import PushesFailed, StreamNotFound
 
-    tally = _Tally()
+    tally = Tally()
     fault: UsageError | OSError | StreamNotFound | None = None
     try:
         async with AsyncExitStack() as publishers, aclosing(lines):
@@ -180,6 +183,8 @@ async def _push_all(
                 fault = error
     except (PushesFailed, KeyboardInterrupt):
         _report(tally, job)
+        if not job.as_json:
+            say_rest(tally, job.stream)
         raise
     if tally.sent or fault is None:
         _report(tally, job)
@@ -216,7 +221,7 @@ async def _push_lines(
     lines: AsyncGenerator[bytes, None],
     message_of: Callable[[bytes], Given],
     rate: float | None,
-    tally: _Tally,
+    tally: Tally,
 ) -> None:
     import trio
 
@@ -229,51 +234,18 @@ async def _push_lines(
             show(tally)
 
 
-def _report(tally: _Tally, job: _Job) -> None:
+def _report(tally: Tally, job: _Job) -> None:
     """What has been confirmed, for each partition that something was pushed to, or else for the first."""
     seconds = time.monotonic() - tally.started_s
     for partition in sorted(tally.partitions) or [job.place if isinstance(job.place, int) else 0]:
-        stored = tally.partitions.get(partition, _Stored())
+        stored = tally.partitions.get(partition, Stored())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}
         report |= {"failed": stored.sent - stored.count, "first_index": first, "last_index": last}
+        report |= {"not_stored": ranges_of(stored.not_stored), "unknown": ranges_of(stored.unknown)}
         where = "" if first is None else f" at {first}" if first == last else f" at {first} to {last}"
         text = f"{counted(stored.count, 'message')} in {job.stream}/{partition}{where} ({seconds:.2f} s)"
         say(job.as_json, report | {"seconds": round(seconds, 6)}, text)
-
-
-class _Stored:
-    """Messages of one partition: sent, confirmed, and where they were stored."""
-
-    def __init__(self) -> None:
-        self.sent = self.count = 0
-        self.first_index: int | None = None
-        self.last_index: int | None = None
-
-
-class _Tally:
-    """What has been pushed since when, by partition. on_failure: called with each push that fails."""
-
-    def __init__(self) -> None:
-        self.started_s = time.monotonic()
-        self.sent = self.stored = 0
-        self.partitions: dict[int, _Stored] = {}
-        self.on_failure: Callable[[], None] = lambda: None
-
-    def watch(self, push: Push) -> None:
-        self.sent += 1
-        self.partitions.setdefault(push.partition, _Stored()).sent += 1
-        push.when_done(lambda: self._count(push))
-
-    def _count(self, push: Push) -> None:
-        if push.error is None:
-            self.stored += 1
-            stored = self.partitions[push.partition]
-            stored.count += 1
-            stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
-            stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
-        else:
-            self.on_failure()
 
 
 async def _as_they_come(
@@ -298,7 +270,7 @@ async def _as_they_come(
                 yield message
 
 
-async def _pace(tally: _Tally, rate: float) -> None:
+async def _pace(tally: Tally, rate: float) -> None:
     """Wait until the next message is due; those missed while the node was slow come at once."""
     import trio
 
@@ -306,7 +278,7 @@ async def _pace(tally: _Tally, rate: float) -> None:
 
 
 @contextmanager
-def _rate_shown() -> Iterator[Callable[[_Tally], None]]:
+def _rate_shown() -> Iterator[Callable[[Tally], None]]:
     """A line with count and rate on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda tally: None
@@ -319,7 +291,7 @@ def _rate_shown() -> Iterator[Callable[[_Tally], None]]:
         task = bar.add_task("", total=None, rate="")
         shown_s = 0.0
 
-        def show(tally: _Tally) -> None:
+        def show(tally: Tally) -> None:
             nonlocal shown_s
             now_s = time.monotonic()
             if now_s >= shown_s + SHOWN_EVERY_S:

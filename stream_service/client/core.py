@@ -24,6 +24,7 @@ from stream_service.client.ports import OpenStream, Port
 from stream_service.client.requests import PATIENCE_CHECKS, Call, Create, Push
 from stream_service.client.sequence_machine import SequenceMachine
 from stream_service.client.statistics import CoreStatistics
+from stream_service.extensions import TOLD
 from stream_service.names import stream_address
 from stream_service.protocol import PULL, PullRequest
 
@@ -205,7 +206,7 @@ class ClientCore:
     def open_lane(self, port: Port, sequences: SequenceMachine | None = None) -> Lane:
         """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""
         self.link.check_open()
-        address, failed = self._new_address(), list[Push]()
+        address, failed = self._new_address(TOLD), list[Push]()
         lane = Lane(self.link, address, port.partition, failed)
         if port.gone is not None:
             raise port.gone
@@ -321,7 +322,7 @@ class ClientCore:
             stream = self._streams[name] = OpenStream(name)
         port = stream.ports.get(partition)
         if port is None:
-            lane = Lane(self.link, self._new_address(), partition)
+            lane = Lane(self.link, self._new_address(TOLD), partition)
             self._lanes[lane.address] = lane
             port = stream.ports[partition] = Port(stream, partition, lane)
         return port
@@ -338,6 +339,7 @@ class ClientCore:
     def _named_route(self, port: Port) -> Route:
         return (*self._via, stream_address(port.name, port.partition))
 
-    def _new_address(self) -> Address:
+    def _new_address(self, prefix: bytes = b"") -> Address:
+        """An address that nothing else of this client has. prefix: see `extensions.TOLD`."""
         self._next_address += 1
-        return local(f"c{self._next_address}")
+        return local(f"{prefix.decode()}c{self._next_address}")

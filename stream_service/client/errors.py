@@ -18,18 +18,21 @@ Fault: TypeAlias = Literal["caller", "node", "network"]
 class ClientError(Exception):
     """Base of every error of the clients.
 
-    fault: who must act. retriable: the same request may succeed later, unchanged.
+    fault: who must act. retriable: the same request may succeed later, unchanged. in_doubt: the request may have been
+    carried out all the same; without it, it has not been, and sending it again does nothing twice.
     """
 
     fault: Fault = "caller"
     retriable: bool = False
+    in_doubt: bool = False
 
 
 class NodeUnreachable(ClientError):
-    """No connection could be made: nothing was sent."""
+    """No connection could be made. What was asked over an earlier connection may have been carried out."""
 
     fault = "network"
     retriable = True
+    in_doubt = True
 
 
 class ConnectionLost(ClientError):
@@ -37,6 +40,7 @@ class ConnectionLost(ClientError):
 
     fault = "network"
     retriable = True
+    in_doubt = True
 
 
 class RequestTimeout(ClientError):
@@ -44,6 +48,7 @@ class RequestTimeout(ClientError):
 
     fault = "network"
     retriable = True
+    in_doubt = True
 
 
 class RequestRefused(ClientError):
@@ -51,23 +56,46 @@ class RequestRefused(ClientError):
 
 
 class NodeFailed(ClientError):
-    """The node could not carry the request out (a full disk, say), and answered so. The text is the node's reason."""
+    """The node could not carry the request out (a full disk, say), and answered so. The text is the node's reason; it
+    says so where the request may have been carried out all the same."""
 
     fault = "node"
     retriable = True
+    in_doubt = True
 
 
 class PushFailed(ClientError):
-    """The node could not save this message (a full disk, say); it has not been stored."""
+    """The node could not save this message, and answered so: PushNotStored or PushUnknown. The text has its reason."""
 
     fault: Fault = "node"
     retriable = True
 
 
+class PushNotStored(PushFailed):
+    """The message is not stored, and will not be unless it is pushed again (a full disk, say)."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the message has not been stored: {reason}")
+
+
+class PushUnknown(PushFailed):
+    """Nobody knows whether the message is stored: its sync failed, say. Pushed again, it may be stored twice.
+
+    An idempotent publisher does not raise this at once: it sends the message again until the node knows.
+    """
+
+    in_doubt = True
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the message may have been stored, or not: {reason}")
+
+
 class PushesFailed(PushFailed):
     """Some pushes of a publisher failed that its owner had not asked about; `pushes` are these, each with its error.
 
-    fault, retriable: of the first that no retry helps, else of the first.
+    fault, retriable: of the first that no retry helps, else of the first. in_doubt: of any.
     """
 
     def __init__(self, pushes: Iterable[Push]) -> None:
@@ -75,14 +103,18 @@ class PushesFailed(PushFailed):
         errors = [push.error for push in self.pushes if push.error is not None]
         decisive = next((error for error in errors if not error.retriable), errors[0])
         self.fault, self.retriable = decisive.fault, decisive.retriable
+        doubts = sum(error.in_doubt for error in errors)
+        self.in_doubt = doubts > 0
         what = "1 message was" if len(errors) == 1 else f"{len(errors)} messages were"
-        super().__init__(f"{what} not confirmed; the first: {errors[0]}")
+        may = f" ({doubts} of them may have been stored)" if doubts and len(errors) > 1 else ""
+        super().__init__(f"{what} not confirmed{may}; the first: {errors[0]}")
 
 
 class UnexpectedAnswer(ClientError):
     """The other side answered with something that is not an answer to this request; it is not a stream node."""
 
     fault = "node"
+    in_doubt = True
 
 
 class StreamNotFound(ClientError):
@@ -110,7 +142,9 @@ class LeaseLost(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client has been closed by its owner."""
+    """The client has been closed by its owner. What had no answer then may have been carried out."""
+
+    in_doubt = True
 
 
 def silent(address: str) -> NodeUnreachable:

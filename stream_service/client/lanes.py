@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_service.client.errors import ClientError, UnexpectedAnswer
+from stream_service.client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.client.link import Link
 from stream_service.client.payloads import refusal
 from stream_service.client.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
-from stream_service.client.sequence_machine import SequenceMachine, not_saved, refused_by_node
-from stream_service.extensions import RICH_PUSH, Header, RichConfirm, RichStatus
+from stream_service.client.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
+from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
 
+DOUBTFUL_CHECKS_MAX = 150
+"""For so many checks (five minutes) a push that is in doubt is sent again to a node that answers and cannot tell; then
+its owner is told that nobody knows. A node that is down is waited for as `Reconnect` says."""
 FAILED_KEPT = 100
 """How many failed pushes are kept at least before those whose result was taken are let go."""
 
@@ -116,13 +119,17 @@ class Lane:
                         push.index = confirm.index
                         push.finish()
                 elif confirm.request_id in self.pushes:
-                    self._fail(confirm.request_id, self._not_saved(confirm.request_id))
+                    self._fail(confirm.request_id, PushUnknown(NO_REASON))
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 keyed = self.pushes.get(rich.request_id)
                 self._has_rich = True
                 if isinstance(keyed, KeyedPush):
                     self._take_keyed(keyed, rich)
+            elif PUSH_FAILED.is_in(payload):
+                failure = PUSH_FAILED.decode_response(payload)
+                if failure.request_id in self.pushes:
+                    self._take_failure(self.pushes[failure.request_id], failure)
             elif ERROR.is_in(payload):
                 self._take_error(refusal(payload))
         except ProtocolError:
@@ -198,6 +205,9 @@ class Lane:
         self._drop_finished(refused)
         self._tell_room()
 
+    def _take_failure(self, push: Push, failure: PushFailure) -> None:
+        self._fail(failure.request_id, not_saved(failure, failure.request_id < self._sent_again_below))
+
     def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.index = confirm.index
@@ -206,16 +216,13 @@ class Lane:
         elif confirm.status is RichStatus.REFUSED:
             self._fail(confirm.request_id, refused_by_node())
         else:
-            self._fail(confirm.request_id, self._not_saved(confirm.request_id))
+            self._fail(confirm.request_id, PushUnknown(NO_REASON))
 
     def _send(self, request_id: int, push: Push) -> None:
         error = self._link.put_frame(self._header, push.payload(request_id))
         if error is not None:
             self._unsendable(push)
             self._fail(request_id, error)
-
-    def _not_saved(self, request_id: int) -> ClientError:
-        return not_saved(request_id < self._sent_again_below)
 
     def _unsendable(self, push: Push) -> None:
         """A push is about to fail without having been sent."""
@@ -246,13 +253,22 @@ class Lane:
 class SequencedLane(Lane):
     """A lane whose messages are stored once, however often they are sent (`sequence_machine`); all are keyed pushes."""
 
-    __slots__ = ("_machine",)
+    __slots__ = ("_doubtful_checks", "_machine")
 
     def __init__(
         self, link: Link, address: Address, partition: int, failed: list[Push], machine: SequenceMachine
     ) -> None:
         super().__init__(link, address, partition, failed)
         self._machine = machine
+        self._doubtful_checks = 0
+
+    def is_stalled(self) -> bool:
+        """As of any lane; what has been in doubt for DOUBTFUL_CHECKS_MAX checks is given up here."""
+        reason = self._machine.reason
+        self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
+        if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:
+            self.fail_all(PushUnknown(f"{reason}; sent again for minutes, and the node cannot tell"))
+        return super().is_stalled()
 
     def fail_all(self, error: ClientError) -> None:
         self._machine.abandon()
@@ -289,15 +305,21 @@ class SequencedLane(Lane):
     def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
         if push.epoch is None:
             return
-        unanswered = (each for each in self.pushes.values() if isinstance(each, KeyedPush))
-        finished = self._machine.answered(push, confirm, unanswered)
-        if finished == [push]:
-            self._drop_finished((confirm.request_id,))
-        elif finished:
-            self._drop_finished([request_id for request_id, each in self.pushes.items() if each.done])
+        self._finished(confirm.request_id, self._machine.answered(push, confirm, self._unanswered()))
 
-    def _not_saved(self, request_id: int) -> ClientError:
-        return not_saved(request_id < self._sent_again_below)
+    def _take_failure(self, push: Push, failure: PushFailure) -> None:
+        if isinstance(push, KeyedPush) and push.epoch is not None:
+            self._finished(failure.request_id, self._machine.failed(push, failure, self._unanswered()))
+
+    def _unanswered(self) -> Iterable[KeyedPush]:
+        return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
+
+    def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
+        """Forget what an answer has finished: nothing, the push that it is for, or more behind that one."""
+        if len(finished) == 1:
+            self._drop_finished((request_id,))
+        elif finished:
+            self._drop_finished([each_id for each_id, each in self.pushes.items() if each.done])
 
     def _unsendable(self, push: Push) -> None:
         assert isinstance(push, KeyedPush)

@@ -102,10 +102,10 @@ class KeyedPush(Push):
     """A message with what is stored beside its data, and with its place in what its publisher sends, once it has one.
 
     skipped: it was answered as out of order while one before it was still unanswered. sent_again: after a reconnect,
-    so that more than one copy of it may be on its way.
+    so that more than one copy of it may be on its way. in_doubt: a copy of it was not confirmed and may be stored.
     """
 
-    __slots__ = ("epoch", "headers", "key", "number", "sent_again", "skipped")
+    __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")
 
     def __init__(self, data: bytes, partition: int, key: bytes | None, headers: Sequence[Header]) -> None:
         super().__init__(data, partition)
@@ -113,7 +113,7 @@ class KeyedPush(Push):
         self.headers = list(headers)
         self.epoch: Epoch | None = None
         self.number = 0
-        self.skipped = self.sent_again = False
+        self.skipped = self.sent_again = self.in_doubt = False
 
     def refusal(self) -> RequestRefused | None:
         try:

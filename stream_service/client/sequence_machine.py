@@ -3,11 +3,17 @@
 A node takes a publisher's first number as it comes, the next one only after it, and answers a number it has stored
 with DUPLICATE (`stream_service.extensions.RichStatus`). So a number must never be used for two messages, and nobody
 but the first message may come to the node first. And a message that was sent again has a copy in an old connection,
-which the node may still read; so of such a one nobody can say that it has not been stored:
+which the node may still read; so of such a one nobody can say that it has not been stored. It is in doubt, as is one
+whose sync failed. The node knows which of those it has once it is well again, and so they wait, with all that is behind
+them, and are sent again, until it takes or knows them:
 
     answer to a push            the push                          its epoch
     OK, DUPLICATE               done, stored at that index        is open: any number may be on its way
-    ERROR, REFUSED              failed                            failed: no number of it is given out any more
+    UNKNOWN, or NOT_STORED of   waits; it is sent again           as it was
+      one that was sent again
+    NOT_STORED behind a doubt   waits; it is sent again           as it was
+    NOT_STORED else, REFUSED,   failed                            failed: no number of it is given out any more
+      ERROR (an older node)
     OUT_OF_ORDER, epoch failed  failed, as one before it did      failed
     OUT_OF_ORDER, the oldest    failed: the numbers have a gap    failed
     OUT_OF_ORDER, others        waits for those before it; it is  as it was
@@ -24,12 +30,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stream_service.client.errors import ClientError, ConnectionLost, PushFailed, RequestRefused
+from stream_service.client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.client.requests import KeyedPush
-from stream_service.extensions import RichConfirm, RichStatus
+from stream_service.extensions import Outcome, PushFailure, RichConfirm, RichStatus
 
-NOT_SAVED = "the node could not save the message; it has not been stored"
-MAYBE_SAVED = "it was sent again after a lost connection, and then not saved; what was sent before may have been stored"
+NO_REASON = "the node answered ERROR, which says neither why nor whether it is stored; see the node's log"
+SENT_BEFORE = "it was sent again after a lost connection, and then not saved; what was sent before may have been stored"
 
 
 class Epoch:
@@ -51,7 +57,9 @@ class SequenceMachine:
     """Gives out numbers, holds back what must not be sent yet, and judges answers.
 
     new_id: makes the ids of later epochs; None keeps the one given, for good.
+    reason: why the last push that is in doubt is so; None where none is.
     Invariant: while the epoch is not open, at most one push of it is on its way, and `_held` has those behind it.
+    `_doubts` counts the pushes without an answer that are in doubt.
     """
 
     def __init__(self, publisher_id: bytes, first_number: int, new_id: Callable[[], bytes] | None) -> None:
@@ -60,6 +68,12 @@ class SequenceMachine:
         self._opening: KeyedPush | None = None
         self._held: deque[tuple[int, KeyedPush]] = deque()
         self._skipped = 0
+        self._doubts = 0
+        self._reason = ""
+
+    @property
+    def reason(self) -> str | None:
+        return self._reason if self._doubts else None
 
     @property
     def held(self) -> int:
@@ -85,7 +99,7 @@ class SequenceMachine:
         """All pushes without an answer have been failed by somebody else; they may or may not be stored."""
         self._held.clear()
         self._opening = None
-        self._skipped = 0
+        self._skipped = self._doubts = 0
         self._epoch.failed = True
 
     def sent_again(self, push: KeyedPush) -> None:
@@ -120,17 +134,33 @@ class SequenceMachine:
             push.finish()
             return [push]
         if confirm.status is RichStatus.ERROR:
-            return self._fail(epoch, push, not_saved(push.sent_again), unanswered)
+            return self._fail(epoch, push, PushUnknown(NO_REASON), unanswered)
         if confirm.status is RichStatus.REFUSED:
             return self._fail(epoch, push, refused_by_node(), unanswered)
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
         if next(each for each in unanswered if each.epoch is epoch) is push:
             reason = f"number {push.number} of this publisher does not follow: the node expects {confirm.expected}"
-            return self._fail(epoch, push, PushFailed(f"{reason}; the message has not been stored"), unanswered)
+            return self._fail(epoch, push, PushNotStored(reason), unanswered)
         self._skipped += not push.skipped
         push.skipped = True
         return []
+
+    def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
+        """Judge a `node/push_failed/1`, as `answered` does a confirm. A push that goes on waiting is not returned."""
+        epoch = push.epoch
+        assert epoch is not None, "a push that was never admitted has been answered"
+        if failure.outcome is Outcome.REFUSED:
+            return self._fail(epoch, push, refused_by_node(failure.reason), unanswered)
+        if failure.outcome is Outcome.UNKNOWN or push.sent_again:
+            self._forgive(push)
+            self._doubts += not push.in_doubt
+            push.in_doubt, self._reason = True, failure.reason
+            return []
+        if self._doubts:
+            # Were it failed, those behind it would come to the node before those in doubt.
+            return []
+        return self._fail(epoch, push, PushNotStored(failure.reason), unanswered)
 
     def _fail(
         self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
@@ -149,6 +179,8 @@ class SequenceMachine:
 
     def _settle(self, push: KeyedPush) -> None:
         self._forgive(push)
+        self._doubts -= push.in_doubt
+        push.in_doubt = False
         if push is self._opening:
             self._opening = None
 
@@ -176,17 +208,21 @@ class SequenceMachine:
         return True
 
 
-def not_saved(sent_again: bool) -> ClientError:
-    """What the node's ERROR means for a message. sent_again: a copy of it may still lie in an old connection."""
-    return ConnectionLost(MAYBE_SAVED) if sent_again else PushFailed(NOT_SAVED)
+def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
+    """What a failure means for a message without a number. sent_again: a copy may still lie in an old connection."""
+    if failure.outcome is Outcome.REFUSED:
+        return refused_by_node(failure.reason)
+    if failure.outcome is Outcome.UNKNOWN:
+        return PushUnknown(failure.reason)
+    return PushUnknown(f"{SENT_BEFORE}: {failure.reason}") if sent_again else PushNotStored(failure.reason)
 
 
-def refused_by_node() -> RequestRefused:
+def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
     """What the node's REFUSED means for a message."""
-    return RequestRefused("the node refuses the message, which has not been stored: it is larger than a stream keeps")
+    return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")
 
 
 def _behind_a_failure(push: KeyedPush) -> ClientError:
     if push.sent_again:
-        return ConnectionLost(MAYBE_SAVED)
-    return PushFailed("a message before it was not saved, so the node has not stored this one either")
+        return PushUnknown(SENT_BEFORE)
+    return PushNotStored("a message before it was not saved, so the node has not stored this one either")

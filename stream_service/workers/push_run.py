@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from ockam.address import Route
 from ockam.message import Message
-from ockam.protocol import ProtocolError, error_payload
+from ockam.protocol import ProtocolError
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.stored import NOTHING_BESIDE, Beside, encode_beside
+from stream_service.workers.push_failures import Failure, plain_failure, rich_failure
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
 
 
@@ -76,60 +77,65 @@ class PushRun:
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
-            return self._plain_answers(Status.OK, first_index, 1, route) + self.answers_behind
+            return self._plain_answers(first_index, 1, route) + self.answers_behind
         return [*self._rich_answers(first_index, route), *self.answers_behind]
 
-    def refused(self, route: Route) -> list[Message]:
-        """The answers when nothing could be stored."""
+    def refused(self, route: Route, failure: Failure) -> list[Message]:
+        """The answers when `data` could not be stored, or may not have been."""
         if self._sequences is not None:
             self._sequences.refused()
-        if self.decisions is None:
-            return self._plain_answers(Status.ERROR, 0, 0, route) + self.answers_behind
-        return [*self._rich_answers(None, route), *self.answers_behind]
+        answers = []
+        for position, (message, request) in enumerate(zip(self.messages, self.requests, strict=True)):
+            if isinstance(request, PushRequest):
+                payload = plain_failure(message, request.request_id, failure)
+            else:
+                confirm = _confirm_known(request.request_id, self.decisions[position] if self.decisions else New())
+                if confirm is not None:
+                    payload = RICH_PUSH.encode_response(confirm)
+                else:
+                    payload = rich_failure(message, request.request_id, failure)
+            answers.append(Message(message.return_route, route, payload))
+        return answers + self.answers_behind
 
-    def _plain_answers(self, status: Status, index: int, step: int, route: Route) -> list[Message]:
-        encode = PUSH.encode_response
+    def _plain_answers(self, index: int, step: int, route: Route) -> list[Message]:
+        encode, ok = PUSH.encode_response, Status.OK
         answers = []
         for message, request in zip(self.messages, self.requests, strict=True):
-            answers.append(Message(message.return_route, route, encode(PushConfirm(request.request_id, status, index))))
+            answers.append(Message(message.return_route, route, encode(PushConfirm(request.request_id, ok, index))))
             index += step
         return answers
 
-    def _rich_answers(self, first_index: int | None, route: Route) -> Iterator[Message]:
+    def _rich_answers(self, first_index: int, route: Route) -> Iterator[Message]:
         index = first_index
         for message, request, decision in zip(self.messages, self.requests, self.decisions or (), strict=True):
             if isinstance(request, PushRequest):
-                status = Status.ERROR if index is None else Status.OK
-                payload = PUSH.encode_response(PushConfirm(request.request_id, status, index or 0))
+                payload = PUSH.encode_response(PushConfirm(request.request_id, Status.OK, index))
             else:
                 payload = RICH_PUSH.encode_response(_confirm(request.request_id, decision, index, first_index))
-            if index is not None and isinstance(decision, New):
+            if isinstance(decision, New):
                 index += 1
             yield Message(message.return_route, route, payload)
 
 
-def _confirm(request_id: int, decision: Decision, index: int | None, first_index: int | None) -> RichConfirm:
+def _confirm(request_id: int, decision: Decision, index: int, first_index: int) -> RichConfirm:
+    """The answer to a push of a run that is on disk from `first_index` on; `index` is the next one of the run."""
+    if isinstance(decision, New):
+        return RichConfirm(request_id, RichStatus.OK, index, 0)
+    if isinstance(decision, Duplicate) and decision.offset is not None:
+        return RichConfirm(request_id, RichStatus.DUPLICATE, first_index + decision.offset, 0)
+    confirm = _confirm_known(request_id, decision)
+    assert confirm is not None, "a decision is new, a duplicate or out of order"
+    return confirm
+
+
+def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
+    """The answer to a push that needs nothing of its run to be stored; None where it does."""
     match decision:
         case OutOfOrder(expected):
             return RichConfirm(request_id, RichStatus.OUT_OF_ORDER, 0, expected)
         case Duplicate(index=int(known)):
             return RichConfirm(request_id, RichStatus.DUPLICATE, known, 0)
-        case Duplicate(offset=int(offset)) if first_index is not None:
-            return RichConfirm(request_id, RichStatus.DUPLICATE, first_index + offset, 0)
-        case New() if index is not None:
-            return RichConfirm(request_id, RichStatus.OK, index, 0)
-    return RichConfirm(request_id, RichStatus.ERROR, 0, 0)
-
-
-def refusal_payload(message: Message) -> bytes | None:
-    """The answer to a push that says what is wrong with it alone; None where only an `error` can be given."""
-    if not RICH_PUSH.is_in(message.payload):
-        return None
-    try:
-        request_id = RICH_PUSH.decode_request(message.payload).request_id
-    except ProtocolError:
-        return None
-    return RICH_PUSH.encode_response(RichConfirm(request_id, RichStatus.REFUSED, 0, 0))
+    return None
 
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
@@ -142,18 +148,3 @@ def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
     if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
         raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
     return request
-
-
-def failure_payload(message: Message, reason: str) -> bytes:
-    """What the sender of a message is told when the worker failed on it.
-
-    A failed push is told by its confirm, never by `error`: a real producer would publish an `error` back.
-    """
-    payload = message.payload
-    if PUSH.is_in(payload):
-        return PUSH.encode_response(PushConfirm(PUSH.decode_request(payload).request_id, Status.ERROR, 0))
-    if RICH_PUSH.is_in(payload):
-        return RICH_PUSH.encode_response(
-            RichConfirm(RICH_PUSH.decode_request(payload).request_id, RichStatus.ERROR, 0, 0)
-        )
-    return error_payload(reason)

@@ -22,7 +22,7 @@ from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
-from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
+from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
 from stream_service.operations import EnsureStreams, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
@@ -30,7 +30,8 @@ from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
-from stream_service.workers.push_run import PushRun, check_size, failure_payload, refusal_payload
+from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
+from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.tail_machine import Tail
 
@@ -111,8 +112,9 @@ class StreamWorker(Worker):
     def stopped(self) -> None:
         """What is held must not be stored any more: a later life may be at work by the time it could be."""
         self._tail.close()
-        self.context.send_run(self._take_staged().refused(self._route))
-        self._answer_held("the stream's worker has stopped; nothing was stored")
+        failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
+        self.context.send_run(self._take_staged().refused(self._route, failure))
+        self._answer_held(failure)
 
     def receive(self, run: Sequence[Message]) -> None:
         if self.keeper is not None:
@@ -140,7 +142,7 @@ class StreamWorker(Worker):
                 elif (answer := self._receive_other(message)) is not None:
                     pushes.add_answer(answer)
             except ProtocolError as error:
-                self._counters.refuse(self, message, str(error), refusal_payload(message))
+                self._counters.refuse(self, message, str(error), refusal_payload(message, str(error)))
         if len(pushes):
             self._pulls.hold()
             self._append(pushes)
@@ -157,7 +159,8 @@ class StreamWorker(Worker):
         self._pulls.answer()
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        return failure_payload(message, reason)
+        # What it was doing when it failed, nobody knows: the push may have been on its way to the disk.
+        return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
 
     def _receive_other(self, message: Message) -> Message | None:
         """An answer that is known at once, to be sent behind those to the pushes before: a client that hears of a
@@ -176,11 +179,11 @@ class StreamWorker(Worker):
     def _receive_kept(self, run: Sequence[Message]) -> None:
         """Serve those who read; nobody but the keeper changes this stream. Refused late, as a failed push is."""
         answers: list[Message] = []
-        reason = f"this stream is written by {self.keeper} alone"
+        refusal = Failure(Outcome.REFUSED, f"this stream is written by {self.keeper} alone")
         for message in run:
             try:
                 if any(change.is_in(message.payload) for change in CHANGES):
-                    answers.append(reply_to(message, self.context.address, failure_payload(message, reason)))
+                    answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))
                 elif (answer := self._receive_other(message)) is not None:
                     self.context.send(answer)
             except ProtocolError as error:
@@ -221,7 +224,7 @@ class StreamWorker(Worker):
             try:
                 add(message, decode_push(payload))
             except ProtocolError as error:
-                self._counters.refuse(self, message, str(error), refusal_payload(message))
+                self._counters.refuse(self, message, str(error), refusal_payload(message, str(error)))
             self._staged_bytes += size_bytes
         if self._stage_full:
             self.context.pause()
@@ -240,7 +243,7 @@ class StreamWorker(Worker):
             return
         refusal = self._counters.find_no_room(pushes.data)
         if refusal is not None:
-            self._refuse(pushes, refusal)
+            self._refuse(pushes, Failure(Outcome.NOT_STORED, refusal))
             self._settled([])
             return
         self._submit(pushes)
@@ -271,21 +274,24 @@ class StreamWorker(Worker):
             else:
                 self._settled(pushes.stored(first_index, self._route))
             return
+        outcome = Outcome.UNKNOWN if operation.error.in_doubt else Outcome.NOT_STORED
+        failure = Failure(outcome, str(operation.error))
         if isinstance(operation.error, IndexConflict | StreamNotFound):
-            self.context.send_run(pushes.refused(self._route))
+            self.context.send_run(pushes.refused(self._route, failure))
             if isinstance(operation.error, IndexConflict):
                 raise operation.error
             self._settled([])
             return
-        self._refuse(pushes, str(operation.error))
+        self._refuse(pushes, failure)
         self._settled([])
 
-    def _refuse(self, pushes: PushRun, reason: str) -> None:
-        """Answer with ERROR, but late: a real publisher sends a refused push again at once."""
-        answers = pushes.refused(self._route)
+    def _refuse(self, pushes: PushRun, failure: Failure) -> None:
+        """Say that they were not stored, but late: a real publisher sends a refused push again at once."""
+        answers = pushes.refused(self._route, failure)
         self._counters.pushes_failed += len(pushes)
-        self._counters.write_failure = reason
-        logger.error("push_failed", stream=self._name, partition=self._partition, pushes=len(pushes), reason=reason)
+        self._counters.write_failure = reason = failure.reason
+        known = {"pushes": len(pushes), "outcome": failure.outcome.name.lower(), "reason": reason}
+        logger.error("push_failed", stream=self._name, partition=self._partition, **known)
         self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _load_sequences(self, held: Sequence[Message]) -> None:
@@ -298,7 +304,7 @@ class StreamWorker(Worker):
 
     def _sequences_loaded(self, operation: LoadSequences) -> None:
         if operation.error is not None:
-            self._answer_held(f"the stream cannot be read: {operation.error}")
+            self._answer_held(Failure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}"))
             raise operation.error
         self._busy -= 1
         self._sequences = SequenceMachine()
@@ -310,9 +316,9 @@ class StreamWorker(Worker):
         self._pulls.refuse(DELETED)
         removed()
 
-    def _answer_held(self, reason: str) -> None:
+    def _answer_held(self, failure: Failure) -> None:
         held, self._held = self._held, ()
-        self.context.send_run(reply_to(each, self.context.address, failure_payload(each, reason)) for each in held)
+        self.context.send_run(reply_to(each, self.context.address, failure_payload(each, failure)) for each in held)
 
     def _settled(self, answers: Sequence[Message]) -> None:
         """Send answers; when nothing of ours is under way any more, go on: with what was staged, with what was held

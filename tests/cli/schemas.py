@@ -104,6 +104,8 @@ class Pushed(Strict, frozen=True):
     failed: int
     first_index: int | None
     last_index: int | None
+    not_stored: list[tuple[int, int]]
+    unknown: list[tuple[int, int]]
     seconds: float
 
 

@@ -31,9 +31,9 @@ def test_what_is_pushed_is_counted_in_words(at_node: CommandLine, stream: str) -
     ]
     at_node("stream", "create", stream, "--partitions", "2")
     pushed = at_node("push", stream, "--data", "x", "--partition", "1", "--json").read(Pushed)
-    assert pushed == Pushed(stream, 1, 1, 0, 0, 0, pushed.seconds)
+    assert pushed == Pushed(stream, 1, 1, 0, 0, 0, [], [], pushed.seconds)
     nothing = at_node("push", stream, "--json").read(Pushed)
-    assert nothing == Pushed(stream, 0, 0, 0, None, None, nothing.seconds)
+    assert nothing == Pushed(stream, 0, 0, 0, None, None, [], [], nothing.seconds)
 
 
 def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, stream: str, tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_service.client.core import ClientCore
 from stream_service.client.ports import Port
-from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.extensions import (
+    PUSH_FAILED,
+    RICH_PUSH,
+    TOLD,
+    Outcome,
+    PushFailure,
+    RichConfirm,
+    RichPush,
+    RichStatus,
+)
 from stream_service.protocol import (
     CREATE,
     CREATE_PARTITIONED,
@@ -70,6 +79,13 @@ class FarEnd:
     def confirm(self, push: Message, index: int, status: Status = Status.OK) -> None:
         request = PUSH.decode_request(push.payload)
         self.answer(push, PUSH.encode_response(PushConfirm(request.request_id, status, index)))
+
+    def fail(self, push: Message, reason: str, outcome: Outcome = Outcome.NOT_STORED) -> None:
+        """As a node answers a push that it did not confirm, to a client that understands it."""
+        protocol = RICH_PUSH if RICH_PUSH.is_in(push.payload) else PUSH
+        request_id = protocol.decode_request(push.payload).request_id
+        assert push.return_route[-1].value.startswith(TOLD), "the client did not say that it understands this"
+        self.answer(push, PUSH_FAILED.encode_response(PushFailure(request_id, outcome, reason)))
 
     def confirm_rich(self, push: Message, index: int, status: RichStatus = RichStatus.OK, expected: int = 0) -> None:
         request = RICH_PUSH.decode_request(push.payload)

@@ -8,12 +8,9 @@ from ockam.address import Address, local
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import (
-    ConnectionLost,
-    PushFailed,
-)
+from stream_service.client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.client.payloads import pulled
-from stream_service.extensions import LIST, ListRequest, StreamKey
+from stream_service.extensions import LIST, ListRequest, Outcome, RichStatus, StreamKey
 from stream_service.names import stream_address
 from stream_service.protocol import (
     CREATE,
@@ -48,7 +45,7 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
         core.receive_data(data[at : at + 1])
     (port,) = core.ports(call)
     core.push(port, b"hi")
-    push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x42c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
+    push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x49node/1/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
     assert core.data_to_send() == len(push).to_bytes(4, "big") + push
 
 
@@ -96,9 +93,9 @@ def test_confirms_finish_pushes_in_any_order_and_once() -> None:
     assert (first.done, second.index, third.done, room.done) == (False, 7, False, True)
     far.confirm(sent[1], 8)
     far.confirm(sent[0], 6)
-    far.confirm(sent[2], 0, Status.ERROR)
+    far.fail(sent[2], "the disk is full")
     assert (first.result(), second.result(), port.unconfirmed) == (6, 7, 0)
-    with pytest.raises(PushFailed, match="has not been stored"):
+    with pytest.raises(PushNotStored, match="has not been stored: the disk is full"):
         third.result()
     with pytest.raises(ValueError, match="no answer yet"):
         core.push(port, b"x").result()
@@ -138,9 +135,40 @@ def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
     far = FarEnd(core)
     far.answer_create(far.sent()[0])
     for message in far.sent():
-        far.confirm(message, 0, Status.ERROR)
-    assert isinstance(before.error, ConnectionLost), "the first copy may have been stored"
-    assert isinstance(meanwhile.error, PushFailed)
+        far.fail(message, "the disk is full")
+    assert isinstance(before.error, PushUnknown), "the first copy may have been stored"
+    assert isinstance(meanwhile.error, PushNotStored)
+
+
+def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
+    core, far = connected_core()
+    (port,) = opened(core, far)
+    plain, keyed = core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())
+    first, second = far.sent()
+    far.confirm(first, 0, Status.ERROR)
+    far.confirm_rich(second, 0, RichStatus.ERROR)
+    for push in (plain, keyed):
+        with pytest.raises(PushUnknown, match="neither why nor whether"):
+            push.result()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "in_doubt"),
+    [
+        (Outcome.NOT_STORED, PushNotStored, False),
+        (Outcome.UNKNOWN, PushUnknown, True),
+        (Outcome.REFUSED, RequestRefused, False),
+    ],
+)
+def test_each_outcome_is_an_error_of_its_own(outcome: Outcome, kind: type[ClientError], in_doubt: bool) -> None:
+    core, far = connected_core()
+    (port,) = opened(core, far)
+    for push in (core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())):
+        for message in far.sent():
+            far.fail(message, "because", outcome)
+        assert type(push.error) is kind
+        assert "because" in str(push.error)
+        assert push.error.in_doubt is in_doubt
 
 
 def test_a_stream_of_many_partitions_is_made_again_by_one_create() -> None:

@@ -18,9 +18,10 @@ from ockam.address import Route
 from ockam.message import Message
 from storage.contract import Append, Operation
 from storage.inline_runner import InlineRunner
-from stream_service.protocol import PushRequest, Status
+from stream_service.protocol import PushRequest
 from stream_service.stored import StoredStream
 from stream_service.workers import directory
+from stream_service.workers.push_failures import Failure
 from stream_service.workers.push_run import PushRun
 from stream_service.workers.sequence_machine import SequenceMachine
 from stream_service.workers.stream import StreamWorker
@@ -44,8 +45,8 @@ def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_a_refusal_that_says_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: PushRun, route: Route) -> list[Message]:
-        return self._plain_answers(Status.OK, 0, 0, route)
+    def refused(self: PushRun, route: Route, failure: Failure) -> list[Message]:
+        return self._plain_answers(0, 0, route)
 
     monkeypatch.setattr(PushRun, "refused", refused)
 
@@ -105,8 +106,8 @@ def plant_numbers_learnt_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) ->
 def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = PushRun._plain_answers
 
-    def answers_of_one_index(self: PushRun, status: Status, index: int, step: int, route: Route) -> list[Message]:
-        return answers(self, status, index, 0, route)
+    def answers_of_one_index(self: PushRun, index: int, step: int, route: Route) -> list[Message]:
+        return answers(self, index, 0, route)
 
     monkeypatch.setattr(PushRun, "_plain_answers", answers_of_one_index)
 

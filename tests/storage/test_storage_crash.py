@@ -153,7 +153,7 @@ def test_a_failed_sync_confirms_nothing_and_stops_writing(tmp_path: Path) -> Non
     confirmed = confirmed_of(lines)
     errors = [line["error"] for line in lines if "error" in line]
     assert 0 < confirmed < 12
-    assert errors == ["DiskFailed"] + ["StorageClosed"] * (11 - confirmed)
+    assert errors == ["CommitInDoubt"] + ["StorageClosed"] * (11 - confirmed)
     assert "check the disk" in next(line["text"] for line in lines if "error" in line)
     assert (directory / LOCK_NAME).read_bytes() != b""
     database = Database.open(directory)

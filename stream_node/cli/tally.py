@@ -1,0 +1,81 @@
+"""Counts what `stream-node push` has sent: what is stored and where, what is not, and what may be. It sends nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+import typer
+
+from stream_node.cli.output import counted
+
+if TYPE_CHECKING:
+    from stream_service.client import Push
+
+
+class Tally:
+    """What has been pushed since when, by partition. on_failure: called with each push that fails."""
+
+    def __init__(self) -> None:
+        self.started_s = time.monotonic()
+        self.sent = self.stored = 0
+        self.partitions: dict[int, Stored] = {}
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def watch(self, push: Push) -> None:
+        self.sent += 1
+        number, stored = self.sent, self.partitions.setdefault(push.partition, Stored())
+        stored.sent += 1
+        stored.unknown.add(number)
+        push.when_done(lambda: self._count(push, number))
+
+    def _count(self, push: Push, number: int) -> None:
+        stored = self.partitions[push.partition]
+        if push.error is None or not push.error.in_doubt:
+            stored.unknown.discard(number)
+        if push.error is None:
+            self.stored += 1
+            stored.count += 1
+            stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
+            stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
+        else:
+            if not push.error.in_doubt:
+                stored.not_stored.append(number)
+            self.on_failure()
+
+
+class Stored:
+    """Messages of one partition: sent, confirmed, and where they were stored.
+
+    not_stored, unknown: the numbers of the others in all that was pushed, from 1; what has no answer is unknown.
+    """
+
+    def __init__(self) -> None:
+        self.sent = self.count = 0
+        self.not_stored: list[int] = []
+        self.unknown: set[int] = set()
+        self.first_index: int | None = None
+        self.last_index: int | None = None
+
+
+def say_rest(tally: Tally, stream: str) -> None:
+    """For people: which messages are not stored, and of which nobody knows. Programs have it in the report."""
+    for partition in sorted(tally.partitions):
+        stored = tally.partitions[partition]
+        for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):
+            if numbers:
+                ranges = ranges_of(numbers)
+                named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
+                typer.echo(f"{counted(len(numbers), 'message')} for {stream}/{partition} {state}: number {named}")
+
+
+def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
+    """The first and last number of each run of numbers that follow each other."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    return ranges
