@@ -16,8 +16,8 @@ demo: setup-run ## start nodes, push and pull real data, kill one, prove that no
 	@VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/spark.sh --optional
 	@$(PYTHON) -m stream_node demo
 
-test: setup-dev ## run the whole test suite but the soak tests; more options: make test ARGS='-x -k wal'
-	@$(PYTHON) -m pytest -q $(ARGS)
+test: setup-dev ## run the whole test suite but the soak tests, on all cores; more options: make test ARGS='-x -k wal'
+	@$(PYTHON) -m pytest -q -n auto --dist loadfile $(ARGS)
 
 soak: setup-dev ## run the tests that take minutes
 	@$(PYTHON) -m pytest -q -m soak $(ARGS)

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import structlog
@@ -53,10 +55,66 @@ _began_s: list[float] = []
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SOAK_S_MAX))
+    if hasattr(config, "workerinput"):
+        # In parallel, files that take long begin first: otherwise one of them is left over for the end, alone. All
+        # processes must come to the same order.
+        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+        items.sort(key=lambda item: (scope_of(item.nodeid) != SPARK_SCOPE, -slow[item.path]))
+
+
+def scope_of(nodeid: str) -> str:
+    """In parallel, the tests of one scope run in one process: those of a file, and those of the Spark session."""
+    path = nodeid.partition("::")[0]
+    return SPARK_SCOPE if SPARK_FILES.search(path) else path
+
+
+SPARK_SCOPE = "spark"
+SPARK_FILES = re.compile(r"^tests/spark_export/(test_(spark_|by_value|decoding)|exporter/test_(folders|spark_))")
+"""Files whose tests share a session: every process that has one has a Java process of its own."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes for each core (`-n auto`): half of the time, tests wait for something else than the processor."""
+    return min(2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, WORKERS_MAX)
+
+
+WORKERS_MAX = 8
+"""More of them would spend more on loading the tests than they save."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole scopes go to the processes, in the order of the collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope_of
+    return scheduler
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what was skipped, and why; and writes the files with something skipped to where SKIPPED_FILES says."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons: dict[str, Counter[str]] = {}
+    for report in skipped:
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        reasons.setdefault(reason, Counter())["test" if "::" in report.nodeid else "whole file"] += 1
+    if reasons:
+        terminalreporter.section("skipped", sep="-")
+    for reason, counts in sorted(reasons.items(), key=lambda each: -each[1].total()):
+        told = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in sorted(counts.items()))
+        terminalreporter.line(f"{', '.join(told)}: {reason}")
+    if to := os.environ.get("SKIPPED_FILES"):
+        files = sorted({report.nodeid.partition("::")[0] for report in skipped})
+        Path(to).write_text("".join(f"{file}\n" for file in files), encoding="utf-8")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

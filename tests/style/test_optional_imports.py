@@ -82,6 +82,7 @@ class Reader:
             if any(str(canonicalize_name(name)) in locked for name in names)
         }
         self._read: dict[str, list[str]] = {}
+        self._needed: dict[str, set[str]] = {}
 
     def problems(self, path: Path) -> list[str]:
         """What a test module, or a `conftest.py`, imports before it skips where that is absent."""
@@ -101,7 +102,9 @@ class Reader:
 
     def _needed_by(self, module: str) -> set[str]:
         """The top names of the optional modules that are imported with a module."""
-        needed, seen, waiting = set[str](), set[str](), [module]
+        if module in self._needed:
+            return self._needed[module]
+        needed, seen, waiting = self._needed.setdefault(module, set()), set[str](), [module]
         while waiting:
             each = waiting.pop()
             top, _, below = each.partition(".")

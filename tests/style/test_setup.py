@@ -1,14 +1,12 @@
-"""Set-up and CI, decision by decision, with stand-ins for interpreter, uv and tools: nothing is installed here.
+"""Set-up, decision by decision, with stand-ins for interpreter, uv and tools: nothing is installed here.
 
 That the real tools do what the stand-ins say is seen on every fresh clone, by `make test` itself.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -193,61 +191,3 @@ def test_without_any_python_it_says_so(house: House) -> None:
     refused = house.setup("run")
     assert refused.returncode == 1
     assert "Python 3.11 or newer is needed, and no python3 was found" in refused.stderr
-
-
-def run_ci(directory: Path, check: str, recipe: str, soak: str = "true") -> subprocess.CompletedProcess[str]:
-    (directory / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/run", directory / ".ci/run")
-    (directory / "check").write_text(f"#!/bin/sh\n{check}\n")
-    (directory / "check").chmod(0o755)
-    (directory / "tools").mkdir()
-    (directory / "tools/spark.sh").write_text("echo spark\n")
-    targets = {"test": recipe, "smoke": "echo measured", "soak": soak}
-    (directory / "Makefile").write_text("".join(f"{name}:\n\t@{line}\n" for name, line in targets.items()))
-    environment = {"PATH": os.environ["PATH"], "CI": "true"}
-    return subprocess.run(
-        ["bash", ".ci/run"], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-
-
-def test_ci_ends_with_what_the_tests_say(tmp_path: Path) -> None:
-    done = run_ci(tmp_path, "echo checked", "echo 3 passed")
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["checked", "spark", "3 passed", "measured"])
-
-
-def test_ci_stops_where_check_fails(tmp_path: Path) -> None:
-    done = run_ci(tmp_path, "exit 3", "echo 3 passed")
-    assert (done.returncode, done.stdout) == (3, "")
-
-
-def test_ci_fails_where_the_tests_fail(tmp_path: Path) -> None:
-    done = run_ci(tmp_path, "true", "echo 1 failed; exit 1")
-    assert done.returncode != 0
-    assert done.stdout.splitlines() == ["spark", "1 failed"]
-
-
-def test_ci_bounds_the_soak_tests_and_tries_what_fails_once_more(tmp_path: Path) -> None:
-    """Method: a first run of the others fails, and its second does not; then one of Spark's fails twice."""
-    told = 'echo "soak $$SOAK_BUDGET_S $(ARGS)"'
-    again = "--last-failed --last-failed-no-failures none"
-    lines = ["spark", "3 passed", "measured", "soak 1200 tests/spark_export", "soak 600 --ignore tests/spark_export"]
-    (tmp_path / "mended").mkdir()
-    once = f"{told}; case '$(ARGS)' in --ignore*) test -e tried || {{ touch tried; exit 1; }};; esac"
-    done = run_ci(tmp_path / "mended", "true", "echo 3 passed", once)
-    assert (done.returncode, done.stdout.splitlines()) == (0, [*lines, f"{lines[-1]} {again}"])
-    (tmp_path / "broken").mkdir()
-    done = run_ci(tmp_path / "broken", "true", "echo 3 passed", f"{told}; exit 1")
-    assert done.returncode != 0
-    assert done.stdout.splitlines() == [*lines[:4], f"{lines[3]} {again}"]
-
-
-def test_ci_fails_and_ends_a_process_that_the_tests_left_behind(tmp_path: Path) -> None:
-    done = run_ci(tmp_path, "true", "setsid sleep 1000 >/dev/null 2>&1 & echo $$! >pid; echo 3 passed")
-    assert done.returncode == 1
-    assert "ci: left behind:" in done.stderr
-    assert "sleep 1000" in done.stderr
-    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    deadline_s = time.monotonic() + 10
-    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

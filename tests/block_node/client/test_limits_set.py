@@ -23,7 +23,7 @@ from stream_node.config import Config, ConfigError, load_config
 from stream_service.client import Reconnect
 from tests.block_node.client.chains import chain, outgoing
 from tests.support.blocks import real_blocks, real_roots
-from tests.support.served import served, wait_until
+from tests.support.served import PATIENCE_S, served, wait_until
 
 QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
 
@@ -84,7 +84,7 @@ async def test_real_blocks_pass_at_the_levels_of_a_node(tmp_path: Path, shared_d
         async with served(tmp_path / str(last), log_level="error", **settings) as running:
             with pytest.raises(BlockRefused, match="block 3") if last == 2 else nullcontext():
                 await publish_real(shared_dir, running.address)
-            assert (await BlockClient([running.address]).status()).last_available == last
+            await wait_available(running.address, last)
 
 
 async def test_a_node_asks_its_external_verifier(
@@ -99,7 +99,16 @@ async def test_a_node_asks_its_external_verifier(
     async with served(tmp_path / "data", log_level="error", **settings) as running:
         with pytest.raises(BlockRefused, match="is not the ledger's"):
             await publish_real(shared_dir, running.address)
-        assert (await BlockClient([running.address]).status()).last_available == 4
+        await wait_available(running.address, 4)
+
+
+async def wait_available(address: str, last: int) -> None:
+    """Wait until this block is the last one; blocks before a refused one may still be on their way to the disk."""
+    client = BlockClient([address])
+    with trio.fail_after(PATIENCE_S):
+        while (found := (await client.status()).last_available) != last:
+            assert found is None or found < last
+            await trio.sleep(0.01)
 
 
 async def publish_real(shared_dir: Path, address: str) -> None:

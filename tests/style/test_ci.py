@@ -1,0 +1,159 @@
+"""What `.ci/run` does and in which order, with stand-ins for the commands that it calls: nothing is installed here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.style.tree import ROOT
+
+# All that the script needs; without apt, which would install programs.
+TOOLS = {
+    *(
+        "bash",
+        "cat",
+        "date",
+        "dirname",
+        "echo",
+        "git",
+        "grep",
+        "id",
+        "ln",
+        "make",
+        "mkdir",
+        "mktemp",
+        "rm",
+        "sh",
+        "sleep",
+    ),
+    *("test", "tr", "true"),
+}
+
+# Says where it runs and with which arguments, and notes a file in which something was skipped.
+TEST = (
+    'echo "test in $(notdir $(CURDIR)): $(ARGS)"; test -z "$$SKIPPED_FILES" || echo tests/test_x.py >"$$SKIPPED_FILES"'
+)
+
+CLONE = "test in stream-node: "
+AGAIN = "test in here: tests/black_box/test_demo.py "
+EXTRAS = "install spark spark-connect delta iceberg"
+
+
+class CheckOut:
+    """A repository with the script of CI, and stand-ins for what it calls."""
+
+    def __init__(self, directory: Path, *, check: str = "echo checked", test: str = TEST, soak: str = "true") -> None:
+        self.root = directory / "here"
+        self._bin = directory / "bin"
+        self._bin.mkdir()
+        for tool in TOOLS:
+            (self._bin / tool).symlink_to(str(shutil.which(tool)))
+        (directory / "tmp").mkdir()
+        for name, text in {
+            ".ci/run": (ROOT / ".ci/run").read_text(encoding="utf-8"),
+            "check": f"#!/bin/sh\n{check}\n",
+            "tools/spark.sh": 'echo "install $EXTRAS"\n',
+            "Makefile": f"test:\n\t@{test}\nsmoke:\n\t@echo measured\nsoak:\n\t@{soak}\n",
+        }.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text, encoding="utf-8")
+        (self.root / "check").chmod(0o755)
+        for command in (
+            ("init", "-q"),
+            ("add", "."),
+            ("-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x"),
+        ):
+            subprocess.run(["git", *command], cwd=self.root, check=True, capture_output=True)
+
+    def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        fixed = {"PATH": str(self._bin), "CI": "true", "TMPDIR": str(self.root.parent / "tmp")}
+        done = subprocess.run(
+            ["bash", ".ci/run"],
+            cwd=self.root,
+            env=fixed | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert list((self.root.parent / "tmp").iterdir()) == [], "the clone was left behind"
+        return done
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines on standard output, without the names of temporary folders."""
+    return [line.partition("@")[0] for line in done.stdout.splitlines()]
+
+
+def test_a_fresh_clone_is_tested_before_anything_is_installed(tmp_path: Path) -> None:
+    """Goal: the second run is of what was skipped in the first. Method: the list is printed where it is used."""
+    show = f"{TEST}; cat $(patsubst @%,%,$(filter @%,$(ARGS))) </dev/null"
+    done = CheckOut(tmp_path, test=show).run()
+    assert done.returncode == 0, done.stderr
+    assert said(done) == [CLONE, "checked", EXTRAS, AGAIN, "tests/test_x.py", "measured"]
+
+
+def test_the_clone_has_what_is_committed_and_the_specifications(tmp_path: Path) -> None:
+    """Goal: a file that was not committed does not help, and tests find `../shared`. Method: both are looked for."""
+    (tmp_path / "shared").mkdir()
+    house = CheckOut(tmp_path, test="ls -d extra ../shared 2>/dev/null; true")
+    (house._bin / "ls").symlink_to(str(shutil.which("ls")))
+    (house.root / "extra").touch()
+    done = house.run(NO_SPARK="1")
+    assert (done.returncode, said(done)) == (0, ["../shared", "checked", "measured"])
+
+
+def test_without_asking_nothing_is_installed(tmp_path: Path) -> None:
+    done = CheckOut(tmp_path).run(CI="")
+    assert (done.returncode, said(done)) == (0, [CLONE, "checked", "measured"])
+
+
+def test_it_stops_where_check_fails(tmp_path: Path) -> None:
+    done = CheckOut(tmp_path, check="exit 3").run()
+    assert (done.returncode, said(done)) == (3, [CLONE])
+
+
+@pytest.mark.parametrize(("test", "lines"), [("exit 1", []), (f"{TEST}; test -n '$(ARGS)'", [CLONE])])
+def test_it_fails_where_the_tests_of_the_clone_fail(tmp_path: Path, test: str, lines: list[str]) -> None:
+    done = CheckOut(tmp_path, test=test).run()
+    assert done.returncode != 0
+    assert said(done) == lines
+
+
+def test_it_fails_where_the_tests_with_extras_fail(tmp_path: Path) -> None:
+    done = CheckOut(tmp_path, test=f"{TEST}; test -z '$(ARGS)'").run()
+    assert done.returncode != 0
+    assert said(done) == [CLONE, "checked", EXTRAS, AGAIN]
+
+
+def test_soak_tests_are_bounded_and_what_fails_is_tried_once_more(tmp_path: Path) -> None:
+    """Method: a first run of the others fails, and its second does not; then one of Spark's fails twice."""
+    told = 'echo "soak $$SOAK_BUDGET_S $(ARGS)"'
+    again = "--last-failed --last-failed-no-failures none"
+    lines = [CLONE, "checked", "measured", "soak 1200 tests/spark_export", "soak 600 --ignore tests/spark_export"]
+    (tmp_path / "mended").mkdir()
+    once = f"{told}; case '$(ARGS)' in --ignore*) test -e tried || {{ : >tried; exit 1; }};; esac"
+    done = CheckOut(tmp_path / "mended", soak=once).run(NO_SPARK="1")
+    assert (done.returncode, said(done)) == (0, [*lines, f"{lines[-1]} {again}"])
+    (tmp_path / "broken").mkdir()
+    done = CheckOut(tmp_path / "broken", soak=f"{told}; exit 1").run(NO_SPARK="1")
+    assert done.returncode != 0
+    assert said(done) == [*lines[:4], f"{lines[3]} {again}"]
+
+
+def test_a_process_that_the_tests_left_behind_is_told_and_ended(tmp_path: Path) -> None:
+    house = CheckOut(tmp_path, test='setsid sleep 1000 >/dev/null 2>&1 & echo $$! >"$$OUT"')
+    (house._bin / "setsid").symlink_to(str(shutil.which("setsid")))
+    done = house.run(OUT=str(tmp_path / "pid"), NO_SPARK="1")
+    assert done.returncode == 1
+    assert "ci: left behind:" in done.stderr
+    assert "sleep 1000" in done.stderr
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    deadline_s = time.monotonic() + 10
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
