@@ -51,8 +51,17 @@ def split_host_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidAddress(f"{text!r} is not HOST:PORT (for example 127.0.0.1:4000)")
+        raise InvalidAddress(f"{text!r} is not HOST:PORT (for example {_example(text)})")
     return host, int(port)
+
+
+def _example(text: str) -> str:
+    """What was probably meant: the host and port of a URL, the host of an address without a good port."""
+    scheme, mark, rest = text.partition("://")
+    host, _, port = (rest if mark else scheme).partition("/")[0].rpartition(":")
+    if not host and not port.isdigit():
+        host, port = port, ""
+    return f"{host or '127.0.0.1'}:{port if port.isdigit() and int(port) <= 65535 else 4000}"
 
 
 def parse_address(text: str) -> Address:

@@ -172,7 +172,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     try:
         return flattened(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {file}: {error.strerror or error}") from error
+        raise ConfigError(f"cannot read the configuration {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
 

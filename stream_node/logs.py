@@ -1,23 +1,34 @@
-"""Log lines: JSON, one event a line, on stderr. What is logged is the business of whoever logs."""
+"""Log lines on stderr: for people where that is a terminal, else JSON, one event a line. What is logged is the business
+of whoever logs."""
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
-from typing import TextIO, cast
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO, cast
 
 import structlog
 
 from stream_node.log_writer import LogWriter
+from stream_node.printable import printable
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+PLAIN = "\x1b[0m"
 
 
 def configure_logs(level: str) -> None:
     """Send every log line of this process to stderr from now on, libraries' too. `level` is one of LEVELS."""
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
-    written = (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+    written: tuple[structlog.typing.Processor, ...]
+    if sys.stderr.isatty():
+        coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        written = (structlog.processors.format_exc_info, HumanLine(coloured))
+    else:
+        written = (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
     writer = LogWriter(sys.stderr)
     atexit.register(writer.close)
     handler = logging.StreamHandler(writer)
@@ -34,3 +45,32 @@ def configure_logs(level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, writer)),
         cache_logger_on_first_use=True,
     )
+
+
+class HumanLine:
+    """Writes an event as `08:15:00Z warning  push failed  stream=orders reason='the disk is full'`.
+
+    Groups of figures (mappings) are left out: they are for programs, which get JSON. What peers have named is escaped.
+    """
+
+    def __init__(self, coloured: bool) -> None:
+        self._coloured = coloured
+
+    def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> str:
+        time = str(event.pop("timestamp", ""))[11:19]
+        level = str(event.pop("level", method))
+        traceback = event.pop("exception", None)
+        what = printable(str(event.pop("event", "")).replace("_", " "))
+        colour = COLOURS.get(level, "") if self._coloured else ""
+        head = f"{time}Z {colour}{level:7}{PLAIN if colour else ''}  {what}"
+        fields = [f"{name}={_shown(value)}" for name, value in event.items() if not isinstance(value, Mapping)]
+        lines = ["  ".join(filter(None, (head, " ".join(fields))))]
+        lines += (f"    {printable(each)}" for each in str(traceback).splitlines()) if traceback else ()
+        return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """A word as it is, everything else so that one sees where it ends."""
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" '\"="):
+        return value
+    return printable(repr(value))

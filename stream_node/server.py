@@ -33,6 +33,10 @@ TIGHT_BYTES = 64 * 1024 * 1024
 logger = structlog.get_logger(__name__)
 
 
+class CannotListen(OSError):
+    """The address to listen at is in use, or is not this machine's; the text says which."""
+
+
 class ServerStatistics(msgspec.Struct, frozen=True):
     """Everything worth watching, by part."""
 
@@ -63,7 +67,7 @@ class Server:
         return self._statistics()
 
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop`. Reports the addresses listened on. Raises StorageError, OSError."""
+        """Serve until `stop`. Reports the addresses listened on. Raises StorageError, CannotListen."""
         config = self.config
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
@@ -83,11 +87,15 @@ class Server:
                     )
                     services = Services(node, runner, config)
                     services.start(stored)
-                    self.addresses = await tcp.listen(*split_host_port(config.listen))
+                    try:
+                        self.addresses = await tcp.listen(*split_host_port(config.listen))
+                    except OSError as error:
+                        raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
                     self._statistics = lambda: ServerStatistics(
                         node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
                     )
-                    logger.info("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
+                    # At debug: whoever starts a node is told on stdout, once.
+                    logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
                     task_status.started(self.addresses)
                     await self._stop.wait()
@@ -127,7 +135,10 @@ class Server:
         with node.batch():
             services.stop()
         await tcp.close_when_sent(deadline_s)
-        logger.info("stopped", statistics=msgspec.to_builtins(self.statistics()))
+        statistics = self.statistics()
+        stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
+        connections = statistics.tcp.accepted
+        logger.info("stopped", connections=connections, **stored, statistics=msgspec.to_builtins(statistics))
 
 
 def _connection_limits(config: Config) -> ConnectionLimits:

@@ -6,7 +6,7 @@ All three are documented and stable: a client may compute them, and they are the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ockam.address import Address, local
 
@@ -51,3 +51,17 @@ def refusal_of_name(name: str) -> str | None:
     if "\0" in name:
         return "a stream name has no zero bytes"
     return None
+
+
+NEAR_MAX = 3
+"""Names that are told beside a wrong one; more would have to be read."""
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """The known names most like a wrong one, for people: "'orders' or 'order'"; empty where none is like it."""
+    # Loaded here, since only errors need it.
+    from difflib import get_close_matches
+
+    by_small = {each.lower(): each for each in known}
+    quoted = [repr(by_small[each]) for each in get_close_matches(name.lower(), by_small, NEAR_MAX)]
+    return " or ".join(filter(None, (", ".join(quoted[:-1]), *quoted[-1:])))

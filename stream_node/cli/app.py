@@ -8,15 +8,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from stream_node.cli.output import tell
+from stream_node.cli.output import say, tell
+from stream_node.cli.words import plain
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
 """What shells say of a program that Ctrl-C ended."""
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        say(False, {}, f"stream-node {version('stream-node')}")
+        raise typer.Exit
 
 
 def build() -> typer.Typer:
@@ -30,9 +39,18 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         no_args_is_help=True,
     )
+    app.callback()(about)
     for commands in (serve.register, streams.register, operate.register, cardinal.register, block.register):
         commands(app)
     return app
+
+
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """A self-hosted node of durable, ordered streams."""
 
 
 def main() -> NoReturn:
@@ -59,7 +77,7 @@ def run(command: Callable[[], object]) -> int:
         code = exit_code(cause)
         if code is None:
             raise
-        tell(" ".join(str(cause).split()))
+        tell(plain(" ".join(str(cause).split())))
         return code
     return 0
 

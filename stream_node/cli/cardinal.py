@@ -24,8 +24,9 @@ from stream_node.cli.cardinal_options import (
 from stream_node.cli.cardinal_warnings import Warnings
 from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import counted, printable, say, say_json
+from stream_node.cli.output import counted, say, say_json
 from stream_node.cli.values import UsageError
+from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.options import (
+    ContextOption,
+    DryRunOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    ViaOption,
+    not_empty,
+)
 from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.values import START_HELP, UsageError, parse_start, time_text, utc_now
 
@@ -17,8 +25,8 @@ if TYPE_CHECKING:
     from stream_service.client import StreamClient, StreamInfo
     from stream_service.client.starts import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
-ClientOption = Annotated[str, typer.Option("--client", help="Whose position.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
+ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="Whose position.")]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 

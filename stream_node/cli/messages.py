@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from stream_node.cli.output import printable_bytes
 from stream_node.cli.values import UsageError, time_text
+from stream_node.printable import printable_bytes
 
 if TYPE_CHECKING:
     from stream_service.client import Header, RichMessage, StreamMessage

@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from stream_node.cli.values import UsageError
+
+
+def not_empty(text: str | None) -> str | None:
+    """For names, which no node takes empty; "$NAME" of a variable that is not set is the usual cause."""
+    if text == "":
+        raise UsageError("a name is empty; write one, such as orders")
+    return text
+
+
 NodeOption = Annotated[
     str | None,
     typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to."),

@@ -10,24 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from stream_node.printable import printable
+
 if TYPE_CHECKING:
     from stream_node.backup import Progress
-
-
-def printable(text: str) -> str:
-    """The text as one line that a terminal only shows.
-
-    Names and reasons come from peers: a line end in one would forge a row of a table, an escape code would retitle the
-    window or hide what is above. Every character that is not printable, direction marks too, is written as Python does.
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
-def printable_bytes(data: bytes) -> bytes:
-    """The same of bytes, of which those that are no UTF-8 are written as Python does."""
-    return printable(data.decode(errors="backslashreplace")).encode()
 
 
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import typer
 from stream_node.cli.again import command_again
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stream_service.client import Stream, StreamClient
     from stream_service.client.starts import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin so many messages before the end.")]
 KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]

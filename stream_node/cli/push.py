@@ -14,7 +14,7 @@ import typer
 
 from stream_node.cli.client import open_partition, with_client
 from stream_node.cli.messages import Given, parse_ndjson, read_inputs, split_key
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import counted, say
 from stream_node.cli.tally import Stored, Tally, ranges_of, say_rest
 from stream_node.cli.values import UsageError, parse_headers
@@ -26,7 +26,9 @@ SHOWN_EVERY_S = 0.1
 """Between two changes of the progress bar."""
 
 
-StreamArgument = Annotated[str, typer.Argument(help="The stream's name; it is made if it does not exist.")]
+StreamArgument = Annotated[
+    str, typer.Argument(callback=not_empty, help="The stream's name; it is made if it does not exist.")
+]
 FilesArgument = Annotated[list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")]
 PushPartitionOption = Annotated[
     int | None, typer.Option(min=0, help="Which partition of the stream; 0, or with --ndjson what each line says.")

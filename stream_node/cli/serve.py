@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
 
 from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, LogLevelOption
+from stream_node.cli.output import say
 
 GC_OBJECTS = 20_000
 """New objects between two looks of the collector."""
@@ -27,11 +28,11 @@ def serve(
     listen: ListenOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The line is JSON with or without this.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The line is JSON at a terminal too.")] = False,
 ) -> None:
     """Serve streams until SIGTERM or SIGINT; then confirm what is committed, and stop.
 
-    Prints one JSON line when it listens. Log lines go to stderr.
+    Prints one line when it listens, in words at a terminal, else in JSON. Log lines go to stderr, in the same way.
 
     Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
     """
@@ -61,7 +62,8 @@ def serve(
                 nursery.start_soon(stop_on_signal, signals)
                 addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)
                 line = {"event": "listening", "addresses": addresses, "pid": os.getpid(), "data_dir": settings.data_dir}
-                typer.echo(json.dumps(line))
+                text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
+                say(as_json or not sys.stdout.isatty(), line, text)
 
     async def stop_on_signal(signals: AsyncIterator[int]) -> None:
         async for _ in signals:

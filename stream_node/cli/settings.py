@@ -85,9 +85,10 @@ def add(
     target = Target(address, tuple(via or ()))
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     save_contexts(file, contexts)
+    target = contexts.targets[name]
     current = contexts.current == name
-    report = {"name": name, "address": address, "via": list(target.via), "current": current}
-    say(as_json, report, f"{name} is {address}{', in use' if current else ''}")
+    report = {"name": name, "address": target.address, "via": list(target.via), "current": current}
+    say(as_json, report, f"{name} is {target.address}{', in use' if current else ''}")
 
 
 def list_all(as_json: JsonOption = False) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import columns, counted, say, say_json
 from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, time_text, utc_now
 
 if TYPE_CHECKING:
     from stream_service.client import Retention, Stream, StreamClient, StreamInfo
 
-StreamArgument = Annotated[str, typer.Argument(help="The stream's name.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 OnePartitionOption = Annotated[
     int | None, typer.Option("--partition", min=0, help="Of this partition only; else of all.")
 ]

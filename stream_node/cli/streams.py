@@ -10,7 +10,7 @@ import typer
 from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import tell
 from stream_node.cli.pull import (
     AllOption,
@@ -47,7 +47,9 @@ def register(app: typer.Typer) -> None:
 
 def consume(
     stream: StreamArgument,
-    client_id: Annotated[str, typer.Option("--client", help="Whose position to resume and to save.")],
+    client_id: Annotated[
+        str, typer.Option("--client", callback=not_empty, help="Whose position to resume and to save.")
+    ],
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,

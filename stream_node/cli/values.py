@@ -53,15 +53,22 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
 
 
 def _parse_time(text: str, others: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} is not {others}an index, a time (2026-11-01T08:00Z) or an age (30s, 2h, 7d)"
-        ) from error
+    time = _find_time(text)
+    if time is None:
+        raise UsageError(f"{text!r} is not {others}an index, a time (2026-11-01T08:00Z) or an age (30s, 2h, 7d)")
     if time.tzinfo is None:
-        raise UsageError(f"{text} has no time zone: add Z for UTC, or an offset such as +01:00")
+        raise UsageError(f"{text} has no time zone: write {text}Z for UTC, or {time:%Y-%m-%dT%H:%M}+01:00")
     return time
+
+
+def _find_time(text: str) -> datetime | None:
+    """A time in ISO 8601. A date alone is its midnight, with a Z behind it too."""
+    for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
+        try:
+            return datetime.fromisoformat(each)
+        except ValueError:
+            continue
+    return None
 
 
 def parse_duration(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from ockam.address import Route
@@ -15,6 +16,7 @@ from stream_service.client.session import Session
 from stream_service.client.statistics import CoreStatistics
 from stream_service.client.streams import PartitionedStream, Stream
 from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo, StreamKey
+from stream_service.names import near_names
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -68,8 +70,18 @@ class StreamClient:
         """As `find_stream`. Raises StreamNotFound."""
         found = await self.find_stream(name)
         if found is None:
-            raise StreamNotFound(f"{self.address} has no stream {name!r}")
+            near = near_names(name, await self._some_names(name[:1]))
+            raise StreamNotFound(f"{self.address} has no stream {name!r}{f'; it has {near}' if near else ''}")
         return found
+
+    async def _some_names(self, prefix: str) -> set[str]:
+        """The first names with that prefix, and the first ones of all: a page each, for a hint. None where not told."""
+        names: set[str] = set()
+        with suppress(ClientError):
+            for begins in {prefix, ""}:
+                page = await self.ask(SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
+                names.update(each.stream_name for each in page.streams)
+        return names
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
         """A party of two-way messaging, whose answers come to that stream; a generated one where none is named."""

@@ -43,10 +43,10 @@ def test_contexts_are_added_listed_used_and_removed(command: CommandLine) -> Non
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["use", "gone"], "there is no context 'gone'; there is none"),
+        (["use", "gone"], "there is no context 'gone', and no other one"),
         (["remove", "gone"], "there is no context 'gone'"),
-        (["add", "x", "nowhere"], "'nowhere' is not HOST:PORT"),
-        (["add", "x", "a:1", "--via", "b"], "'b' is not HOST:PORT"),
+        (["add", "x", "no where"], "'no where' is not HOST:PORT"),
+        (["add", "x", "a:1", "--via", "b:c"], "'b:c' is not HOST:PORT"),
         (["add", "", "a:1"], "cannot name a context"),
         (["add", "x" * 65, "a:1"], "cannot name a context"),
     ],
@@ -62,7 +62,7 @@ def test_a_name_is_replaced_only_when_told() -> None:
     assert add_context(BOTH, "lab", OFFICE, replace=True) == Contexts("office", {"office": OFFICE, "lab": OFFICE})
     assert add_context(BOTH, "new", LAB, use=True).current == "new"
     with pytest.raises(InvalidAddress):
-        add_context(BOTH, "new", Target("lab"))
+        add_context(BOTH, "new", Target("lab:"))
 
 
 def test_removing_another_one_leaves_the_one_in_use() -> None:
@@ -89,7 +89,7 @@ def test_which_node_a_command_talks_to(
 
 def test_without_contexts_it_is_the_default(tmp_path: Path) -> None:
     assert resolve_target(None, None, (), file=tmp_path / "none") == Target(DEFAULT_NODE)
-    with pytest.raises(ContextError, match="there is none"):
+    with pytest.raises(ContextError, match="and no other one"):
         resolve_target(None, "lab", (), file=tmp_path / "none")
 
 
