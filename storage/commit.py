@@ -12,6 +12,7 @@ from itertools import groupby
 from storage.contract import Operation, Session
 from storage.errors import CommitInDoubt, StorageError, storage_error
 from storage.failpoint import failpoint
+from storage.room import judge
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
@@ -30,12 +31,12 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     pending = operations
     while pending:
         failpoint("before_begin")
-        error = _tried(session.begin) or _tried(partial(_apply_groups, session, pending))
+        error = _tried(session, session.begin) or _tried(session, partial(_apply_groups, session, pending))
         if error is not None and not error.fatal and len(pending) > 1:
-            error = _tried(session.rollback) or _tried(session.begin) or _apply_each(session, pending)
+            error = _tried(session, session.rollback) or _tried(session, session.begin) or _apply_each(session, pending)
         if error is None:
             failpoint("after_rows_before_commit")
-            error = _tried(session.commit)
+            error = _tried(session, session.commit)
             if error is not None and error.fatal:
                 # The log may have the whole transaction, although it could not be synced.
                 error = _in_doubt(error)
@@ -78,16 +79,16 @@ def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
 def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
     """Each in a part of its own. Returns an error where the transaction itself is lost, and all with it."""
     for operation in operations:
-        lost = _tried(session.savepoint)
+        lost = _tried(session, session.savepoint)
         if lost is not None:
             return lost
-        operation.error = _tried(partial(operation.apply, session))
+        operation.error = _tried(session, partial(operation.apply, session))
         if operation.error is None:
-            lost = _tried(session.release)
+            lost = _tried(session, session.release)
         elif operation.error.fatal or not session.in_transaction:
             lost = operation.error
         else:
-            lost = _tried(session.rollback_to)
+            lost = _tried(session, session.rollback_to)
         if lost is not None:
             return lost
     return None
@@ -95,7 +96,7 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 def _tried_rollback(session: Session) -> StorageError | None:
     """Undo what is left of the transaction. An error here leaves the session unusable, so it is fatal."""
-    error = _tried(session.rollback)
+    error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True
     return error
@@ -107,12 +108,12 @@ def _in_doubt(failure: StorageError) -> CommitInDoubt:
     return error
 
 
-def _tried(step: Callable[[], None]) -> StorageError | None:
+def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
     """The error of ours that a step ended with, or None."""
     try:
         step()
     except Exception as raised:
-        return _mapped(raised)
+        return judge(_mapped(raised), session)
     return None
 
 

@@ -36,9 +36,17 @@ class DiskFull(StorageError):
 
 
 class DiskFailed(StorageError):
-    """The disk refused to read, write or sync. After a failed sync, earlier writes are in doubt too."""
+    """The disk refused to write or sync, or failed in another way. After that, earlier writes are in doubt too."""
 
     fatal = True
+
+
+class WriteFailed(DiskFailed):
+    """A write failed, for want of room or since the disk failed; `storage.room.judge` finds out which."""
+
+
+class DiskReadFailed(StorageError):
+    """A part of the database could not be read. The operation that met it left nothing; others go on."""
 
 
 class CommitInDoubt(DiskFailed):
@@ -110,13 +118,12 @@ class OperationFailed(StorageError):
     """An operation raised what no disk or file can cause: a mistake in its code; see `__cause__`."""
 
 
-_FULL = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR_WRITE,
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-    sqlite3.SQLITE_IOERR_TRUNCATE,
-}
-"""SQLite says FULL for ENOSPC alone; quotas (EDQUOT) and file size limits (EFBIG) come as failed writes."""
+_WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
+"""SQLite says FULL for ENOSPC alone. Quotas (EDQUOT), file size limits (EFBIG) and disks that fail (EIO) are these."""
+
+_IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
+"""What SQLite has made of EIO in a read since 3.34."""
+_READ = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS}
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -138,7 +145,13 @@ def storage_error(error: BaseException) -> StorageError:
 def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
     primary = code & 0xFF
     reason = f"{error} ({error.sqlite_errorname})"
-    if code in _FULL:
+    if code in _WRITE:
+        return WriteFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
+    if code in _READ:
+        return DiskReadFailed(
+            f"a part of the database cannot be read: {reason}; check the disk, and run `stream-node verify`"
+        )
+    if code == sqlite3.SQLITE_FULL:
         return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
     if primary in _DAMAGED:
         corrupt = DatabaseCorrupt(corrupt_text(reason))

@@ -18,6 +18,7 @@ from storage.contract import Operation
 from storage.delivery import Deliver
 from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
 from storage.failpoint import failpoint
+from storage.room import judge
 from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
@@ -176,7 +177,7 @@ class WritingThread(threading.Thread):
                 with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
                     self.wal_pages = self._session.checkpoint("TRUNCATE" if truncate else "RESTART").wal_pages
         except Exception as raised:
-            error = storage_error(raised)
+            error = judge(storage_error(raised), self._session)
             self.checkpoint_failures += 1
             if error.fatal:
                 self.failure = error
@@ -197,7 +198,7 @@ class WritingThread(threading.Thread):
         except OSError as error:
             logger.info("wal_not_extended", reason=str(error))
         except Exception as raised:
-            failed = storage_error(raised)
+            failed = judge(storage_error(raised), self._session)
             if failed.fatal:
                 self.failure = failed
                 logger.critical("writing_stopped", operations=0, reason=str(failed))

@@ -19,10 +19,12 @@ from storage.errors import (
     DatabaseTooNew,
     DiskFailed,
     DiskFull,
+    DiskReadFailed,
     OperationFailed,
     StorageBusy,
     StorageError,
     StorageReadOnly,
+    WriteFailed,
     storage_error,
 )
 from storage.lock import FILE_NAME as LOCK_NAME
@@ -291,9 +293,10 @@ def test_errors_of_the_system_become_ours(raised: Exception, kind: type[StorageE
     ("code", "kind", "retriable", "fatal"),
     [
         (sqlite3.SQLITE_FULL, DiskFull, True, False),
-        (sqlite3.SQLITE_IOERR_WRITE, DiskFull, True, False),
+        (sqlite3.SQLITE_IOERR_WRITE, WriteFailed, False, True),
         (sqlite3.SQLITE_IOERR_FSYNC, DiskFailed, False, True),
-        (sqlite3.SQLITE_IOERR_READ, DiskFailed, False, True),
+        (sqlite3.SQLITE_IOERR_READ, DiskReadFailed, False, False),
+        (sqlite3.SQLITE_IOERR_CORRUPTFS, DiskReadFailed, False, False),
         (sqlite3.SQLITE_CORRUPT, DatabaseCorrupt, False, True),
         (sqlite3.SQLITE_NOTADB, DatabaseCorrupt, False, True),
         (sqlite3.SQLITE_READONLY_DBMOVED, StorageReadOnly, False, False),

@@ -12,7 +12,7 @@ import trio
 from storage import threads
 from storage.contract import Append, Operation, Session
 from storage.database import Database
-from storage.errors import DiskFailed, OperationFailed, StorageClosed, StorageError
+from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.runner import ThreadRunner
 from tests.storage.runner_samples import Bench, Gate
@@ -156,7 +156,7 @@ async def test_a_mistake_in_the_thread_itself_fails_all_that_waits_and_all_that_
         await runner.wait_idle()
         runner.submit_write(bench.append(0, b"later", stream=2))
         await runner.wait_idle()
-        assert bench.errors() == [OperationFailed, StorageClosed, StorageClosed]
+        assert bench.errors() == [CommitInDoubt, StorageClosed, StorageClosed]
         assert "unforeseen" in str(runner.statistics().failure)
 
 

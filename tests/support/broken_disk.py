@@ -1,8 +1,8 @@
 """A disk that fails while a test says so: system calls of a node's process on its database end with the error chosen.
 
 A shared library that the loader puts before the C library looks at each such call, and at a control file with one line
-for each kind of call that is to fail: its name (`sync`, `write`, `read`), the error's number, and how the path of the
-file ends. What was written before a failed sync stays in the page cache, as it does on real disks.
+for each kind of call that is to fail: its name (`sync`, `write`, `read`, `room`), the error's number, and how the path
+of the file ends. What was written before a failed sync stays in the page cache, as it does on real disks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ static int fault(const char *call, int fd) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
     int number, found = 0;
+    const char *gone = " (deleted)";
     if (length > 0) {
         path[length] = 0;
+        /* A file without a name any more counts under the one it had. */
+        ssize_t rest = length - (ssize_t)strlen(gone);
+        if (rest > 0 && !strcmp(path + rest, gone)) path[length = rest] = 0;
         while (!found && fscanf(lines, "%15s %d %255s", kind, &number, ending) == 3) {
             size_t size = strlen(ending);
             if (!strcmp(kind, call) && (size_t)length >= size && !strcmp(path + length - size, ending)) found = number;
@@ -55,13 +59,22 @@ static int fault(const char *call, int fd) {
         return real arguments;                                                           \
     }
 
+/* These return the error in place of setting errno. */
+#define BROKEN_ROOM(name, offset)                                                        \
+    int name(int fd, offset at, offset size) {                                           \
+        static int (*real)(int, offset, offset);                                         \
+        if (!real) real = (int (*)(int, offset, offset)) dlsym(RTLD_NEXT, #name);        \
+        int number = fault("room", fd);                                                  \
+        return number ? number : real(fd, at, size);                                     \
+    }
+
+BROKEN_ROOM(posix_fallocate, off_t)
+BROKEN_ROOM(posix_fallocate64, off64_t)
 BROKEN(int, fsync, "sync", (int fd), (fd))
 BROKEN(int, fdatasync, "sync", (int fd), (fd))
 BROKEN(ssize_t, write, "write", (int fd, const void *data, size_t size), (fd, data, size))
 BROKEN(ssize_t, pwrite, "write", (int fd, const void *data, size_t size, off_t at), (fd, data, size, at))
 BROKEN(ssize_t, pwrite64, "write", (int fd, const void *data, size_t size, off64_t at), (fd, data, size, at))
-BROKEN(int, posix_fallocate, "write", (int fd, off_t at, off_t size), (fd, at, size))
-BROKEN(int, posix_fallocate64, "write", (int fd, off64_t at, off64_t size), (fd, at, size))
 BROKEN(ssize_t, read, "read", (int fd, void *data, size_t size), (fd, data, size))
 BROKEN(ssize_t, pread, "read", (int fd, void *data, size_t size, off_t at), (fd, data, size, at))
 BROKEN(ssize_t, pread64, "read", (int fd, void *data, size_t size, off64_t at), (fd, data, size, at))
@@ -83,7 +96,7 @@ class BrokenDisk:
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "BROKEN_DISK": str(self._control)}
 
     def fail(self, call: str, ending: str, error: int = errno.EIO) -> None:
-        """From now on such calls on files whose path ends so fail. call: sync, write or read."""
+        """From now on such calls on files whose path ends so fail. call: sync, write, read or room (reserving it)."""
         line = f"{call} {error} {ending}\n"
         before = self._control.read_text() if self._control.exists() else ""
         # Written beside and renamed, so that the process never reads half a line.
