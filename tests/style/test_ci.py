@@ -69,6 +69,11 @@ class CheckOut:
         ):
             subprocess.run(["git", *command], cwd=self.root, check=True, capture_output=True)
 
+    def stand_in(self, name: str, text: str) -> None:
+        (self._bin / name).unlink(missing_ok=True)
+        (self._bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self._bin / name).chmod(0o755)
+
     def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
         fixed = {"PATH": str(self._bin), "CI": "true", "TMPDIR": str(self.root.parent / "tmp")}
         done = subprocess.run(
@@ -110,6 +115,19 @@ def test_the_clone_has_what_is_committed_and_the_specifications(tmp_path: Path) 
 def test_without_asking_nothing_is_installed(tmp_path: Path) -> None:
     done = CheckOut(tmp_path).run(CI="")
     assert (done.returncode, said(done)) == (0, [CLONE, "checked", "measured"])
+
+
+def test_programs_that_are_not_there_are_asked_of_apt(tmp_path: Path) -> None:
+    """Goal: tests beside other programs run in CI, and no service is started. Method: a stand-in for apt."""
+    house = CheckOut(tmp_path)
+    house.stand_in("apt-get", 'echo "apt-get $RUNLEVEL $*" >&2')
+    house.stand_in("id", "echo 0")
+    house.stand_in("strace", ":")
+    done = house.run()
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("apt-get 1 install")] == [
+        "apt-get 1 install -y -qq --no-install-recommends redis-server nats-server"
+    ]
 
 
 def test_it_stops_where_check_fails(tmp_path: Path) -> None:

@@ -13,8 +13,12 @@ from tests.style.tree import ROOT
 # The interpreter of an environment: Spark can be imported once it was installed, which fails with BREAK.
 PYTHON = """#!/bin/sh
 case "$*" in
-*"import adbc_driver_sqlite"*) [ -f "$STATE" ] ;;
-*tomllib*) echo "pyspark>=4.3" ;;
+*"import adbc_driver_sqlite"*)
+    [ -f "$STATE" ] || exit 1
+    case "$*" in *deltalake*) case $(cat "$STATE") in *delta*) ;; *) exit 1 ;; esac ;; esac ;;
+*tomllib*)
+    echo "pyspark>=4.3"
+    case "$*" in *delta*) echo "deltalake>=1.6" ;; esac ;;
 *"pip --version"*) : ;;
 *" install "*)
     [ -z "${BREAK:-}" ] || { echo "pip: no route" >&2; exit 1; }
@@ -23,7 +27,7 @@ case "$*" in
 *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
 """
-TOOLS = ("sh", "awk", "cp", "df", "dirname", "mktemp", "rm")
+TOOLS = ("sh", "awk", "cat", "cp", "df", "dirname", "mktemp", "rm")
 
 
 class House:
@@ -61,6 +65,13 @@ def test_it_is_installed_once(house: House) -> None:
     assert (first.returncode, second.returncode, second.stderr) == (0, 0, "")
     assert "NO_SPARK=1 does without" in first.stderr
     assert house.state.read_text() == "pyspark>=4.3\n"
+
+
+def test_an_extra_that_is_asked_for_later_is_installed_then(house: House) -> None:
+    house.setup()
+    added, again = house.setup(EXTRAS="spark delta"), house.setup(EXTRAS="spark delta")
+    assert (added.returncode, again.returncode, again.stderr) == (0, 0, "")
+    assert house.state.read_text() == "pyspark>=4.3\ndeltalake>=1.6\n"
 
 
 @pytest.mark.parametrize(
