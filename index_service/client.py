@@ -64,6 +64,9 @@ class SavedIndexes:
         self._client = client
         self.client_id = client_id
 
+    def __repr__(self) -> str:
+        return f"<SavedIndexes of {self.client_id!r}>"
+
     async def get(self, stream_name: str, partition: int = 0) -> int:
         """The saved index; 0 where none was saved. Raises ClientErrors of the client, and ProtocolError."""
         return (await self.load(stream_name, (partition,)))[0]

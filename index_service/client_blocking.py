@@ -36,6 +36,9 @@ class SavedIndexes:
         self._inner = async_form.SavedIndexes(client.inner, client_id)
         self.client_id = client_id
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def get(self, stream_name: str, partition: int = 0) -> int:
         """The saved index; 0 where none was saved. Raises ClientErrors of the client, and ProtocolError."""
         return self._client.run(self._inner.get(stream_name, partition))
@@ -62,6 +65,9 @@ class LeaseMember:
         self._inner = AsyncLeaseMember(client.inner, client_id, member_id=member_id)
         self.client_id = client_id
         self.member_id = self._inner.member_id
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     @property
     def members(self) -> int:

@@ -35,6 +35,9 @@ class LeaseMember:
         self.client_id = client_id
         self.member_id = secrets.token_hex(MEMBER_ID_BYTES) if member_id is None else member_id
 
+    def __repr__(self) -> str:
+        return f"<LeaseMember {self.member_id!r} of {self.client_id!r}, {self.members} members>"
+
     @property
     def members(self) -> int:
         """How many share the stream, as far as the node has told; 0 before."""

@@ -16,6 +16,8 @@ LOCAL = 0
 """Address type of a worker on the node that reads the route (facts/ockam.md §1)."""
 TCP = 1
 """Address type of a TCP peer; the value is `host:port` as text."""
+DEFAULT_PORT = 4000
+"""Where a node listens unless it is told otherwise."""
 ADDRESS_TYPE_MAX = 255
 SHOWN_BYTES_MAX = 200
 """How much of an address of a peer's making goes into a log line."""
@@ -44,6 +46,24 @@ def tcp(destination: str) -> Address:
     """The address of a TCP peer, from `host:port`. Raises InvalidAddress where the text is not that."""
     split_host_port(destination)
     return Address(TCP, destination.encode())
+
+
+def complete_address(text: str) -> str:
+    """`host:port` from what a person wrote; port 4000 where no port was written. Raises InvalidAddress."""
+    text = text.strip()
+    if "://" in text:
+        scheme, _, rest = text.partition("://")
+        raise InvalidAddress(
+            f"{text!r} is a URL, and a node is reached by HOST:PORT: leave out {scheme + '://'!r}, as in "
+            f"{rest.partition('/')[0] or '127.0.0.1:4000'}"
+        )
+    if text.count(":") > 1 and not text.startswith("["):
+        # An IPv6 address without brackets: its last group is not a port.
+        text = f"[{text}]"
+    if text and ":" not in text.rpartition("]")[2]:
+        text = f"{text}:{DEFAULT_PORT}"
+    split_host_port(text)
+    return text
 
 
 def split_host_port(text: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 import anyio.abc
 
-from ockam.address import Address, Route, local, split_host_port
+from ockam.address import Address, Route, complete_address, local, split_host_port
 from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import ERROR, Protocol, ProtocolError
@@ -168,7 +168,7 @@ class BlockConnection:
 @asynccontextmanager
 async def open_connection(address: str, via: Route = ()) -> AsyncIterator[BlockConnection]:
     """A connection to the node at `host:port`. Raises NodeUnreachable."""
-    host, port = split_host_port(address)
+    host, port = split_host_port(complete_address(address))
     try:
         with anyio.fail_after(CONNECT_TIMEOUT_S):
             stream = await anyio.connect_tcp(host, port)

@@ -100,12 +100,12 @@ def exit_code(error: BaseException) -> int | None:
     from stream_node.config import ConfigError
     from stream_node.contexts import ContextError
     from stream_node.demo.errors import DemoFailed
-    from stream_service.client.errors import ClientError, NodeUnreachable
+    from stream_service.client.errors import ClientError, InvalidArgument, NodeUnreachable
 
     cause = first_cause(error)
     if isinstance(cause, NodeUnreachable):
         return UNREACHABLE
-    usage = ConfigError | ContextError | InvalidAddress | UnknownBench | UsageError
+    usage = ConfigError | ContextError | InvalidAddress | InvalidArgument | UnknownBench | UsageError
     if isinstance(cause, usage | ApplicationError | PrefixError | SimulationError):
         return WRONG_USAGE
     failed = BackupError | BlockError | CardinalError | ClientError | CommandFailed | DemoFailed | PeerFailed

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import block_backfill
+from stream_node.cli.client import run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
 from stream_node.cli.values import UsageError
@@ -243,7 +244,6 @@ def _with_blocks(
     via: list[str] | None,
 ) -> None:
     """Run an async function with a client of the nodes meant. Raises ContextError, InvalidAddress, ClientError."""
-    import trio
 
     from block_node.client import BlockClient
     from ockam.address import split_host_port, tcp
@@ -253,7 +253,7 @@ def _with_blocks(
     nodes = [target.address, *(also or ())]
     for address in nodes:
         split_host_port(address)
-    trio.run(run, BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via)))
+    run_to_signal(run, BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via)))
 
 
 def _block_files(paths: list[Path]) -> list[Path]:

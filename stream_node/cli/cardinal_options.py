@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.client import with_client
+from stream_node.cli.client import run_to_signal, with_client
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def with_transport(
 
         with_client(over_node, node, context, via)
         return
-    import trio
 
     from cardinal_streams.file_transport import FileTransport
     from cardinal_streams.kafka_transport import KafkaTransport
@@ -99,7 +98,7 @@ def with_transport(
     if recording is not None:
         transport = FileTransport(recording, partitions)
         try:
-            trio.run(run, transport, None)
+            run_to_signal(run, transport, None)
         finally:
             transport.close()
         return
@@ -110,4 +109,4 @@ def with_transport(
         async with KafkaTransport(servers) as transport:
             await run(transport, None)
 
-    trio.run(over_kafka, kafka)
+    run_to_signal(over_kafka, kafka)

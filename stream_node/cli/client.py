@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stream_node.cli.output import counted
 
@@ -16,8 +17,6 @@ def with_client(
     run: Callable[[StreamClient], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
     """Run an async function with a client of the node meant. Raises ContextError, InvalidAddress, ClientError."""
-    import trio
-
     from ockam.address import tcp
     from stream_node.contexts import resolve_target
     from stream_service.client import connect
@@ -29,7 +28,27 @@ def with_client(
         async with connect(target.address, via=route) as client:
             await run(client)
 
-    trio.run(main)
+    run_to_signal(main)
+
+
+def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    """Run an async function. SIGTERM and SIGHUP cancel it, so that consumers save and give their leases back.
+
+    Raises typer.Exit with the code that tells the signal.
+    """
+    import trio
+    import typer
+
+    from stream_service.client import Stopped, stop_on_signals
+
+    async def stoppable() -> Stopped:
+        async with stop_on_signals(signal.SIGTERM, signal.SIGHUP) as stopped:
+            await main(*arguments)
+        return stopped
+
+    stopped = trio.run(stoppable)
+    if stopped.signal is not None:
+        raise typer.Exit(128 + stopped.signal)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:

@@ -171,6 +171,8 @@ async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], Given]
 ) -> None:
     """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
+    import trio
+
     from stream_service.client import PushesFailed, StreamNotFound
 
     tally = Tally()
@@ -183,7 +185,8 @@ async def _push_all(
             except (UsageError, OSError, StreamNotFound) as error:
                 # The input is wrong here; what came before still gets its confirms.
                 fault = error
-    except (PushesFailed, KeyboardInterrupt):
+    except (PushesFailed, KeyboardInterrupt, trio.Cancelled):
+        # Cancelled: SIGTERM, which ends a push as Ctrl-C does.
         _report(tally, job)
         if not job.as_json:
             say_rest(tally, job.stream)

@@ -30,7 +30,7 @@ def serve(
     log_level: LogLevelOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The line is JSON at a terminal too.")] = False,
 ) -> None:
-    """Serve streams until SIGTERM or SIGINT; then confirm what is committed, and stop.
+    """Serve streams until SIGTERM, SIGINT or SIGHUP; then confirm what is committed, and stop.
 
     Prints one line when it listens, in words at a terminal, else in JSON. Log lines go to stderr, in the same way.
 
@@ -57,7 +57,12 @@ def serve(
     gc.freeze()
 
     async def run() -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        ends = [signal.SIGTERM, signal.SIGINT]
+        # A closed terminal sends SIGHUP, which would end the process without draining it. A node that was started with
+        # `nohup` ignores SIGHUP, and goes on doing so.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            ends.append(signal.SIGHUP)
+        with trio.open_signal_receiver(*ends) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stop_on_signal, signals)
                 addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)

@@ -16,6 +16,7 @@ from stream_service.client.errors import (
     ClientClosed,
     ClientError,
     ConnectionLost,
+    InvalidArgument,
     LeaseLost,
     NodeFailed,
     NodeUnreachable,
@@ -36,6 +37,7 @@ from stream_service.client.reader import Page
 from stream_service.client.requests import Push
 from stream_service.client.shared import Membership, SharedConsumer
 from stream_service.client.starts import FIRST, LAST, NEW
+from stream_service.client.stopping import Stopped, stop_on_signals
 from stream_service.client.streams import PartitionedStream, Stream
 from stream_service.extensions import FromEnd, FromIndex, FromTime, Header, Retention, RichMessage, StreamInfo
 from stream_service.protocol import StreamMessage
@@ -57,6 +59,7 @@ __all__ = [
     "FromIndex",
     "FromTime",
     "Header",
+    "InvalidArgument",
     "LeaseLost",
     "Letter",
     "Membership",
@@ -80,6 +83,7 @@ __all__ = [
     "Retention",
     "RichMessage",
     "SharedConsumer",
+    "Stopped",
     "Stream",
     "StreamClient",
     "StreamInfo",
@@ -87,6 +91,7 @@ __all__ = [
     "StreamNotFound",
     "UnexpectedAnswer",
     "connect",
+    "stop_on_signals",
 ]
 
 

@@ -28,6 +28,7 @@ from ockam.immediate import send_now
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_service.client.arguments import to_address
 from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.client import StreamClient
 from stream_service.client.clock import boot_time_s
@@ -56,13 +57,16 @@ async def connect(
     reconnect: Reconnect | None = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
 ) -> AsyncIterator[StreamClient]:
-    """A client of the node at `host:port`, or of the node behind it that the route `via` leads to.
+    """A client of the node at `host:port` (port 4000 where none is said), or of the node behind it that the route `via`
+    leads to.
 
-    Raises NodeUnreachable where the first connection fails; later ones are made again by `reconnect`, and what was not
-    answered is sent again: a push whose confirm was lost can then be stored twice, unless its publisher is idempotent.
-    With reconnect None, a lost connection fails everything, then and later, with ConnectionLost. answer_timeout_s: how
-    long a request may be without an answer (RequestTimeout); None: for ever.
+    Raises InvalidArgument for what cannot be an address, and NodeUnreachable where the first connection fails. Later
+    ones are made again by `reconnect`, and what was not answered is sent again: a push whose confirm was lost can then
+    be stored twice, unless its publisher is idempotent. With reconnect None, a lost connection fails everything, then
+    and later, with ConnectionLost. answer_timeout_s: how long a request may be without an answer (RequestTimeout);
+    None: for ever.
     """
+    address = to_address(address)
     shell = AsyncShell(address, ClientCore(via=via), framing)
     first = await shell.dial()
     body_error: BaseException | None = None

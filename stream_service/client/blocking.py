@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from ockam.address import Route
 from ockam.protocol import Protocol
 from stream_service.client import client as async_form
+from stream_service.client.arguments import to_address
 from stream_service.client.backoff import Reconnect
 from stream_service.client.blocking_correspondent import Correspondent
 from stream_service.client.blocking_shell import BlockingShell
@@ -29,11 +30,15 @@ from stream_service.client.core import ClientCore
 from stream_service.client.driving import Driven, drive
 from stream_service.client.session import ANSWER_TIMEOUT_S, Framing, Session
 from stream_service.client.statistics import CoreStatistics
+from stream_service.client.stopping import stop_on_signals_blocking
 from stream_service.extensions import StreamInfo
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 T = TypeVar("T")
+
+stop_on_signals = stop_on_signals_blocking
+"""Leave a block when the program is told to stop; `stopping.stop_on_signals` is the async form."""
 
 
 @contextmanager
@@ -45,7 +50,10 @@ def connect(
     reconnect: Reconnect | None = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
 ) -> Iterator[StreamClient]:
-    """A client of the node at `host:port`; the rest as `stream_service.client.connect`. Raises NodeUnreachable."""
+    """A client of the node at `host:port`; the rest as `stream_service.client.connect`.
+    Raises InvalidArgument, NodeUnreachable.
+    """
+    address = to_address(address)
     shell = BlockingShell(address, ClientCore(via=via), framing, reconnect)
     shell.open()
     try:
@@ -59,6 +67,9 @@ class StreamClient:
 
     def __init__(self, inner: async_form.StreamClient) -> None:
         self.inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
     @property
     def address(self) -> str:

@@ -10,8 +10,9 @@ from stream_service.client import consumer as consumers
 from stream_service.client import follower as followers
 from stream_service.client import streams as async_form
 from stream_service.client.blocking_shell import BlockingShell
-from stream_service.client.consumption import ConsumerArguments
+from stream_service.client.consumption import ConsumerArguments, with_options_shown
 from stream_service.client.driving import Driven, drive
+from stream_service.client.named_positions import check_keeps_positions
 from stream_service.client.session import Session
 from stream_service.extensions import RichMessage
 
@@ -90,6 +91,14 @@ class _AsyncMembership(_AsyncPositions[Membership]):
         self._positions.leave_nowait()
 
 
+def _positions(positions: Positions | str) -> _AsyncPositions[Positions] | str:
+    return positions if isinstance(positions, str) else _AsyncPositions(check_keeps_positions(positions))
+
+
+def _membership(membership: Membership | str) -> _AsyncMembership | str:
+    return membership if isinstance(membership, str) else _AsyncMembership(check_keeps_positions(membership))
+
+
 class Follower:
     """As `stream_service.client.Follower`."""
 
@@ -131,6 +140,9 @@ class _BaseConsumer:
         self._base = inner
         self._shell = session.shell
 
+    def __repr__(self) -> str:
+        return repr(self._base)
+
     def __enter__(self) -> Self:
         drive(self._base.__aenter__())
         return self
@@ -165,8 +177,11 @@ class _BaseConsumer:
 class Consumer(_BaseConsumer):
     """As `stream_service.client.Consumer`. A context manager, which saves how far it came."""
 
-    def __init__(self, stream: async_form.Stream, positions: Positions, **options: Unpack[ConsumerArguments]) -> None:
-        self._inner = consumers.Consumer(stream, _AsyncPositions(positions), **options)
+    @with_options_shown
+    def __init__(
+        self, stream: async_form.Stream, positions: Positions | str, **options: Unpack[ConsumerArguments]
+    ) -> None:
+        self._inner = consumers.Consumer(stream, _positions(positions), **options)
         super().__init__(self._inner, stream.session)
 
     def __iter__(self) -> Driven[RichMessage]:
@@ -185,15 +200,16 @@ class Consumer(_BaseConsumer):
 class PartitionedConsumer(_BaseConsumer):
     """As `stream_service.client.PartitionedConsumer`. A context manager, which saves how far it came."""
 
+    @with_options_shown
     def __init__(
         self,
         stream: async_form.PartitionedStream,
-        positions: Positions,
+        positions: Positions | str,
         *,
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> None:
-        self._inner = stream.consumer(_AsyncPositions(positions), partitions=partitions, **options)
+        self._inner = stream.consumer(_positions(positions), partitions=partitions, **options)
         super().__init__(self._inner, stream.partitions[0].session)
 
     def __iter__(self) -> Driven[tuple[int, RichMessage]]:
@@ -214,13 +230,14 @@ class SharedConsumer(_BaseConsumer):
     to process than a lease lasts (10 s by default) costs the lease.
     """
 
+    @with_options_shown
     def __init__(
         self,
         stream: async_form.PartitionedStream,
-        membership: Membership,
+        membership: Membership | str,
         **options: Unpack[ConsumerArguments],
     ) -> None:
-        self._inner = stream.shared_consumer(_AsyncMembership(membership), **options)
+        self._inner = stream.shared_consumer(_membership(membership), **options)
         super().__init__(self._inner, stream.partitions[0].session)
 
     def __iter__(self) -> Driven[tuple[int, RichMessage]]:

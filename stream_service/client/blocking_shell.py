@@ -27,6 +27,7 @@ from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.clock import boot_time_s
 from stream_service.client.core import ClientCore
 from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, UnexpectedAnswer, silent
+from stream_service.client.interruption import WHOLE
 from stream_service.client.requests import Waiting
 from stream_service.client.session import CHECK_INTERVAL_S, CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 
@@ -144,10 +145,14 @@ class BlockingShell:
                 self._unsent = memoryview(self.core.data_to_send())
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(connection, events)
+            # A signal that comes while we wait finds no bytes on the move: the connection goes on.
+            whole = True
             ready = sum(mask for _, mask in self._selector.select(wait_s))
-            if ready & selectors.EVENT_WRITE:
-                self._unsent = self._unsent[connection.send(self._unsent) :]
-            whole = not ready & selectors.EVENT_READ or self._receive(connection)
+            whole = False
+            with WHOLE:
+                if ready & selectors.EVENT_WRITE:
+                    self._unsent = self._unsent[connection.send(self._unsent) :]
+                whole = not ready & selectors.EVENT_READ or self._receive(connection)
         except (BlockingIOError, InterruptedError):
             whole = True
         except RemoteProtocolError as error:

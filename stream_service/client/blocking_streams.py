@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 from stream_service.client import publisher as publishers
 from stream_service.client import streams as async_form
+from stream_service.client.arguments import BytesLike, HeadersLike
 from stream_service.client.blocking_consumers import (
     Consumer,
     Follower,
@@ -17,7 +18,7 @@ from stream_service.client.blocking_consumers import (
     SharedConsumer,
 )
 from stream_service.client.blocking_shell import BlockingShell
-from stream_service.client.consumption import ConsumerArguments
+from stream_service.client.consumption import ConsumerArguments, with_options_shown
 from stream_service.client.driving import drive
 from stream_service.client.follower import PAGE_MESSAGES, OnHole
 from stream_service.client.publisher import WINDOW
@@ -25,7 +26,7 @@ from stream_service.client.reader import Page
 from stream_service.client.requests import Push
 from stream_service.client.session import Session
 from stream_service.client.starts import FIRST, BeforeLike, StartLike
-from stream_service.extensions import Header, Retention, StreamInfo, TruncateResponse
+from stream_service.extensions import Retention, StreamInfo, TruncateResponse
 from stream_service.protocol import StreamMessage
 
 
@@ -34,6 +35,9 @@ class Stream:
 
     def __init__(self, inner: async_form.Stream) -> None:
         self.inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
     @property
     def name(self) -> str:
@@ -48,10 +52,11 @@ class Stream:
         """How many pushes, of all publishers of this client, have no answer."""
         return self.inner.unconfirmed
 
-    def push(self, data: bytes, *, key: bytes | None = None, headers: Sequence[Header] = ()) -> int:
+    def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
         """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
 
-        key, headers: stored beside the data, by a protocol of our own (`node/stream_push/1`).
+        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
+        (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
         """
         return drive(self.inner.push(data, key=key, headers=headers))
 
@@ -80,8 +85,15 @@ class Stream:
         """
         return Follower(self.inner.follow(start, stop_at_end=stop_at_end, page_messages=page_messages, on_hole=on_hole))
 
-    def consumer(self, positions: Positions, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the position saved there on, and save how far it came (`ConsumerOptions`)."""
+    @with_options_shown
+    def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
+        """Iterate from the saved position on, and save how far it came.
+
+        positions: the name under which the node keeps the position, or an object that keeps it (SavedIndexes).
+        page_messages: how many to pull at once. save_messages: save after so many, at the latest; None: a page.
+        save_interval_s: and after this time. on_hole: called with partition, first missing index and next index there.
+        idle_delay_s: how long to wait before asking again where the node does not hold answers.
+        """
         return Consumer(self.inner, positions, **options)
 
     def publisher(
@@ -133,11 +145,14 @@ class PartitionedStream:
         self.inner = inner
         self.partitions = tuple(Stream(stream) for stream in inner.partitions)
 
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
     @property
     def name(self) -> str:
         return self.inner.name
 
-    def partition_for(self, key: bytes) -> Stream:
+    def partition_for(self, key: BytesLike) -> Stream:
         """The partition that messages with this key go to. Raises StreamNotFound where that one is missing."""
         return Stream(self.inner.partition_for(key))
 
@@ -152,11 +167,11 @@ class PartitionedStream:
 
     def push(
         self,
-        data: bytes,
+        data: BytesLike,
         *,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-        partition_key: bytes | None = None,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
     ) -> int:
         """Store a message in the partition of its key, or in the next partition where it has none; its index there.
 
@@ -171,14 +186,23 @@ class PartitionedStream:
         inner = self.inner.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
         return PartitionedPublisher(inner, self.inner.partitions[0].session)
 
+    @with_options_shown
     def consumer(
-        self, positions: Positions, *, partitions: Sequence[int] | None = None, **options: Unpack[ConsumerArguments]
+        self,
+        positions: Positions | str,
+        *,
+        partitions: Sequence[int] | None = None,
+        **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all partitions, or those named, each from its saved position on."""
+        """Iterate over all partitions, or those named, each from its saved position; the rest as `Stream.consumer`."""
         return PartitionedConsumer(self.inner, positions, partitions=partitions, **options)
 
-    def shared_consumer(self, membership: Membership, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member gets, in company with the other members."""
+    @with_options_shown
+    def shared_consumer(self, membership: Membership | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
+        """Iterate over the partitions that this member gets, in company with the other members of a consumer group.
+
+        membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
+        """
         return SharedConsumer(self.inner, membership, **options)
 
     def info(self) -> list[StreamInfo]:
@@ -198,6 +222,9 @@ class Publisher:
         self._inner = inner
         self._shell = session.shell
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def __enter__(self) -> Self:
         return self
 
@@ -216,7 +243,7 @@ class Publisher:
         """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
         return self._inner.failed
 
-    def push(self, data: bytes, *, key: bytes | None = None, headers: Sequence[Header] = ()) -> Push:
+    def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
         """Send one message, waiting first while the window is full; the result has its `index` once it is `done`."""
         push = drive(self._inner.push(data, key=key, headers=headers))
         self._shell.send_lagging()
@@ -226,7 +253,7 @@ class Publisher:
         """The index of one push, once it is stored. Raises its error."""
         return drive(self._inner.wait(push))
 
-    def push_many(self, messages: Iterable[bytes]) -> list[int]:
+    def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
         """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
         return drive(self._inner.push_many(messages))
 
@@ -247,6 +274,9 @@ class PartitionedPublisher:
         self._inner = inner
         self._shell = session.shell
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def __enter__(self) -> Self:
         return self
 
@@ -262,11 +292,11 @@ class PartitionedPublisher:
 
     def push(
         self,
-        data: bytes,
+        data: BytesLike,
         *,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-        partition_key: bytes | None = None,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
     ) -> Push:
         """Send one message to the partition of its key, or to the next partition where it has none.
 

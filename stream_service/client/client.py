@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ockam.address import Route
 from ockam.protocol import Protocol
+from stream_service.client.arguments import encoded
 from stream_service.client.correspondent import Correspondent
 from stream_service.client.errors import ClientError, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.iteration import Listing
@@ -30,6 +31,11 @@ class StreamClient:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+
+    def __repr__(self) -> str:
+        link = self.session.core.link
+        state = "closed" if link.closed else "not connected" if link.wire is None else "connected"
+        return f"<StreamClient of {self.address}, {state}>"
 
     @property
     def address(self) -> str:
@@ -121,7 +127,7 @@ class StreamClient:
         """Ask without waiting: called back with the answer or error, maybe at once. What is returned prevents it."""
         core = self.session.core
         try:
-            call = core.call(core.route_to(service), protocol.encode_request(request))
+            call = core.call(core.route_to(service), encoded(protocol, request))
         except ClientError as error:
             on_answer(error)
             return lambda: None

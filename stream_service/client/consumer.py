@@ -9,8 +9,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Part, Positions
+from stream_service.client.consumption import (
+    ConsumerArguments,
+    ConsumerOptions,
+    Consumption,
+    Part,
+    Positions,
+    with_options_shown,
+)
 from stream_service.client.iteration import Messages
+from stream_service.client.named_positions import to_positions
 from stream_service.extensions import RichMessage
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ class BaseConsumer:
 
     def __init__(self, streams: Sequence[Stream], positions: Positions, options: ConsumerOptions) -> None:
         self._ports = [stream.port for stream in streams]
+        self._name = getattr(positions, "client_id", None)
         self._consumption = Consumption(streams[0].session, streams[0].name, positions, options)
 
     async def __aenter__(self) -> Self:
@@ -38,6 +47,13 @@ class BaseConsumer:
                 self._consumption.save_nowait()
         finally:
             self._consumption.stop()
+
+    def __repr__(self) -> str:
+        name = "" if self._name is None else f" {self._name!r}"
+        where = ", ".join(str(port.partition) for port in self._ports)
+        return (
+            f"<{type(self).__name__}{name} of {self._ports[0].name!r}, partition {where}: {self.processed} processed>"
+        )
 
     @property
     def holes(self) -> int:
@@ -62,8 +78,9 @@ class BaseConsumer:
 class Consumer(BaseConsumer):
     """Iterates over the messages of one stream-partition from the saved position on."""
 
-    def __init__(self, stream: Stream, positions: Positions, **options: Unpack[ConsumerArguments]) -> None:
-        super().__init__((stream,), positions, ConsumerOptions(**options))
+    @with_options_shown
+    def __init__(self, stream: Stream, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
+        super().__init__((stream,), to_positions(stream.session, positions), ConsumerOptions(**options))
         self._partition = stream.partition
 
     def __aiter__(self) -> Messages[RichMessage]:
@@ -83,10 +100,11 @@ class Consumer(BaseConsumer):
 class PartitionedConsumer(BaseConsumer):
     """Iterates over several partitions of a stream, each from its saved position on, a page of each in turn."""
 
+    @with_options_shown
     def __init__(
-        self, partitions: Sequence[Stream], positions: Positions, **options: Unpack[ConsumerArguments]
+        self, partitions: Sequence[Stream], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        super().__init__(partitions, positions, ConsumerOptions(**options))
+        super().__init__(partitions, to_positions(partitions[0].session, positions), ConsumerOptions(**options))
 
     def __aiter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()

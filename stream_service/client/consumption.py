@@ -7,11 +7,13 @@ again. Saves go out in order, and never run ahead of what was processed.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import msgspec
+import msgspec.structs
 
 from stream_service.client.errors import PositionBeyondEnd, RequestTimeout
 from stream_service.client.follower import PAGE_MESSAGES, OnHole, find_holes
@@ -62,6 +64,26 @@ class ConsumerArguments(TypedDict, total=False):
     save_interval_s: float
     on_hole: OnHole | None
     idle_delay_s: float
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options_shown(function: F) -> F:
+    """Have `help()` show each field of ConsumerOptions with its default, where the function takes **options."""
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=inspect.formatannotation(field.type),
+        )
+        for field in msgspec.structs.fields(ConsumerOptions)
+    ]
+    function.__signature__ = signature.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+    return function
 
 
 class Part:

@@ -14,6 +14,7 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
+from stream_service.client.arguments import encoded
 from stream_service.client.calls import Calls
 from stream_service.client.errors import ClientClosed, ClientError, UnexpectedAnswer
 from stream_service.client.existence import Existence, not_there
@@ -228,7 +229,7 @@ class ClientCore:
 
     def pull(self, port: Port, index: int, limit: int) -> Call:
         """Ask for up to `limit` messages from `index` on; `payloads.pulled` reads the answer."""
-        return self.call(port, PULL.encode_request(PullRequest(0, index, limit)))
+        return self.call(port, encoded(PULL, PullRequest(0, index, limit)))
 
     def _take(self, messages: Sequence[Message]) -> None:
         """Hand each message to whom it is for. Confirms come in runs for one lane."""

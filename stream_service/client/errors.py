@@ -27,6 +27,10 @@ class ClientError(Exception):
     in_doubt: bool = False
 
 
+class InvalidArgument(ClientError, ValueError):
+    """The program passed a value that cannot be sent, or that means nothing; nothing was sent."""
+
+
 class NodeUnreachable(ClientError):
     """No connection could be made. What was asked over an earlier connection may have been carried out."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ockam.address import Address, Route
+from stream_service.client.arguments import encoded
 from stream_service.client.calls import Calls
 from stream_service.client.errors import StreamNotFound, UnexpectedAnswer
 from stream_service.client.payloads import answer_of
@@ -42,7 +43,7 @@ class Existence:
             return
         self._asked.add(port)
         after = StreamKey(port.name, port.partition - 1) if port.partition else None
-        request = LIST.encode_request(ListRequest(0, port.name, after, 1))
+        request = encoded(LIST, ListRequest(0, port.name, after, 1))
         call = Call(self._service, request, 1, self._new_address())
         call.when_done(lambda: self._answered(port, call))
         self._calls.add(call)

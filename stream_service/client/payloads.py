@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ockam.protocol import ERROR, Protocol, ProtocolError, is_failure
+from stream_service.client.arguments import encoded
 from stream_service.client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.requests import Call
 from stream_service.extensions import DELETED
@@ -25,8 +26,8 @@ A = TypeVar("A")
 def create_payload(name: str | None, partitions: int) -> bytes:
     """A request for a stream; one partition is asked for by the plain protocol, which every service has."""
     if partitions == 1:
-        return CREATE.encode_request(CreateStream(name))
-    return CREATE_PARTITIONED.encode_request(CreatePartitions(name, partitions))
+        return encoded(CREATE, CreateStream(name))
+    return encoded(CREATE_PARTITIONED, CreatePartitions(name, partitions))
 
 
 def created(payload: bytes) -> tuple[str, int]:

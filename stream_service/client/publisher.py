@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
+from stream_service.client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_service.client.errors import PushesFailed, StreamNotFound
 from stream_service.client.ports import Port
 from stream_service.client.requests import Push
 from stream_service.client.sequence_machine import SequenceMachine
 from stream_service.client.session import Session
-from stream_service.extensions import Header
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.names import partition_of
 
@@ -43,6 +43,10 @@ class Publisher:
         if keep_failed:
             self._lane.failed = None
 
+    def __repr__(self) -> str:
+        where = f"{self._port.name!r}, partition {self._port.partition}"
+        return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
+
     async def __aenter__(self) -> Publisher:
         return self
 
@@ -71,19 +75,22 @@ class Publisher:
         """How many pushes have been sent, or wait to be sent, without an answer."""
         return len(self._lane.pushes)
 
-    async def push(self, data: bytes, *, key: bytes | None = None, headers: Sequence[Header] = ()) -> Push:
+    async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
         """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
 
-        key, headers: stored beside the data, by a protocol of our own (`node/stream_push/1`).
+        data, key, headers: as `Stream.push`.
         """
         lane = self._lane
+        # Most messages are bytes alone; the test is cheaper than the call.
+        if data.__class__ is not bytes:
+            data = to_bytes(data, "the data of a message")
         if len(lane.pushes) >= self._window:
             while len(lane.pushes) >= self._window:
                 await self._session.shell.wait(lane.room())
         elif self._session.core.link.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.give_way()
         if self._sequenced or key is not None or headers:
-            return lane.push_keyed(data, key, headers)
+            return lane.push_keyed(data, to_key(key), to_headers(headers))
         return lane.push(data)
 
     async def wait(self, push: Push) -> int:
@@ -94,7 +101,7 @@ class Publisher:
             push.taken = True
         return push.index
 
-    async def push_many(self, messages: Iterable[bytes]) -> list[int]:
+    async def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
         """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
         pushes = [await self.push(data) for data in messages]
         await self.flush()
@@ -140,6 +147,10 @@ class PartitionedPublisher:
         self._publishers = tuple(by_partition.values())
         self._turns = Turns(max(by_partition) + 1, sorted(by_partition))
 
+    def __repr__(self) -> str:
+        partitions = f"{len(self._publishers)} partitions"
+        return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
+
     async def __aenter__(self) -> PartitionedPublisher:
         return self
 
@@ -162,17 +173,18 @@ class PartitionedPublisher:
 
     async def push(
         self,
-        data: bytes,
+        data: BytesLike,
         *,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-        partition_key: bytes | None = None,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
     ) -> Push:
         """Send one message to the partition of its key, or to the next partition where it has none.
 
         key: stored with the message. partition_key: chooses the partition in its place, and is not stored. Raises
         StreamNotFound where the partition of the key is missing.
         """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         partition = self._turns.choose(key, partition_key)
         publisher = self._by_partition.get(partition)
         if publisher is None:

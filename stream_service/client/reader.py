@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from stream_service.client.arguments import encoded
 from stream_service.client.errors import ClientError, RequestRefused
 from stream_service.client.payloads import answer_of, pulled
 from stream_service.client.ports import Port
@@ -126,7 +127,7 @@ class Reader:
         # Only an index means the same when the request is sent again; so what is relative is resolved without waiting.
         wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
         request = RichPull(0, start, self._page_messages, int(wait_s * 1000))
-        return core.call(self.port, RICH_PULL.encode_request(request), patience=patience_for(wait_s))
+        return core.call(self.port, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
         call, self._call = self._call, None

@@ -81,6 +81,12 @@ class Push(Waiting):
         self.index = -1
         self.taken = False
 
+    def __repr__(self) -> str:
+        what = f"Push of {len(self.data)} bytes to partition {self.partition}"
+        if not self.done:
+            return f"<{what}, without an answer>"
+        return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
+
     def result(self) -> int:
         """Where the message was stored. Raises its error; and ValueError while there is no answer."""
         if self.error is not None:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from ockam.address import Route
 from ockam.protocol import Protocol as WireProtocol
+from stream_service.client.arguments import encoded
 from stream_service.client.core import ClientCore
 from stream_service.client.errors import RequestTimeout
 from stream_service.client.payloads import answer_of
@@ -89,7 +90,7 @@ class Session:
 
     async def ask(self, target: Route | Port, protocol: WireProtocol[Q, A], request: Q) -> A:
         """The one answer to a request. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
-        call = self.core.call(target, protocol.encode_request(request))
+        call = self.core.call(target, encoded(protocol, request))
         return answer_of(await self.answered(call), protocol)
 
     async def ask_all(
@@ -97,7 +98,7 @@ class Session:
     ) -> list[A]:
         """The answers to many requests, all on their way at once. Raises the first error."""
         calls = [
-            self.core.call(target, protocol.encode_request(request))
+            self.core.call(target, encoded(protocol, request))
             for target, request in zip(targets, requests, strict=True)
         ]
         try:

@@ -10,8 +10,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, Unpack
 
 from stream_service.client.consumer import BaseConsumer
-from stream_service.client.consumption import ConsumerArguments, ConsumerOptions, Consumption, Part, Positions
+from stream_service.client.consumption import (
+    ConsumerArguments,
+    ConsumerOptions,
+    Consumption,
+    Part,
+    Positions,
+    with_options_shown,
+)
 from stream_service.client.errors import ClientError, LeaseLost
+from stream_service.client.named_positions import to_membership
 from stream_service.extensions import RichMessage
 
 if TYPE_CHECKING:
@@ -54,10 +62,12 @@ class SharedConsumer(BaseConsumer):
     up again.
     """
 
+    @with_options_shown
     def __init__(
-        self, partitions: Sequence[Stream], membership: Membership, **options: Unpack[ConsumerArguments]
+        self, partitions: Sequence[Stream], membership: Membership | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        """partitions: all of the stream, which has lost none."""
+        """partitions: all of the stream, which has lost none. membership: or the name of the group."""
+        membership = to_membership(partitions[0].session, membership)
         super().__init__(partitions, membership, ConsumerOptions(**options))
         self._stream_name = partitions[0].name
         self._by_partition = {stream.partition: stream.port for stream in partitions}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from stream_service.client.arguments import BytesLike, HeadersLike, encoded, to_bytes, to_headers, to_key
 from stream_service.client.consumer import Consumer, PartitionedConsumer
-from stream_service.client.consumption import ConsumerArguments, Positions
+from stream_service.client.consumption import ConsumerArguments, Positions, with_options_shown
 from stream_service.client.follower import PAGE_MESSAGES, Follower, OnHole
 from stream_service.client.payloads import answer_of, pulled
 from stream_service.client.ports import Port
@@ -29,7 +30,6 @@ from stream_service.extensions import (
     RICH_PULL,
     TRUNCATE,
     DeleteRequest,
-    Header,
     InfoRequest,
     Retention,
     RetentionRequest,
@@ -49,6 +49,9 @@ class Stream:
         self.session = session
         self.port = port
 
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
+
     @property
     def name(self) -> str:
         return self.port.name
@@ -62,12 +65,14 @@ class Stream:
         """How many pushes, of all publishers of this client, have no answer."""
         return self.port.unconfirmed
 
-    async def push(self, data: bytes, *, key: bytes | None = None, headers: Sequence[Header] = ()) -> int:
+    async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
         """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
 
-        key, headers: stored beside the data, by a protocol of our own (`node/stream_push/1`).
+        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
+        (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
         """
         lane = self.port.lane
+        data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
         push = lane.push_keyed(data, key, headers) if key is not None or headers else lane.push(data)
         try:
             await self.session.finished(push, self.session.answer_timeout_s)
@@ -86,7 +91,7 @@ class Stream:
         wait_s: how long the node may hold the answer while there is nothing; it bounds that by 5 s.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
-        payload = RICH_PULL.encode_request(request)
+        payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.port, payload, patience=patience_for(wait_s))
         page = answer_of(await self.session.answered(call, wait_s), RICH_PULL)
         return Page(page.messages, page.first_index, page.next_index, page.resume_index)
@@ -112,8 +117,15 @@ class Stream:
             on_hole=on_hole,
         )
 
-    def consumer(self, positions: Positions, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the position saved there on, and save how far it came (`ConsumerOptions`)."""
+    @with_options_shown
+    def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
+        """Iterate from the saved position on, and save how far it came.
+
+        positions: the name under which the node keeps the position, or an object that keeps it (SavedIndexes).
+        page_messages: how many to pull at once. save_messages: save after so many, at the latest; None: a page.
+        save_interval_s: and after this time. on_hole: called with partition, first missing index and next index there.
+        idle_delay_s: how long to wait before asking again where the node does not hold answers.
+        """
         return Consumer(self, positions, **options)
 
     def publisher(
@@ -167,6 +179,11 @@ class PartitionedStream:
         self._count = max(self._by_number) + 1
         self._turns = Turns(self._count, sorted(self._by_number))
 
+    def __repr__(self) -> str:
+        there = len(self.partitions)
+        which = f"{self.count} partitions" if there == self.count else f"{there} of {self.count} partitions"
+        return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
+
     @property
     def name(self) -> str:
         return self.partitions[0].name
@@ -176,12 +193,12 @@ class PartitionedStream:
         """How many partitions the stream has, those missing too; keys are spread over so many."""
         return self._count
 
-    def partition_for(self, key: bytes) -> Stream:
+    def partition_for(self, key: BytesLike) -> Stream:
         """The partition that messages with this key go to (`stream_service.names.partition_of`).
 
         Raises StreamNotFound where that one is missing.
         """
-        return self.get_partition(partition_of(key, self.count))
+        return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
 
     def get_partition(self, partition: int) -> Stream:
         """The partition of that number. Raises StreamNotFound where it is missing."""
@@ -192,16 +209,18 @@ class PartitionedStream:
 
     async def push(
         self,
-        data: bytes,
+        data: BytesLike,
         *,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-        partition_key: bytes | None = None,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
     ) -> int:
         """Store a message in the partition of its key, or in the next partition where it has none; its index there.
 
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. The rest as
+        `Stream.push`.
         """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         stream = self.get_partition(self._turns.choose(key, partition_key))
         return await stream.push(data, key=key, headers=headers)
 
@@ -215,22 +234,26 @@ class PartitionedStream:
         }
         return PartitionedPublisher(self.name, publishers)
 
+    @with_options_shown
     def consumer(
         self,
-        positions: Positions,
+        positions: Positions | str,
         *,
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all partitions, or those named, each from its saved position on.
+        """Iterate over all partitions, or those named, each from its saved position on. The rest as `Stream.consumer`.
 
         Raises StreamNotFound where one that is named is missing.
         """
         chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
         return PartitionedConsumer(chosen, positions, **options)
 
-    def shared_consumer(self, membership: Membership, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member gets, in company with the other members.
+    @with_options_shown
+    def shared_consumer(self, membership: Membership | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
+        """Iterate over the partitions that this member gets, in company with the other members of a consumer group.
+
+        membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
 
         Raises StreamNotFound where a partition is missing: leases are given for all of them.
         """

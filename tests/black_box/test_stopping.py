@@ -1,6 +1,6 @@
 """Goal: whatever ends a node, each message that it confirmed is in its data directory, byte for byte, at its index.
 
-Method: the running command under publishers in both framings; SIGTERM, SIGINT and SIGKILL in the middle of pushing.
+Method: the running command under publishers in both framings; SIGTERM, SIGINT, SIGHUP and SIGKILL while they push.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def log_size(node: NodeProcess) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT], ids=lambda end: end.name)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda end: end.name)
 async def test_a_drained_node_has_confirmed_exactly_what_it_has_stored(tmp_path: Path, end: signal.Signals) -> None:
     with NodeProcess(tmp_path / "data") as node:
         publishers = await push_until(node, end, 100)

@@ -83,7 +83,7 @@ def script() -> None:
 
 WRONG = {
     "an await is missing": "async def f(stream: Stream) -> int:\n    return stream.push(b'x')",
-    "text is not data": "async def f(stream: Stream) -> int:\n    return await stream.push('x')",
+    "a number is not data": "async def f(stream: Stream) -> int:\n    return await stream.push(5)",
     "no such option": "def f(stream: Stream, positions: Positions) -> None:\n    stream.consumer(positions, pages=3)",
     "blocking positions": (
         "def f(stream: Stream, client: blocking.StreamClient) -> None:\n"

@@ -16,12 +16,14 @@ LINES = (
     ("bare",),
     ("ockam", "storage"),
     ("stream_service", "index_service", "block_manager"),
+    # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
+    ("stream_service.client",),
     ("block_node", "cardinal_streams"),
     ("spark_export",),
     ("pyspark_stream_node",),
     ("stream_node",),
 )
-LEVEL = {package: level for level, line in enumerate(LINES) for package in line}
+LEVEL = {room: level for level, line in enumerate(LINES) for room in line}
 
 # Run in a process of its own: imported where an export is asked for, never by loading the module that may ask. The
 # other package is the name by which Spark finds it, and is loaded by Spark alone.
@@ -53,6 +55,16 @@ class Import(NamedTuple):
     def top(self) -> str:
         return self.module.partition(".")[0]
 
+    @property
+    def room(self) -> str:
+        return room_of(self.module)
+
+
+def room_of(module: str) -> str:
+    """What has a line of its own: a package, or a package within it."""
+    inner = ".".join(module.split(".")[:2])
+    return inner if inner in LEVEL else module.partition(".")[0]
+
 
 def imports(tree: ast.AST, in_function: bool = False) -> Iterator[Import]:
     """Every absolute import below a node, those by name (`import_module("x")`) too."""
@@ -81,24 +93,24 @@ def layer_problems(root: Path) -> list[str]:
     ]
     for path in package_files(root):
         place = path.relative_to(root)
-        package = place.parts[0]
+        room = room_of(".".join(place.with_suffix("").parts))
         for each in imports(parse(path)):
-            problem = _import_problem(package, each)
+            problem = _import_problem(room, each)
             if problem:
                 problems.append(f"{place}: imports {each.module} (at {each.line}): {problem}")
     return problems
 
 
-def _import_problem(package: str, each: Import) -> str | None:
+def _import_problem(room: str, each: Import) -> str | None:
     if each.top in ("tests", "examples", "tools"):
         return "not part of what is installed"
-    if each.top == package or each.top not in LEVEL or package not in LEVEL:
+    if each.room == room or each.room not in LEVEL or room not in LEVEL:
         return None
-    if LEVEL[each.top] > LEVEL[package]:
+    if LEVEL[each.room] > LEVEL[room]:
         return "upward"
-    if LEVEL[each.top] == LEVEL[package]:
+    if LEVEL[each.room] == LEVEL[room]:
         return "on the same line"
-    if each.top in ONLY_IN_FUNCTIONS and not each.in_function and package not in LOADED_BY_SPARK:
+    if each.top in ONLY_IN_FUNCTIONS and not each.in_function and room not in LOADED_BY_SPARK:
         return "allowed inside a function only"
     return None
 
@@ -134,7 +146,10 @@ def test_every_package_that_is_there_is_looked_at() -> None:
         ("storage/x.py", "from importlib import import_module\nimport_module('stream_node.cli')", "upward"),
         ("spark_export/x.py", "__import__('stream_node')", "upward"),
         ("ockam/x.py", "import bare, storage", "on the same line"),
-        ("index_service/a/b.py", "from stream_service import client", "on the same line"),
+        ("index_service/a/b.py", "from stream_service import protocol", "on the same line"),
+        ("index_service/a/b.py", "from stream_service.client import connect", "upward"),
+        ("stream_service/a/b.py", "from stream_service.client import connect", "upward"),
+        ("stream_service/client.py", "import block_node", "upward"),
         ("block_node/x.py", "if True:\n    import cardinal_streams", "on the same line"),
         ("stream_node/x.py", "import spark_export.source", "allowed inside a function only"),
         ("stream_node/x.py", "class A:\n    import spark_export", "allowed inside a function only"),

@@ -1,0 +1,32 @@
+"""A consumer group: start this program several times, and its members share the partitions of a stream.
+
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer_group.py
+
+Each message goes to one member. A member that ends, by Ctrl-C or SIGTERM too, gives its partitions to the others at
+once; one that is killed loses them when its leases run out (10 s). What it had not saved comes again to another member.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stream_service.client import LeaseLost, blocking
+
+ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
+
+with blocking.stop_on_signals(), blocking.connect(ADDRESS) as client:
+    jobs = client.create_partitioned("examples.jobs", 4)
+    for number in range(12):
+        jobs.push(f"job {number}", key=f"customer {number % 5}")
+    with jobs.shared_consumer("examples.workers") as group:
+        # Without stop_at_end the loop waits for more jobs, for ever.
+        messages = group.messages(stop_at_end=True)
+        while True:
+            try:
+                for partition, message in messages:
+                    # A fence rises with every new holder of a partition. Pass it to what must not be done twice.
+                    print(f"partition {partition}, fence {group.fences[partition]}: {message.data.decode()}")
+                break
+            except LeaseLost as lost:
+                # This member was too slow; it goes on with the partitions that it has left.
+                print(lost)

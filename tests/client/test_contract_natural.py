@@ -1,0 +1,198 @@
+"""Goal: a Python program passes what is natural (text, a dictionary of headers, the name of a consumer), and a value
+that cannot be sent is a ClientError that says what to pass. Method: one scenario each, against a real server, through
+every shell; what is stored is read back by pulls.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stream_service.client import (
+    Header,
+    InvalidArgument,
+    PartitionedStream,
+    RequestRefused,
+    Stream,
+    blocking_streams,
+)
+from stream_service.client.arguments import BytesLike, to_address
+from stream_service.client.consumption import ConsumerOptions
+from tests.client.shells import Tools, World
+
+
+def test_text_is_stored_in_utf_8_and_headers_may_be_a_dictionary(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create(world.name)
+            await stream.push("fünf")
+            headers: dict[str, BytesLike] = {"type": "text/plain", "raw": b"\xff"}
+            await stream.push(bytearray(b"six"), key="schlüssel", headers=headers)
+            async with stream.publisher() as publisher:
+                await publisher.push("seven")
+                await publisher.push(memoryview(b"eight"), headers=[("a", "1"), Header("a", b"2")])
+                await publisher.push_many(["nine", b"ten"])
+            partitioned = await client.create_partitioned(world.name, 3)
+            chosen = partitioned.partition_for("kunde").partition
+            await partitioned.push("by key", key="kunde")
+            async with partitioned.publisher() as spread:
+                assert (await spread.push("by partition key", partition_key="kunde")).partition == chosen
+            page = await stream.pull_page()
+            stored = [
+                (each.data, each.key, [(head.name, head.value) for head in each.headers]) for each in page.messages
+            ]
+            assert stored[:6] == [
+                ("fünf".encode(), None, []),
+                (b"six", "schlüssel".encode(), [("type", b"text/plain"), ("raw", b"\xff")]),
+                (b"seven", None, []),
+                (b"eight", None, [("a", b"1"), ("a", b"2")]),
+                (b"nine", None, []),
+                (b"ten", None, []),
+            ]
+            by_key = await partitioned.get_partition(chosen).pull_page()
+            assert [each.data for each in by_key.messages][-2:] == [b"by key", b"by partition key"]
+
+    world.run(scenario)
+
+
+def test_a_name_is_enough_for_a_consumer_and_for_a_group(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create_partitioned(world.name, 2)
+            for partition in stream.partitions:
+                await partition.push("one")
+                await partition.push("two")
+            async with stream.partitions[0].consumer("alone") as consumer:
+                assert [each.data async for each in consumer.messages(stop_at_end=True)] == [b"one", b"two"]
+            async with stream.consumer("both") as both:
+                assert len([each async for each in both.messages(stop_at_end=True)]) == 4
+            async with stream.shared_consumer("group") as member:
+                assert len([each async for each in member.messages(stop_at_end=True)]) == 4
+            saved = [
+                await tools.saved_indexes(client, name).get(world.name, partition)
+                for name in ("alone", "both", "group")
+                for partition in (0, 1)
+            ]
+            assert saved == [2, 0, 2, 2, 2, 2]
+
+    world.run(scenario)
+
+
+def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as found:
+            client: Any = found
+            stream = await client.create(world.name)
+            both = await client.create_partitioned(world.name, 2)
+            calls: list[tuple[Callable[[], Any], str]] = [
+                (lambda: stream.push(5), "the data of a message is bytes or str, not int"),
+                (lambda: stream.push({"a": 1}), "not dict; encode it first, for example as JSON"),
+                (lambda: stream.push("\ud800"), "cannot be written in UTF-8"),
+                (lambda: stream.push(b"", key=7), "a key is bytes or str, not int"),
+                (lambda: stream.push(b"", headers="a: b"), "headers are a dictionary, or a list of"),
+                (lambda: stream.push(b"", headers=["a"]), "a header is .name, value. or a Header, not 'a'"),
+                (lambda: stream.push(b"", headers={1: b""}), "the name of a header is str, not int"),
+                (lambda: stream.push(b"", headers={"a": 1}), "the value of the header 'a' is bytes or str, not int"),
+                (lambda: both.push(b"", partition_key=1), "a partition key is bytes or str, not int"),
+                (lambda: stream.pull("first"), "stream_pull cannot be sent"),
+                (lambda: stream.pull(-1), "stream_pull cannot be sent: uint must be from 0"),
+                (lambda: client.create(5), "stream_create cannot be sent"),
+            ]
+            for call, said in calls:
+                with pytest.raises(InvalidArgument, match=said):
+                    await call()
+            makes: list[tuple[Callable[[], Any], str]] = [
+                (lambda: stream.consumer(""), "the name of a consumer is empty"),
+                (lambda: stream.consumer(5), "a consumer takes its name"),
+                (lambda: both.shared_consumer(None), "a consumer takes its name"),
+            ]
+            for make, said in makes:
+                with pytest.raises(InvalidArgument, match=said):
+                    make()
+            assert (await stream.info()).count == 0
+            assert await stream.push("and the connection lives") == 0
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:4000/", "is a URL.*leave out 'http://', as in 127.0.0.1:4000"),
+        ("", "is not HOST:PORT"),
+        ("localhost:http", "is not HOST:PORT"),
+        (4000, "is a str such as '127.0.0.1:4000', not int"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(world: World, address: Any, said: str) -> None:
+    async def scenario(tools: Tools) -> None:
+        with pytest.raises(InvalidArgument, match=said):
+            async with tools.connect(address=address):
+                pass
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost", "localhost:4000"),
+        ("127.0.0.1", "127.0.0.1:4000"),
+        ("::1", "[::1]:4000"),
+        ("[::1]:5", "[::1]:5"),
+        (" localhost:7 ", "localhost:7"),
+    ],
+)
+def test_an_address_without_a_port_means_port_4000(text: str, address: str) -> None:
+    assert to_address(text) == address
+
+
+def test_objects_tell_what_they_are(world: World) -> None:
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create(world.name)
+            both = await client.create_partitioned(world.name, 2)
+            name = repr(world.name)
+
+            def shown(each: Any) -> str:
+                return repr(getattr(each, "_value", each))
+
+            assert shown(client) == f"<StreamClient of {world.address}, connected>"
+            assert shown(stream) == f"<Stream {name}, partition 0, of {world.address}>"
+            assert shown(both) == f"<PartitionedStream {name}, 2 partitions, of {world.address}>"
+            async with stream.publisher(window=10) as publisher:
+                push = await publisher.push("12345")
+                assert shown(publisher).startswith(f"<Publisher of {name}, partition 0: ")
+                await publisher.wait(push)
+            assert repr(push) == "<Push of 5 bytes to partition 0, stored at 0>"
+            async with stream.consumer("me") as consumer:
+                assert shown(consumer) == f"<Consumer 'me' of {name}, partition 0: 0 processed>"
+            assert shown(tools.saved_indexes(client, "me")) == "<SavedIndexes of 'me'>"
+            async with stream.publisher(keep_failed=True) as failing:
+                failed = await failing.push(b"", key=bytes(5000))
+            assert repr(failed).startswith("<Push of 0 bytes to partition 0, failed: a key of 5000 bytes")
+            assert isinstance(failed.error, RequestRefused)
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Stream.consumer,
+        PartitionedStream.consumer,
+        PartitionedStream.shared_consumer,
+        blocking_streams.Stream.consumer,
+        blocking_streams.PartitionedStream.consumer,
+        blocking_streams.PartitionedStream.shared_consumer,
+    ],
+)
+def test_help_shows_every_option_with_its_default(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+    for name in ConsumerOptions.__struct_fields__:
+        assert shown[name].default == getattr(ConsumerOptions(), name)
+    told = inspect.getdoc(function) or ""
+    assert "as `Stream.consumer`" in told or all(f"{name}:" in told for name in ConsumerOptions.__struct_fields__)
