@@ -39,6 +39,7 @@ def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str
     assert (pushed.code, pushed.err) == (0, "")
     report = pushed.row
     assert report.pop("seconds") >= 0
+    assert (report.pop("not_stored"), report.pop("unknown")) == ([], [])
     assert report == {"stream": "round", "partition": 0, "pushed": 4, "failed": 0, "first_index": 0, "last_index": 3}
     said = command("push", "round", *here, standard_input=b"\xff\xfe\n")
     assert (said.code, said.text.partition(" (")[0]) == (0, "1 message in round/0 at 4")
