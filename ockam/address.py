@@ -8,6 +8,7 @@ Text form, for people and for the command line: `stream_service`, `1#127.0.0.1:4
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple, TypeAlias
 
 from ockam.errors import InvalidAddress
@@ -19,6 +20,7 @@ TCP = 1
 DEFAULT_PORT = 4000
 """Where a node listens unless it is told otherwise."""
 ADDRESS_TYPE_MAX = 255
+_HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 SHOWN_BYTES_MAX = 200
 """How much of an address of a peer's making goes into a log line."""
 
@@ -49,18 +51,17 @@ def tcp(destination: str) -> Address:
 
 
 def complete_address(text: str) -> str:
-    """`host:port` from what a person wrote; port 4000 where no port was written. Raises InvalidAddress."""
+    """`host:port` from what a person wrote; a host alone is at DEFAULT_PORT. Raises InvalidAddress."""
+    from ipaddress import IPv6Address, ip_address
+
     text = text.strip()
-    if "://" in text:
-        scheme, _, rest = text.partition("://")
-        raise InvalidAddress(
-            f"{text!r} is a URL, and a node is reached by HOST:PORT: leave out {scheme + '://'!r}, as in "
-            f"{rest.partition('/')[0] or '127.0.0.1:4000'}"
-        )
-    if text.count(":") > 1 and not text.startswith("["):
-        # An IPv6 address without brackets: its last group is not a port.
-        text = f"[{text}]"
-    if text and ":" not in text.rpartition("]")[2]:
+    try:
+        is_ipv6 = isinstance(ip_address(text.strip("[]")), IPv6Address)
+    except ValueError:
+        is_ipv6 = False
+    if is_ipv6:
+        text = f"[{text.strip('[]')}]:{DEFAULT_PORT}"
+    elif _HOST.fullmatch(text) and not text.isdigit():
         text = f"{text}:{DEFAULT_PORT}"
     split_host_port(text)
     return text
@@ -81,7 +82,7 @@ def _example(text: str) -> str:
     host, _, port = (rest if mark else scheme).partition("/")[0].rpartition(":")
     if not host and not port.isdigit():
         host, port = port, ""
-    return f"{host or '127.0.0.1'}:{port if port.isdigit() and int(port) <= 65535 else 4000}"
+    return f"{host or '127.0.0.1'}:{port if port.isdigit() and int(port) <= 65535 else DEFAULT_PORT}"
 
 
 def parse_address(text: str) -> Address:

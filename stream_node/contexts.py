@@ -5,26 +5,22 @@ A context has no secrets. What is said on the command line or in `STREAM_NODE_AD
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 import msgspec
 import platformdirs
 
-from ockam.address import split_host_port
+from ockam.address import DEFAULT_PORT, complete_address
 from storage.durable_files import make_folder, write_durably
 from stream_service.names import near_names
 
 APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"
-DEFAULT_PORT = 4000
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 NAME_CHARACTERS_MAX = 64
 """Long enough for any name that is typed, short enough for a table."""
-_HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class ContextError(Exception):
@@ -46,20 +42,6 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     current: str | None = None
     targets: dict[str, Target] = {}
-
-
-def node_address(text: str) -> str:
-    """`host:port` of a node; a host alone is at DEFAULT_PORT. Raises InvalidAddress."""
-    try:
-        is_ipv6 = isinstance(ip_address(text.strip("[]")), IPv6Address)
-    except ValueError:
-        is_ipv6 = False
-    if is_ipv6:
-        text = f"[{text.strip('[]')}]:{DEFAULT_PORT}"
-    elif _HOST.fullmatch(text) and not text.isdigit():
-        text = f"{text}:{DEFAULT_PORT}"
-    split_host_port(text)
-    return text
 
 
 def contexts_file() -> Path:
@@ -98,7 +80,7 @@ def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool 
     if name in contexts.targets and not replace:
         raise ContextError(f"there is a context {name!r} already; choose another name, or say --replace")
     target = msgspec.structs.replace(
-        target, address=node_address(target.address), via=tuple(map(node_address, target.via))
+        target, address=complete_address(target.address), via=tuple(map(complete_address, target.via))
     )
     current = name if use or not contexts.targets else contexts.current
     return Contexts(current, {**contexts.targets, name: target})
@@ -141,10 +123,10 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
             f"--context {context} and the node {node} (--node or STREAM_NODE_ADDRESS) are two nodes; leave one out"
         )
     if node is not None:
-        return Target(node_address(node), tuple(map(node_address, via)))
+        return Target(complete_address(node), tuple(map(complete_address, via)))
     contexts = load_contexts(file or contexts_file())
     name = context if context is not None else contexts.current
     if name is None:
-        return Target(DEFAULT_NODE, tuple(map(node_address, via)))
+        return Target(DEFAULT_NODE, tuple(map(complete_address, via)))
     target = get_context(contexts, name)
-    return Target(target.address, tuple(map(node_address, via)) or target.via)
+    return Target(target.address, tuple(map(complete_address, via)) or target.via)

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ockam.address import complete_address
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.cli.words import plain
-from stream_node.contexts import node_address
 from stream_node.logs import HumanLine
 from stream_node.process import NodeProcess
 from stream_service.names import near_names
@@ -61,7 +61,7 @@ def test_nothing_listens(command: CommandLine) -> None:
     ],
 )
 def test_a_host_without_a_port_is_at_port_4000(command: CommandLine, text: str, address: str) -> None:
-    assert node_address(text) == address
+    assert complete_address(text) == address
     assert json.loads(command("context", "add", "x", text, "--json").stdout)["address"] == address
 
 
