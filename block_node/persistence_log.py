@@ -19,6 +19,7 @@ from block_node.persistence_schema import BlockPlace
 from block_node.ranges import BlockRanges
 from storage.contract import Append, Session, StreamRecord
 from storage.errors import DatabaseCorrupt, StorageError, corrupt_text, storage_error
+from stream_service.stored import LOST_BESIDE
 
 STREAM_PREFIX = "block_node."
 """Streams whose names begin so are written by the block node alone."""
@@ -273,12 +274,15 @@ class ChainLog:
         execute(sql.GROW_CHAIN, (stream.next_index, blocks, size_bytes, self.chain))
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[BlockPlace]:
-        """The whole blocks of the stream, by their marks. A block whose front was cut off is passed over."""
+        """The whole blocks of the stream, by their marks. One whose front was cut off or a part lost is passed over."""
         index = stream.first_index
         begun: BlockPlace | None = None
         while index < stream.next_index:
             records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
             for index, _, _, _, headers in records:
+                if headers == LOST_BESIDE:
+                    begun = None
+                    continue
                 mark = find_mark(headers)
                 if mark is None or mark.number > sql.NUMBER_MAX:
                     reason = f"message {index} of the stream {stream.name!r} is no part of a block"

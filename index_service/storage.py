@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -204,6 +206,16 @@ class ListPositions(Operation):
             },
         )
         self.rows = [PositionRow(*row) for row in found]
+
+
+def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
+    """Raise every position to what another database has, as far as its table can be read. In a transaction."""
+    names = ("client_id", "stream_name", "partition", "idx", "saved_us")
+    # Without the table's index, so that each row is read where it stands.
+    rows = iter(other.execute(f"SELECT {', '.join(names)} FROM saved_indexes NOT INDEXED"))
+    with suppress(sqlite3.Error):
+        for row in rows:
+            connection.execute(_RAISE, dict(zip(names, row, strict=True)))
 
 
 def _row(key: Key) -> dict[str, str | int]:

@@ -13,16 +13,23 @@ from urllib.parse import quote
 
 from spark_export.errors import OptionError, SourceError
 from spark_export.node_wire import StreamEnds
+from storage.errors import StorageError
+from storage.wal_check import refuse_damaged
 
 FILE_NAME = "streams.sqlite"
 BUSY_TIMEOUT_S = 5.0
 
 
 def database_path(path: str) -> str:
-    """The database file of a data directory. Raises OptionError where there is none."""
+    """The database file of a data directory. Raises OptionError where there is none, SourceError where what was
+    confirmed stands behind damage in its log."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
+    try:
+        refuse_damaged(found)
+    except StorageError as error:
+        raise SourceError(str(error)) from error
     return str(found.absolute())
 
 

@@ -19,6 +19,7 @@ from storage.lock import DirectoryLock
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 from storage.session import SqliteSession
 from storage.unfinished import check_not_replaced, remove_unfinished
+from storage.wal_check import prepare_log, refuse_damaged
 
 logger = structlog.get_logger(__name__)
 
@@ -70,12 +71,13 @@ class Database:
 
         read_only: takes no lock and makes nothing, for looking at a database that a node may be using.
 
-        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, StorageReadOnly, DiskFull and other
+        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
         StorageError.
         """
         if read_only:
             database = cls(path, None)
             database._check_exists()
+            refuse_damaged(database.path)
             connection = database._open_file()
             try:
                 _check_version(connection)
@@ -87,7 +89,10 @@ class Database:
         try:
             database = cls(path, lock)
             database._clear_unfinished()
+            # Before SQLite opens the file: it would pass over whatever stands behind a damaged place.
+            prepare_log(database.path, rebooted=not lock.same_boot)
             database._prepare(lock.left_unclean or _has_log(database.path))
+            lock.confirm_boot(emptied=not _has_log(database.path))
             return database
         except BaseException:
             lock.release(clean=not lock.left_unclean)

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.wal_survey import Behind
 
 
 class StorageError(Exception):
@@ -89,6 +94,50 @@ class DatabaseTooNew(StorageError):
 
 class DatabaseCorrupt(StorageError):
     """What is stored is not what was written, or is no database of ours."""
+
+
+class WalDamaged(DatabaseCorrupt):
+    """The write-ahead log is damaged in the middle, and what was confirmed stands behind that place.
+
+    bad: the first frame that does not fit; frames, commits: from it to the end of what was committed; lost: how many
+    frames of those nobody knows; behind: the streams concerned, None where that could not be told; kept: a copy of the
+    log.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bad: int,
+        frames: int,
+        commits: int,
+        lost: int,
+        behind: Sequence[Behind] | None,
+        kept: Path | None,
+    ) -> None:
+        text = f"the write-ahead log in {directory} is damaged: its frame {bad} does not fit, and from there on stand "
+        text += f"{frames} frames with {commits} commits"
+        if behind is None:
+            text += "; which streams they belong to cannot be told"
+        elif behind:
+            named = ", ".join(map(str, behind[:NAMED_MAX]))
+            more = f" and {len(behind) - NAMED_MAX} more" if len(behind) > NAMED_MAX else ""
+            text += f", with messages of {named}{more}"
+        text += "; nothing was changed"
+        if kept is not None:
+            text += f", and a copy of the log is in {kept.name}"
+        super().__init__(f"{text}; see what `stream-node repair --data-dir {directory}` can recover")
+        self.directory = directory
+        self.bad = bad
+        self.frames = frames
+        self.commits = commits
+        self.lost = lost
+        self.behind = behind
+        self.kept = kept
+
+
+NAMED_MAX = 10
+"""Streams that the text of an error names."""
 
 
 class IndexConflict(StorageError):

@@ -1,7 +1,8 @@
 """The lock on a data directory: one node at a time, and whether the last one stopped in good order.
 
 The file holds the owner's process id while the directory is in use, and nothing after a clean stop. A process
-that was killed loses the lock but leaves its id behind.
+that was killed loses the lock but leaves its id behind. A second line has the id of the machine's start (its boot),
+where the system tells: within one, a killed process leaves all that it wrote; no power cut has taken part of it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,45 @@ from pathlib import Path
 from storage.errors import DatabaseInUse, storage_error
 
 FILE_NAME = "node.lock"
+OWNER_BYTES_MAX = 128
+
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> bytes:
+    """Which start of the machine this is; nothing where the system does not tell."""
+    try:
+        return BOOT_ID_FILE.read_bytes().strip()
+    except OSError:
+        return b""
+
+
+def owner_lives(directory: Path) -> bool:
+    """Whether there is a process with the id in the file, which may be another's by now. Takes no lock."""
+    try:
+        owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
+        os.kill(int(owner), 0)
+    except (ValueError, OverflowError, ProcessLookupError, FileNotFoundError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def left_in_this_boot(directory: Path) -> bool:
+    """Whether what the last owner left was written in this start of the machine, for sure. Takes no lock."""
+    try:
+        content = (directory / FILE_NAME).read_bytes()
+    except OSError:
+        return False
+    boot = content[:OWNER_BYTES_MAX].strip().partition(b"\n")[2]
+    return boot != b"" and boot == boot_id()
 
 
 class DirectoryLock:
-    """Held from creation until `release`. left_unclean: the last owner did not stop in good order."""
+    """Held from creation until `release`. left_unclean: the last owner did not stop in good order. same_boot: since
+    what it left was written, the machine has not been started anew, for sure."""
 
     def __init__(self, directory: Path) -> None:
         """Raises DatabaseInUse with the owner's process id, StorageError."""
@@ -26,14 +62,26 @@ class DirectoryLock:
             raise storage_error(error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.left_unclean = self._read_owner() != b""
-            self._write_owner(b"%d\n" % os.getpid())
+            owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
+            self.left_unclean = owner != b""
+            self.same_boot = self._boot != b"" and self._boot == boot_id()
+            # Until what was left is recovered, it is still of the start in which it was written.
+            self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except BlockingIOError as error:
             owner = self._read_owner()
             os.close(self._file)
             raise DatabaseInUse(int(owner) if owner.isdigit() else None, directory) from error
         except OSError as error:
             os.close(self._file)
+            raise storage_error(error) from error
+
+    def confirm_boot(self, *, emptied: bool) -> None:
+        """From now on all is written in this start of the machine. emptied: nothing is left of what was written before;
+        otherwise it stays unknown."""
+        self._boot = boot_id() if emptied else b""
+        try:
+            self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
+        except OSError as error:
             raise storage_error(error) from error
 
     def release(self, *, clean: bool) -> None:
@@ -47,7 +95,7 @@ class DirectoryLock:
             os.close(self._file)
 
     def _read_owner(self) -> bytes:
-        return os.pread(self._file, 32, 0).strip()
+        return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
         """Write before cutting off what was there, so that a reader never finds it empty by accident."""

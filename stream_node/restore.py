@@ -21,10 +21,11 @@ import structlog
 from index_service.lease_storage import raise_fences
 from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
-from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, storage_error
+from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
 from storage.lock import FILE_NAME as LOCK_NAME
-from storage.lock import DirectoryLock
+from storage.lock import DirectoryLock, left_in_this_boot
 from storage.unfinished import BESIDE, find_unfinished, remove_unfinished, unfinished_of
+from storage.wal_check import prepare_log
 from stream_node.backup import (
     CHUNK_BYTES,
     BackupError,
@@ -104,6 +105,11 @@ def _settle(database: Path) -> None:
     """Have all that a database holds in its one file, synced, and nothing beside it. One that SQLite cannot read keeps
     what its file has. Raises StorageError where another program uses it, or the disk fails."""
     if database.exists():
+        try:
+            # Of a damaged log SQLite copies a part alone; the whole of it is kept under a name of its own.
+            prepare_log(database, rebooted=not left_in_this_boot(database.parent))
+        except WalDamaged as error:
+            logger.warning("old_log_damaged", kept=str(error.kept), reason=str(error))
         try:
             _copy_log(database)
         except DatabaseCorrupt as error:

@@ -42,6 +42,11 @@ def decode_beside(stored: bytes | None) -> Beside:
     return NOTHING_BESIDE if stored is None else _beside_decoder.decode(stored)
 
 
+LOST_HEADER: Final = "node/lost/1"
+"""Stands beside an empty message in the place of one that was lost, so that its index is never given to another."""
+LOST_BESIDE: Final = encode_beside(Beside([Header(LOST_HEADER, b"")], None))
+
+
 # type Attributes struct { retention: optional<Retention> }
 class Attributes(msgspec.Struct, frozen=True):
     retention: Retention | None = None

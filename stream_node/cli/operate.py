@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stream_node.cli import care, export, settings
+from stream_node.cli import care, export, repair, settings
 from stream_node.cli.options import DataDirOption, JsonOption
 from stream_node.cli.output import counted, progress_shown, say
 
@@ -15,6 +15,7 @@ from stream_node.cli.output import counted, progress_shown, say
 def register(app: typer.Typer) -> None:
     """These commands, and those of an operator that have modules of their own."""
     app.command()(verify)
+    repair.register(app)
     care.register(app)
     app.command()(demo)
     app.command()(bench)

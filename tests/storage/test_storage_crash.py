@@ -12,6 +12,7 @@ import pytest
 
 from storage.contract import Append
 from storage.database import FILE_NAME, PAGE_BYTES, Database
+from storage.errors import WalDamaged
 from storage.failpoint import SITES
 from storage.lock import FILE_NAME as LOCK_NAME
 from tests.storage.crash_samples import confirmed_of, need_strace, run_child, stored_batches
@@ -201,12 +202,16 @@ def test_a_log_cut_anywhere_leaves_a_prefix_of_whole_batches(tmp_path: Path, wri
     assert set(found) == set(range(13))
 
 
-def test_a_log_with_a_wrong_byte_leaves_a_prefix_of_whole_batches(tmp_path: Path, written: tuple[bytes, bytes]) -> None:
+def test_a_log_with_a_wrong_byte_is_refused_or_completed(tmp_path: Path, written: tuple[bytes, bytes]) -> None:
+    """Only of the last batch nobody can tell whether it was ever confirmed."""
     file, log = written
-    found = set()
+    refused, found = 0, set()
     for offset in range(40, len(log), len(log) // 40):
         changed = bytearray(log)
         changed[offset] ^= 0x40
-        found.add(_batches_with_log(tmp_path / "changed", file, bytes(changed)))
-    assert len(found) > 5
-    assert max(found) < 12
+        try:
+            found.add(_batches_with_log(tmp_path / "changed", file, bytes(changed)))
+        except WalDamaged:
+            refused += 1
+    assert refused > 30
+    assert found <= {11, 12}

@@ -1,0 +1,219 @@
+"""Looks at the write-ahead log of a data directory before SQLite does, and refuses one that is damaged.
+
+SQLite reads a log up to the first frame that does not fit, without a word of what stands behind it. What that means is
+judged by `storage.wal_machine`; here are the files. `storage.wal_survey` says which streams are concerned.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import structlog
+
+from storage.durable_files import rename_durably
+from storage.errors import WalDamaged, storage_error
+from storage.lock import FILE_NAME as LOCK_NAME
+from storage.lock import left_in_this_boot, owner_lives
+from storage.wal_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
+from storage.wal_rewrite import rebuild
+from storage.wal_survey import list_behind
+
+logger = structlog.get_logger(__name__)
+
+WAL_SUFFIX: Final = "-wal"
+SHM_SUFFIX: Final = "-shm"
+KEPT_SUFFIX: Final = ".damaged"
+PAGE_BYTES: Final = 8192
+"""Where neither the file nor the log tells."""
+CHUNK_BYTES: Final = 1024 * 1024
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+class Examined(NamedTuple):
+    """A log that is open, and what was found in it."""
+
+    wal: WalReader
+    found: Scan
+    verdict: Verdict
+    find_page: FindPage
+
+
+def wal_path(database: Path) -> Path:
+    return database.with_name(database.name + WAL_SUFFIX)
+
+
+def prepare_log(database: Path, *, rebooted: bool) -> None:
+    """Make the log one that SQLite reads to its end, before anything opens it. In a directory that is ours.
+
+    1. A damaged log is refused. It stays as it is, and a copy of it is kept.
+    2. A last transaction that can be completed from what is known is completed.
+    3. What a kill or a power cut left behind the last commit is cut off: its frames would else stand behind the
+       commits to come, and look like damage.
+
+    Raises WalDamaged and other StorageError.
+    """
+    try:
+        with examined(database, rebooted=rebooted) as log:
+            if log is None or log.verdict is Verdict.SOUND:
+                return
+            if log.verdict is Verdict.DAMAGED:
+                raise damaged_error(database, log, kept=keep_copy(database))
+            if log.verdict is Verdict.TORN:
+                _cut(database, log)
+                return
+            kept = keep_copy(database)
+            behind = list_behind(database, log.wal, log.found)
+            if log.verdict is Verdict.COMPLETED:
+                install_log(database, rebuild(log.wal, log.found))
+            else:
+                _cut(database, log)
+            logger.warning(
+                "wal_end_completed" if log.verdict is Verdict.COMPLETED else "wal_end_cut",
+                frames=log.found.end - log.found.good,
+                unreadable=len(log.found.damaged),
+                behind=None if behind is None else [str(each) for each in behind],
+                copy=str(kept),
+            )
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def refuse_damaged(database: Path) -> None:
+    """Refuse to read beside a damaged log, where no node has the directory (a node has looked at its start).
+
+    Raises WalDamaged; nothing is changed. A last transaction that the next start would cut off is passed over: to
+    all that is known it was never confirmed.
+    """
+    try:
+        if owner_lives(database.parent) and in_use(database.parent):
+            return
+        with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
+            if log is None or log.verdict in (Verdict.SOUND, Verdict.TORN, Verdict.CUT):
+                return
+            # A node that runs has found the log whole when it started, and writes to it while we read.
+            if not in_use(database.parent):
+                raise damaged_error(database, log, kept=None)
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a node has the data directory now. Where none has it, the lock is taken for a moment, in which a node
+    that starts would be refused: to be asked only where a node may run, or where none could start."""
+    try:
+        lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+@contextmanager
+def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
+    """The log, open and judged; None where there is none, or nothing in it. Raises OSError."""
+    try:
+        opened = wal_path(database).open("rb")
+    except FileNotFoundError:
+        yield None
+        return
+    with opened as log, open_database(database) as (page_bytes, find_page):
+        size_bytes = os.fstat(log.fileno()).st_size
+        if not size_bytes:
+            yield None
+            return
+        wal = WalReader(lambda offset, size: os.pread(log.fileno(), size, offset), size_bytes, page_bytes)
+        found = scan(wal, find_page)
+        in_file = not found.header_valid and is_in_file(wal, found, find_page)
+        yield Examined(wal, found, judge(found, rebooted=rebooted, in_file=in_file), find_page)
+
+
+@contextmanager
+def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
+    """The page size of a database file, and its pages."""
+    try:
+        opened: BinaryIO | None = database.open("rb")
+    except FileNotFoundError:
+        opened = None
+    if opened is None:
+        yield PAGE_BYTES, lambda number: None
+        return
+    with opened as file:
+        header = os.pread(file.fileno(), 100, 0)
+        size = int.from_bytes(header[16:18], "big")
+        page_bytes = 65536 if size == 1 else size
+        if header[:16] != _MAGIC or page_bytes not in PAGE_SIZES:
+            page_bytes = PAGE_BYTES
+
+        def find_page(number: int) -> bytes | None:
+            if not 0 < number < 2**32:
+                return None
+            page = os.pread(file.fileno(), page_bytes, (number - 1) * page_bytes)
+            return page if len(page) == page_bytes else None
+
+        yield page_bytes, find_page
+
+
+def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
+    found = log.found
+    return WalDamaged(
+        database.parent,
+        bad=found.bad,
+        frames=found.end - found.bad + 1,
+        commits=len(found.commits),
+        lost=len(found.lost),
+        behind=list_behind(database, log.wal, found),
+        kept=kept,
+    )
+
+
+def keep_copy(database: Path) -> Path:
+    """A synced copy of the log beside it. Its name comes from its content, so that the same log is copied once and
+    no copy is ever written over. Raises OSError."""
+    source = wal_path(database)
+    with source.open("rb") as reading:
+        digest = hashlib.file_digest(reading, "sha256").hexdigest()
+    kept = source.with_name(f"{source.name}.{digest[:16]}{KEPT_SUFFIX}")
+    if not kept.exists():
+        with source.open("rb") as reading:
+            _write_synced(kept, iter(lambda: reading.read(CHUNK_BYTES), b""))
+    return kept
+
+
+def install_log(database: Path, pieces: Iterable[bytes]) -> None:
+    """Put another log in the place of the present one, by one rename: a kill or a power cut leaves the one or the
+    other, whole. Nobody may have the database open. Raises OSError."""
+    # What SQLite keeps in shared memory tells of the log that goes.
+    database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
+    _write_synced(wal_path(database), pieces)
+
+
+def _cut(database: Path, log: Examined) -> None:
+    """Leave what SQLite reads of the log, and nothing behind it."""
+    size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
+    with wal_path(database).open("rb+") as file:
+        file.truncate(size_bytes)
+        os.fsync(file.fileno())
+
+
+def _write_synced(path: Path, pieces: Iterable[bytes]) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        rename_durably(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""Writes a write-ahead log anew from what was read of it. The format is that of `storage.wal_machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage.wal_checksum import checksum
+from storage.wal_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, Scan, WalReader
+
+
+def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
+    """The log up to `found.end` in pieces, with everything known put right and checksums that fit. A page that is lost
+    or was written again later stands as it was read."""
+    yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
+
+
+def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
+    """A header and the first `end` frames, with checksums that fit; but a lost one whose page cannot be is left out."""
+    last = corrected.get(end)
+    pages = wal.head(end).commit if last is None else last.commit
+    magic = MAGIC | wal.big_endian
+    salts = PAIR.unpack(wal.salts)
+    header = HEADER.pack(magic, VERSION, wal.page_bytes, wal.sequence, *salts)
+    sums = checksum(header, (0, 0), wal.big_endian)
+    yield header + PAIR.pack(*sums)
+    for number in range(1, end + 1):
+        head, damage = wal.head(number), corrected.get(number)
+        if damage is not None and damage.how in (How.LOST, How.DOUBT) and not 0 < damage.page <= pages:
+            continue
+        page = head.page if damage is None else damage.page
+        commit = head.commit if damage is None else damage.commit
+        content = wal.page(number) if damage is None or damage.content is None else damage.content
+        start = PAIR.pack(page, commit)
+        sums = checksum(start + content, sums, wal.big_endian)
+        yield start + wal.salts + PAIR.pack(*sums) + content

@@ -1,0 +1,78 @@
+"""Says which streams have messages behind a damaged place of the write-ahead log, by asking SQLite.
+
+SQLite is given the same database file twice, under names of their own beside it: once with the log up to the damage,
+and once with all that stands behind it. The file is opened for reading only. It repairs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from storage.wal_machine import Scan, WalReader
+from storage.wal_rewrite import rebuild, rewrite
+
+FOLDER_PREFIX = ".wal-survey-"
+
+
+class Behind(NamedTuple):
+    """A stream-partition with messages from `first` up to, not including, `end` behind the damage."""
+
+    name: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        name = self.name if self.name.isprintable() else ascii(self.name)
+        last = f" to {self.end - 1}" if self.end > self.first + 1 else ""
+        return f"{name}/{self.partition} at {self.first}{last}"
+
+
+def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
+    """The streams with messages behind `found.good`; None where that cannot be told."""
+    try:
+        before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
+        after = stream_ends(database, rebuild(wal, found))
+    except (sqlite3.Error, OSError):
+        return None
+    behind = []
+    for (name, partition), (first, end) in sorted(after.items()):
+        start = max(first, before.get((name, partition), (0, 0))[1])
+        if start < end:
+            behind.append(Behind(name, partition, start, end))
+    return behind
+
+
+def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and next index of every stream-partition with this log. Raises sqlite3.Error, OSError."""
+    with opened_with_log(database, log) as connection:
+        if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
+            return {}
+        rows = connection.execute("SELECT name, partition, first_index, next_index FROM streams").fetchall()
+    return {(name, partition): (first, end) for name, partition, first, end in rows}
+
+
+@contextmanager
+def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
+    """The database as it is with another log: a hard link to the file, which is opened for reading only, and a log of
+    its own. Raises sqlite3.Error, OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=database.parent))
+    try:
+        link = folder / database.name
+        os.link(database, link)
+        with link.with_name(link.name + "-wal").open("wb") as file:
+            for piece in log:
+                file.write(piece)
+        with closing(sqlite3.connect(f"file:{quote(str(link.absolute()))}?mode=ro", uri=True)) as connection:
+            connection.isolation_level = None
+            yield connection
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,104 @@
+"""`stream-node repair`: what can be saved of a data directory whose write-ahead log is damaged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.options import DataDirOption, JsonOption
+from stream_node.cli.output import counted, say
+
+if TYPE_CHECKING:
+    from stream_node.repair import Plan, Salvage
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(repair)
+
+
+def repair(
+    data_dir: DataDirOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, and do not ask.")] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Where not everything can be saved, save the rest and name the loss.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a damaged write-ahead log right, of a node that is stopped; without --yes, say what would be done.
+
+    All that the checksums prove is recovered. Where a page is lost, only --accept-loss goes on: an empty message with
+    the header node/lost/1 then takes the place of each lost message, so that no index is given twice. The old log is
+    kept in the data directory. Exit code 1 while there is something left to repair.
+
+    Example: stream-node repair --data-dir ./data --yes
+    """
+    import msgspec
+
+    from stream_node.config import load_config
+    from stream_node.repair import plan_repair
+    from stream_node.repair import repair as do_repair
+
+    directory = Path(load_config({"data_dir": data_dir}).data_dir)
+    plan = plan_repair(directory)
+    done, kept = False, None
+    if plan.needed:
+        possible = plan.lossless or accept_loss
+        if not yes and possible and not as_json and sys.stdin.isatty() and sys.stderr.isatty():
+            for line in _lines(plan):
+                typer.echo(line, err=True)
+            yes = typer.confirm("Repair it?", err=True)
+        if yes:
+            plan, kept = do_repair(directory, accept_loss=accept_loss)
+            done = True
+    report = {
+        "data_dir": str(directory),
+        "needed": plan.needed,
+        "lossless": plan.lossless,
+        "done": done,
+        "kept": None if kept is None else str(kept),
+        **msgspec.to_builtins(plan),
+    }
+    say(as_json, report, [*_lines(plan), _outcome(plan, done, kept, accept_loss)])
+    if plan.needed and not done:
+        raise typer.Exit(1)
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    """What was found, and what is saved and lost of each stream."""
+    if not plan.needed:
+        return
+    yield (
+        f"the write-ahead log has {counted(plan.frames, 'frame')}; frame {plan.bad} does not fit, and "
+        f"{counted(plan.commits, 'commit')} can be seen from there on"
+    )
+    for frame, how in plan.how:
+        yield f"frame {frame}: {how}" if how in ("lost", "written again later") else f"frame {frame}: known ({how})"
+    for stream in plan.salvage:
+        yield _stream_line(stream)
+    for problem in plan.others:
+        yield f"beside that: {problem}"
+
+
+def _stream_line(stream: Salvage) -> str:
+    name = stream.name if stream.name.isprintable() else ascii(stream.name)
+    text = f"{name}/{stream.partition}: {counted(stream.saved, 'message')} recovered"
+    if stream.lost:
+        runs = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in stream.lost)
+        text += f", lost at {runs}"
+    return text
+
+
+def _outcome(plan: Plan, done: bool, kept: Path | None, accept_loss: bool) -> str:
+    if not plan.needed:
+        return "nothing to repair in the write-ahead log"
+    if done:
+        return f"repaired; the old log is {kept}"
+    if plan.lossless:
+        return "nothing is lost: --yes repairs it"
+    if accept_loss:
+        return f"{plan.problem}: --yes --accept-loss saves the rest"
+    return f"{plan.problem}: --accept-loss saves the rest, or restore a backup"
