@@ -295,6 +295,11 @@ class BlockStore:
                 self._blocks -= 1
                 self._size_bytes -= place.size_bytes
                 self.available.discard(place.number)
+            if operation.evicted:
+                numbers = [place.number for place in operation.evicted]
+                logger.info(
+                    "blocks_deleted", blocks=len(numbers), first=min(numbers), last=max(numbers), by="retention"
+                )
             self._note_stream(operation.stream)
             self._apply_retention()
 

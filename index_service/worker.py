@@ -232,7 +232,13 @@ class IndexWorker(Worker):
         self._service.sets += 1
         key = request.key
         logger.info(
-            "index_set", client_id=key.client_id, stream=key.stream_name, partition=key.partition, index=request.index
+            "index_set" if request.index is not None else "index_forgotten",
+            peer=message.origin.peer,
+            client_id=key.client_id,
+            stream=key.stream_name,
+            partition=key.partition,
+            index=request.index,
+            before=result.before,
         )
         self.reply(message, SET_POSITION.encode_response(SetResponse(request.request_id, result.before)))
 

@@ -34,6 +34,12 @@ def say_json(report: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(report))
 
 
+def confirmed(question: str) -> bool:
+    """Ask on stderr, where output that is read by a program does not get it. Only a whole `yes` is one."""
+    typer.echo(f"{printable(question)} Type yes: ", err=True, nl=False)
+    return sys.stdin.readline().strip() == "yes"
+
+
 def counted(number: int, noun: str) -> str:
     """As in "1 message" and "2,000 messages"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

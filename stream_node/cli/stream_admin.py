@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -10,8 +11,16 @@ import typer
 
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
-from stream_node.cli.output import columns, counted, say, say_json
-from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, time_text, utc_now
+from stream_node.cli.output import columns, confirmed, counted, say, say_json
+from stream_node.cli.values import (
+    CommandFailed,
+    UsageError,
+    parse_duration,
+    parse_index_or_time,
+    parse_size,
+    time_text,
+    utc_now,
+)
 
 if TYPE_CHECKING:
     from stream_service.client import Retention, Stream, StreamClient, StreamInfo
@@ -177,6 +186,7 @@ def delete(
     stream: StreamArgument,
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also at a terminal.")] = False,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -184,11 +194,20 @@ def delete(
 ) -> None:
     """Delete a stream with all its messages; its consumers' positions stay, see `index set`.
 
+    At a terminal it asks first, unless --yes is given. In a script, where nobody could answer, it does not.
+
     Example: stream-node stream delete orders --dry-run
     """
 
     async def run(client: StreamClient) -> None:
         found = await get_partitions(client, stream, partition)
+        if not (dry_run or yes) and sys.stdin.isatty():
+            messages = sum([(await each.info()).count for each in found])
+            what = (
+                f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} at {client.address}"
+            )
+            if not confirmed(f"Delete {what}? This cannot be undone."):
+                raise CommandFailed("nothing was deleted")
         messages = 0
         for each in found:
             messages += (await each.info()).count if dry_run else await each.delete()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from ockam.message import Message
@@ -44,11 +45,20 @@ Finish = Callable[[int, StorageError | None], None]
 class Care:
     """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
 
+    Whatever deletes is one line in the log: who asked, which stream and partition, which indexes.
     Invariant: at most one step of truncation is under way; `_cuts` are those that wait for it.
     """
 
-    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices, removed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        identity: tuple[str, int],
+        end: StreamEnd,
+        services: StreamServices,
+        removed: Callable[[], None],
+    ) -> None:
         self._worker = worker
+        self._log = logger.bind(stream=identity[0], partition=identity[1])
         self._end = end
         self._storage = services.storage
         self._limits = services.limits
@@ -86,11 +96,11 @@ class Care:
                 self._cut(found.index, retained)
 
         def retained(deleted: int, error: StorageError | None) -> None:
-            address = str(self._worker.context.address)
             if error is not None:
-                logger.error("retention_failed", address=address, deleted=deleted, reason=str(error))
+                self._log.error("retention_failed", deleted=deleted, reason=str(error))
                 return
-            logger.info("retention_applied", address=address, deleted=deleted)
+            end = self._end.first_index
+            self._log.info("retention_applied", deleted=deleted, from_index=end - deleted, before_index=end)
             if deleted >= stored.SIZES_MAX:
                 self.apply_retention(default)
 
@@ -111,6 +121,8 @@ class Care:
 
     def _truncate(self, message: Message, request_id: int, before: BeforeIndex | BeforeTime) -> None:
         def finished(deleted: int, error: StorageError | None) -> None:
+            if error is None or deleted:
+                self._note("stream_truncated", message, deleted, self._end.first_index - deleted, error)
             if error is not None:
                 self._refuse(message, error)
                 return
@@ -126,10 +138,12 @@ class Care:
         self._storage.submit_read(FindCut(self._end.stream_id, self._worker.context.guard(found), before=before))
 
     def _delete(self, message: Message, request_id: int) -> None:
-        stream_id = self._end.stream_id
+        stream_id, first_index = self._end.stream_id, self._end.first_index
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
+                if deleted:
+                    self._note("stream_truncated", message, deleted, first_index, error)
                 self._refuse(message, error)
                 return
             left = self._end.next_index - self._end.first_index
@@ -138,8 +152,11 @@ class Care:
 
         def removed(operation: Operation, deleted: int) -> None:
             if operation.error is not None and not isinstance(operation.error, StreamNotFound):
+                if deleted:
+                    self._note("stream_truncated", message, deleted, first_index, operation.error)
                 self._refuse(message, operation.error)
                 return
+            self._note("stream_deleted", message, deleted, first_index)
             self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
@@ -149,19 +166,32 @@ class Care:
         if retention == Retention():
             raise ProtocolError("a retention without any limit; leave it out to return to the node's default")
 
-        def kept(operation: Operation) -> None:
+        def changed(operation: Operation) -> None:
             if operation.error is not None:
                 self._refuse(message, operation.error)
                 return
             self.retention = retention
+            kept = None if retention is None else msgspec.to_builtins(retention)
+            self._log.info("retention_set", peer=message.origin.peer, retention=kept)
             self._tell(message, RETENTION, request_id)
 
         stream_id = self._end.stream_id
         self._storage.submit_write(
             ChangeStream(
-                lambda session: stored.set_retention(session, stream_id, retention), self._worker.context.guard(kept)
+                lambda session: stored.set_retention(session, stream_id, retention), self._worker.context.guard(changed)
             )
         )
+
+    def _note(
+        self, event: str, message: Message, deleted: int, first_index: int, error: StorageError | None = None
+    ) -> None:
+        """One line for one act. first_index: of what was deleted; what stopped it early is its reason."""
+        end = first_index + deleted
+        known = {"peer": message.origin.peer, "deleted": deleted, "from_index": first_index, "before_index": end}
+        if error is None:
+            self._log.info(event, **known)
+        else:
+            self._log.error(event, **known, reason=str(error))
 
     def _cut(self, index: int, finish: Finish) -> None:
         """Delete the messages before `index` in steps, then call `finish`."""

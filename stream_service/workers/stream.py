@@ -90,7 +90,7 @@ class StreamWorker(Worker):
         self._tail = Tail(services.tails)
         self._pulls = PullQueue(self, self._end, self._tail, services, self._maybe_resume)
         self._bulk = BulkReads(self, self._end, services)
-        self.care = Care(self, self._end, services, partial(self._end_with, removed))
+        self.care = Care(self, self.identity, self._end, services, partial(self._end_with, removed))
         if stream is not None:
             self._load(stream)
 
