@@ -15,6 +15,9 @@ import platformdirs
 from index_service.limits import LEASE_LIMITS
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
+from stream_node.environment import PREFIX, unknown_variables
+from stream_node.units import UnitError, parse_duration, parse_size
+from stream_service.names import near_names
 
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 """A time that must pass; of at most a year, since nobody means more, and clocks and databases end somewhere."""
@@ -24,18 +27,26 @@ LeaseTime: TypeAlias = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
-ENVIRONMENT_PREFIX = "STREAM_NODE_"
+ENVIRONMENT_PREFIX = PREFIX
 APPLICATION = "stream-node"
 BACKFILL_TABLE = "backfill"
 _CAPITAL = re.compile("[A-Z]")
+_TIME = re.compile(r"(_s|_s_max|_secs)$")
+_BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
+"""What a setting's name says of its unit; `_batch_size` counts blocks."""
+_NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used; the text names it, where it was set, and what it may be."""
+    """Settings that cannot be used. mistakes: a text each, that names it, where it was set, and what it may be."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of `stream-node serve`. Times in seconds, sizes in bytes.
+    """Settings of `stream-node serve`. Times in seconds, sizes in bytes; where they are given, "7d" and "64MiB" too.
 
     data_dir: where the database lives; one node at a time may use it.
     listen: `host:port` for TCP; port 0 picks a free one.
@@ -134,26 +145,49 @@ def without_effect(config: Config) -> dict[str, str]:
 def load_config(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """The settings in force. `flags` with the value None were not given. Raises ConfigError."""
+    """The settings in force. `flags` with the value None were not given. Raises ConfigError, with all mistakes."""
     values: dict[str, Any] = {}
+    mistakes = unknown_variables(environment, FIELDS)
     for source, given in (
         (f"in {file}", _from_file(file)),
         (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
         ("on the command line", {name: value for name, value in flags.items() if value is not None}),
     ):
         for name, value in given.items():
-            values[name] = _converted(name, value, source)
+            try:
+                values[name] = _converted(name, value, source)
+            except ConfigError as error:
+                mistakes += error.mistakes
     config = Config(**values)
+    mistakes += _address_mistakes(config)
+    if config.log_level not in LOG_LEVELS:
+        mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    try:
+        _check_blocks(config)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(*mistakes)
+    return config
+
+
+def check_environment(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError where a variable is set that nothing reads: whoever misspelt one would get a default in
+    silence."""
+    mistakes = unknown_variables(environment, FIELDS)
+    if mistakes:
+        raise ConfigError(*mistakes)
+
+
+def _address_mistakes(config: Config) -> list[str]:
+    mistakes = []
     for name, destinations in (("listen", (config.listen,)), ("allow_forward", config.allow_forward)):
         for destination in destinations:
             try:
                 split_host_port(destination)
             except InvalidAddress as error:
-                raise ConfigError(f"{name}: {error}") from error
-    if config.log_level not in LOG_LEVELS:
-        raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    _check_blocks(config)
-    return config
+                mistakes.append(f"{name}: {error}")
+    return mistakes
 
 
 def _check_blocks(config: Config) -> None:
@@ -192,7 +226,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Variables that name a setting; lists are separated by commas. `STREAM_NODE_FAILPOINT` and others are not ours."""
+    """Variables that name a setting; lists are separated by commas."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
@@ -203,10 +237,25 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _converted(name: str, value: Any, source: str) -> Any:
-    fields = {field.name: field for field in msgspec.structs.fields(Config)}
-    if name not in fields:
-        raise ConfigError(f"unknown setting {name!r} {source}; known are {', '.join(sorted(fields))}")
+    field = FIELDS.get(name)
+    if field is None:
+        near = near_names(name, FIELDS)
+        known = f"there is {near}" if near else "`stream-node config show` lists those there are"
+        raise ConfigError(f"unknown setting {name!r} {source}; {known}")
     try:
-        return msgspec.convert(value, fields[name].type, strict=False)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(_in_units(name, value), field.type, strict=False)
+    except (msgspec.ValidationError, UnitError) as error:
         raise ConfigError(f"{name} {source}: {error}") from error
+
+
+def _in_units(name: str, value: Any) -> Any:
+    """Seconds or bytes, where a time or a size is written as people do: "7d", "64MiB". Raises UnitError."""
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    if _TIME.search(name):
+        return parse_duration(value)
+    return parse_size(value) if _BYTES.search(name) else value
+
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+"""The settings by name, in the order of `Config`."""

@@ -14,6 +14,7 @@ import platformdirs
 
 from ockam.address import DEFAULT_PORT, complete_address
 from storage.durable_files import make_folder, write_durably
+from stream_node.config import check_environment
 from stream_service.names import near_names
 
 APPLICATION = "stream-node"
@@ -118,6 +119,7 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
     node: of the flag or of `STREAM_NODE_ADDRESS`. via: of the flags; wins over the context's. Raises ContextError,
     also where node and context are both given: one of them would be passed over in silence.
     """
+    check_environment()
     if node is not None and context is not None:
         raise ContextError(
             f"--context {context} and the node {node} (--node or STREAM_NODE_ADDRESS) are two nodes; leave one out"

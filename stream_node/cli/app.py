@@ -77,7 +77,8 @@ def run(command: Callable[[], object]) -> int:
         code = exit_code(cause)
         if code is None:
             raise
-        tell(plain(" ".join(str(cause).split())))
+        for text in getattr(cause, "mistakes", (str(cause),)):
+            tell(plain(" ".join(text.split())))
         return code
     return 0
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from stream_node import units
 
 if TYPE_CHECKING:
     from stream_service.client.starts import StartLike
     from stream_service.extensions import Header
 
-DURATION = re.compile(r"(\d+)([smhdw])")
-SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-SIZE = re.compile(r"(\d+)\s*(?:([kKMGT])(i?)B|B)?")
-POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 INDEX_MAX = 2**63 - 1
 """The highest index that a stream can have (`storage.contract`)."""
-DAYS_MAX = 365_000
-"""A duration beyond a thousand years is a slip of the finger, and no date can be reckoned with it."""
 START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (2h)."
 
 
@@ -45,7 +40,7 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
         return int(text)
-    age_s = parse_duration(text) if DURATION.fullmatch(text) else None
+    age_s = parse_duration(text) if units.DURATION.fullmatch(text) else None
     time = _parse_time(text, others) if age_s is None else now - timedelta(seconds=age_s)
     if time < datetime.fromtimestamp(0, UTC):
         raise UsageError(f"{text} is before 1970, when no message was published")
@@ -72,23 +67,19 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """Seconds: 30s, 15m, 2h, 7d, 1w."""
-    match = DURATION.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text!r} is not a duration: a number and s, m, h, d or w, such as 7d")
-    seconds = int(match[1]) * SECONDS[match[2]]
-    if seconds > DAYS_MAX * SECONDS["d"]:
-        raise UsageError(f"{text} is too long: at most {DAYS_MAX}d")
-    return seconds
+    """Seconds: 30s, 15m, 2h, 7d, 1w (`stream_node.units`)."""
+    try:
+        return units.parse_duration(text)
+    except units.UnitError as error:
+        raise UsageError(str(error)) from error
 
 
 def parse_size(text: str) -> int:
-    """Bytes: 1000, 64kB, 64KiB, 10MB, 1GiB."""
-    match = SIZE.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text!r} is not a size: a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
-    unit = 1 if match[2] is None else (1024 if match[3] else 1000) ** POWERS[match[2]]
-    return int(match[1]) * unit
+    """Bytes: 1000, 64kB, 64KiB, 10MB, 1GiB (`stream_node.units`)."""
+    try:
+        return units.parse_size(text)
+    except units.UnitError as error:
+        raise UsageError(str(error)) from error
 
 
 def parse_headers(texts: list[str]) -> list[Header]:

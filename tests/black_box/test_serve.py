@@ -112,7 +112,7 @@ def test_each_source_works_in_the_running_command(command: Command, tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        pytest.param("lisen = '127.0.0.1:1'", ["unknown setting 'lisen'", "known are", "listen"], id="unknown"),
+        pytest.param("lisen = '127.0.0.1:1'", ["unknown setting 'lisen'", "there is 'listen'"], id="unknown"),
         pytest.param("listen = 4000", ["listen", "str"], id="wrong-type"),
         pytest.param("listen = 'nowhere'", ["listen", "HOST:PORT"], id="no-address"),
         pytest.param("listen = 'h:65536'", ["listen", "HOST:PORT"], id="port-above-65535"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from stream_node.config import Config
+from stream_node.config import Amount, Config, ConfigError, Count, Delay, LeaseTime, Seconds, load_config
+from stream_node.environment import OTHERS
 from tests.cli.command import CommandLine
 from tests.cli.schemas import ConfigChecked, ConfigShown, Setting
 
@@ -67,3 +69,87 @@ def test_wrong_settings_are_wrong_usage(
     if text is not None:
         file.write_text(text)
     assert says in command("config", verb, "--config", file).failed(2)
+
+
+def test_all_mistakes_are_told_at_once_each_with_what_was_meant(
+    command: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: whoever writes a file of settings corrects it once. Method: a mistake of every kind, in every source."""
+    file = tmp_path / "node.toml"
+    file.write_text("lisen = 'x'\nretention_age_s = '7 days'\npartitions_max = 0\nlog_level = 'loud'\nqqqqqqq = 1\n")
+    monkeypatch.setenv("STREAM_NODE_RETENTION_AGE", "7d")
+    monkeypatch.setenv("STREAM_NODE_PULL_BYTES_MAX", "1 potato")
+    done = command("config", "check", "--config", file, "--listen", "no where", "--allow-forward", "x:y")
+    assert (done.code, done.stdout) == (2, b"")
+    said = done.stderr.splitlines()
+    assert len(said) == 9
+    for words in (
+        "unknown variable STREAM_NODE_RETENTION_AGE in the environment; there is 'STREAM_NODE_RETENTION_AGE_S'",
+        f"unknown setting 'lisen' in {file}; there is 'listen'",
+        f"unknown setting 'qqqqqqq' in {file}; `stream-node config show` lists",
+        f"retention_age_s in {file}: '7 days' is not a duration",
+        f"partitions_max in {file}: Expected",
+        "pull_bytes_max in the environment (STREAM_NODE_…): '1 potato' is not a size",
+        "listen: 'no where' is not HOST:PORT",
+        "allow_forward: 'x:y' is not HOST:PORT",
+        "log_level: 'loud' is not one of debug, info",
+    ):
+        assert sum(words in line for line in said) == 1, words
+
+
+def test_times_and_sizes_are_written_as_people_do(tmp_path: Path) -> None:
+    """Goal: one way to write them in a file and in the environment, the command line's; numbers stay what they were."""
+    file = tmp_path / "node.toml"
+    file.write_text('retention_age_s = "7d"\nblock_bytes_max = "64MiB"\n[backfill]\nscanIntervalSecs = "2m"\n')
+    environment = {
+        "STREAM_NODE_FREE_DISK_BYTES_MIN": "1GB",
+        "STREAM_NODE_IDLE_TIMEOUT_S": "1h",
+        "STREAM_NODE_ERROR_DELAY_S": "0.25",
+        "STREAM_NODE_PULL_BYTES_MAX": "70000",
+    }
+    config = load_config({}, file=file, environment=environment)
+    assert (config.retention_age_s, config.block_bytes_max, config.backfill_scan_interval_secs) == (604_800, 2**26, 120)
+    assert (config.free_disk_bytes_min, config.idle_timeout_s) == (10**9, 3_600)
+    assert (config.error_delay_s, config.pull_bytes_max) == (0.25, 70_000)
+    with pytest.raises(ConfigError, match="Expected `float` <= "):
+        load_config({}, environment={"STREAM_NODE_FRAME_TIMEOUT_S": "300w"})
+
+
+@pytest.mark.parametrize("field", msgspec.structs.fields(Config), ids=lambda field: field.name)
+def test_every_time_and_size_takes_its_unit(field: msgspec.structs.FieldInfo) -> None:
+    """By the types of the settings, not by their names, which is how the units are found."""
+    times = (Seconds, Seconds | None, Delay, LeaseTime)
+    is_time = field.type in times or field.name == "retention_age_s"
+    is_size = field.type in (Count, Count | None, Amount, Amount | None) and re.search("bytes|buffer_size", field.name)
+    for text, taken in (("2m", is_time), ("2MiB", is_size)):
+        environment = {f"STREAM_NODE_{field.name.upper()}": text}
+        if taken:
+            value = getattr(load_config({}, environment=environment), field.name)
+            assert value == (120 if is_time else 2 * 1024 * 1024)
+        elif field.type not in (str, str | None, tuple[str, ...]):
+            with pytest.raises(ConfigError):
+                load_config({}, environment=environment)
+
+
+def test_a_variable_that_nothing_reads_is_an_error_for_every_command(
+    command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt STREAM_NODE_ADDRESS would lead to another node in silence."""
+    monkeypatch.setenv("STREAM_NODE_ADRESS", "127.0.0.1:1")
+    for arguments in (("pull", "s"), ("stream", "list"), ("block", "status"), ("verify",), ("config", "show")):
+        said = command(*arguments).failed(2)
+        assert "unknown variable STREAM_NODE_ADRESS in the environment; there is 'STREAM_NODE_ADDRESS'" in said
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """What the tests, CI, and a cluster with a service called stream-node set for every process."""
+    cluster = {"SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_TCP", "PORT", "PORT_4000_TCP", "PORT_4000_TCP_ADDR"}
+    environment = dict.fromkeys(OTHERS | {f"STREAM_NODE_{name}" for name in cluster}, "x")
+    assert load_config({}, environment=environment) == Config()
+    found = set()
+    for folder in ("stream_node", "storage", "spark_export", "tests", "examples", ".ci", "tools", "block_node"):
+        for file in (Path(__file__).parents[2] / folder).rglob("*"):
+            if file.is_file() and file.suffix in {".py", ".sh", ""} and file != Path(__file__):
+                found |= set(re.findall(r"\bSTREAM_NODE_[A-Z0-9_]*[A-Z0-9]\b", file.read_text(errors="replace")))
+    settings = {f"STREAM_NODE_{field.name.upper()}" for field in msgspec.structs.fields(Config)}
+    assert found <= settings | OTHERS | {"STREAM_NODE_COMPLETE"}

@@ -1,0 +1,31 @@
+"""Which variables named STREAM_NODE_… mean something. What settings mean is the business of `config`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from stream_service.names import near_names
+
+PREFIX = "STREAM_NODE_"
+OTHERS = frozenset(
+    PREFIX + name
+    for name in ("ADDRESS", "CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS")
+)
+"""Variables of the command line, of the demo, of the tests and of CI; all others are settings of a node."""
+OF_CONTAINERS = re.compile(
+    PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
+)
+"""What Kubernetes and container links set in every neighbour of a service that is called stream-node."""
+
+
+def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
+    """What is wrong with each variable that nothing reads, in words. settings: names as a file has them."""
+    known = {PREFIX + name.upper() for name in settings} | OTHERS
+    unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]
+    return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]
+
+
+def _told(name: str, known: Iterable[str]) -> str:
+    near = near_names(name, known)
+    return f"unknown variable {name} in the environment; " + (f"there is {near}" if near else "nothing reads it")
