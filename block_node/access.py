@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from block_node.persistence_log import BlockNumberUnknown
+from block_node.persistence_errors import BlockNumberUnknown
 from block_node.persistence_mark import PART_BYTES_MAX
 from block_node.persistence_operations import ReadBlocks
 from block_node.persistence_store import BlockStore

@@ -75,10 +75,12 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     """A block was verified, or was not.
 
     Successes above the last verified block come in the order of block numbers. attempt: 0 where the block did not come
-    as items (backfill). root: 48 bytes where it is known. failure: a stable word for what was wrong; None in a success.
+    as items (backfill). root: where it is known. failure: a stable word for what was wrong; None in a success.
     informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
     verifier_state: what a verifier must know to continue behind this block, to be kept beside it; empty where this
-    block is not the last verified one. previous_root: of a success, what the block's footer names.
+    block is not the last verified one. previous_root: of a success, what the block's footer names. other_roots: which
+    the block may have instead, until the next one says. corrected_root: of the block before, where this one says that
+    it is not the root under which that was verified; else empty.
     """
 
     block_number: int
@@ -91,6 +93,8 @@ class VerificationNotification(msgspec.Struct, frozen=True):
     reason: str = ""
     verifier_state: bytes = b""
     previous_root: bytes = b""
+    other_roots: tuple[bytes, ...] = ()
+    corrected_root: bytes = b""
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):

@@ -14,12 +14,14 @@ import trio
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
-from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.errors import BlockFormatError, Level
+from block_node.blocks.hash_scheme import SHA384, RootCandidate
 from block_node.blocks.hook import TssVerifier
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from block_node.events import NodeStopping
 from block_node.facility import Facility, FacilityStatistics
+from block_node.newest_roots import find_roots
 from block_node.persistence import Persistence
 from block_node.persistence_operations import ReadRoots
 from block_node.persistence_store import BlockRetention, BlockStore, BlockStoreStatistics
@@ -137,7 +139,8 @@ class BlockNode:
         newest = self.store.newest
         if newest is None or newest.number + 1 < self._settings.first_block:
             return self._start_chain
-        for chain in (self._stored_chain(), self._start_chain):
+        # What was found out at the start is more than what was kept, for the same block.
+        for chain in (self._start_chain, self._stored_chain()):
             if chain is not None and chain.next_number == newest.number + 1:
                 return chain
         # The tree over all roots is not known; the link to the last block is.
@@ -154,21 +157,44 @@ class BlockNode:
             return None
 
     def _opened(self) -> None:
-        """It is known what is stored. Where the tree over all roots is not, it is made again if block 0 is there."""
+        """It is known what is stored. Where it is not known which roots the newest block may have, or what the tree
+        over all roots is, both are found out from the blocks, as far as these are there."""
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
-        from_the_start = available.first == 0 and len(available) == 1
-        if newest is not None and goes_on and from_the_start and self.durable_chain().peaks is None:
+        if newest is None or not goes_on:
+            self._serve()
+            return
+        chain = self.durable_chain()
+        is_hashed = bool(self.verifier.settings.levels & Level.MERKLE)
+        scheme_unknown = is_hashed and not chain.scheme and not chain.open
+        if available.first == 0 and len(available) == 1 and (chain.peaks is None or scheme_unknown):
             self.store.read_roots(newest.number, self._roots_read)
+        elif chain.peaks is None and scheme_unknown:
+            self._reopen(chain)
         else:
             self._serve()
 
     def _roots_read(self, operation: ReadRoots) -> None:
         if operation.error is None:
-            self._start_chain = ChainState.from_roots(operation.roots)
+            sizes = {scheme.rules.size: scheme.rules for scheme in reversed(self.verifier.settings.hash_schemes)}
+            before = ChainState.from_roots(operation.roots[:-1], sizes.get(len(operation.roots[-1]), SHA384))
+            self._reopen(msgspec.structs.replace(before, claims=self.durable_chain().claims))
         else:
             logger.error("block_roots_not_read", reason=str(operation.error))
-        self._serve()
+            self._serve()
+
+    def _reopen(self, before: ChainState) -> None:
+        """Find out which roots the newest block may have. before: the chain without it, as far as it is known."""
+        newest = self.store.newest
+        assert newest is not None, "asked for where there is a block"
+
+        def found(roots: tuple[RootCandidate, ...], reason: str) -> None:
+            if reason:
+                logger.error("block_roots_unknown", block=newest.number, reason=reason)
+            self._start_chain = before.reopened(newest.number, newest.root, roots)
+            self._serve()
+
+        find_roots(self.store, newest.number, self.verifier.settings, found)
 
     def _serve(self) -> None:
         self._node.register(

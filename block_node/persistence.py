@@ -108,7 +108,8 @@ class Persistence(Plugin):
             self._tell_failure(number, result.source, "its items did not all come here; send the block again")
             return
         stored = self.context.guard(lambda error: self._stored(number, result.root, result.source, error))
-        self._store.store(collector.finish(number, result.root, result.verifier_state), stored)
+        block = collector.finish(number, result.root, result.verifier_state, result.other_roots, result.corrected_root)
+        self._store.store(block, stored)
 
     def _stored(self, number: int, root: bytes, source: Source, error: StorageError | None) -> None:
         if error is None:

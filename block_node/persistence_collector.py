@@ -96,14 +96,32 @@ class BlockCollector:
         self.staged += len(parts)
         return first, parts
 
-    def finish(self, number: int, root: bytes, verifier_state: bytes = b"") -> NewBlock:
-        """The block, now that all items have come and it is verified."""
+    def finish(
+        self,
+        number: int,
+        root: bytes,
+        verifier_state: bytes = b"",
+        other_roots: tuple[bytes, ...] = (),
+        corrected_root: bytes = b"",
+    ) -> NewBlock:
+        """The block, now that all items have come and it is verified. See `NewBlock`."""
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]
         staged_bytes = self.staged * PART_BYTES_MAX
         attempt = self.attempt if self.staged else None
-        return NewBlock(number, root, self.item_count, parts, attempt, self.staged, staged_bytes, verifier_state)
+        return NewBlock(
+            number,
+            root,
+            self.item_count,
+            parts,
+            attempt,
+            self.staged,
+            staged_bytes,
+            verifier_state,
+            other_roots,
+            corrected_root,
+        )
 
 
 def _item_bytes(head: bytes) -> int | None:

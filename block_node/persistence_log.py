@@ -14,11 +14,19 @@ from contextlib import contextmanager
 import msgspec
 
 from block_node import persistence_schema as sql
-from block_node.persistence_mark import BlockMark, find_mark, headers_of, key_of
+from block_node.persistence_errors import BlockConflict, PredecessorMissing, StagedPartMissing
+from block_node.persistence_mark import (
+    BlockMark,
+    find_mark,
+    find_other_roots,
+    find_root_before,
+    headers_of,
+    key_of,
+)
 from block_node.persistence_schema import BlockPlace
 from block_node.ranges import BlockRanges
 from storage.contract import Append, Session, StreamRecord
-from storage.errors import DatabaseCorrupt, StorageError, corrupt_text, storage_error
+from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
 from stream_service.stored import LOST_BESIDE
 
 STREAM_PREFIX = "block_node."
@@ -29,41 +37,6 @@ TRUNCATE_MESSAGES = 1_000
 """Cut off the front of the stream in one transaction; what is left then goes with later ones."""
 APPEND_PARTS = 8
 """Parts of a staged block that are in memory together while it is copied."""
-
-
-class BlockNumberUnknown(StorageError):
-    """The block is not stored."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
-        self.number = number
-
-
-class BlockConflict(StorageError):
-    """Another block of that number is stored already."""
-
-    def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
-        super().__init__(
-            f"block {number} is stored with root {stored.hex()[:16]}…, and one with root {offered.hex()[:16]}… was "
-            "offered; find out which source is wrong"
-        )
-        self.number = number
-
-
-class PredecessorMissing(StorageError):
-    """The block was to be stored behind another one, which could not be stored."""
-
-    def __init__(self, number: int, behind: int) -> None:
-        super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
-        self.number = number
-
-
-class StagedPartMissing(StorageError):
-    """A part of a large block could not be kept while the block was received."""
-
-    def __init__(self, number: int, part: int) -> None:
-        super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")
-        self.number = number
 
 
 class StoredChain(msgspec.Struct, frozen=True):
@@ -87,6 +60,8 @@ class NewBlock(msgspec.Struct, frozen=True):
 
     attempt: names the staged parts; None where all are in `parts`. staged: how many of them, `staged_bytes` long.
     verifier_state: what the verifier must know to continue behind this block; empty where it need not be kept.
+    other_roots: which the block may have instead of `root`, until the next block says. corrected_root: of the block
+    before, where this one says that it is not the root under which that is stored; else empty.
     """
 
     number: int
@@ -97,6 +72,8 @@ class NewBlock(msgspec.Struct, frozen=True):
     staged: int = 0
     staged_bytes: int = 0
     verifier_state: bytes = b""
+    other_roots: tuple[bytes, ...] = ()
+    corrected_root: bytes = b""
 
     @property
     def size_bytes(self) -> int:
@@ -161,7 +138,8 @@ class ChainLog:
         with _mapped():
             known = self.find(session, block.number)
             if known is not None:
-                if known.root != block.root:
+                # Which of its roots a block has may have been found out since.
+                if known.root != block.root and known.root not in block.other_roots:
                     raise BlockConflict(block.number, known.root, block.root)
                 self._drop_staged(session, block.attempt)
                 return known, False
@@ -173,7 +151,7 @@ class ChainLog:
             index = first_index
             for run in _runs(self._all_parts(session, block)):
                 headers = [
-                    headers_of(_mark(place, part))
+                    headers_of(_mark(place, part), block.other_roots, block.corrected_root if part == 0 else b"")
                     for part in range(index - first_index, index - first_index + len(run))
                 ]
                 keys = [key_of(block.number)] * len(run)
@@ -181,6 +159,8 @@ class ChainLog:
                 index += len(run)
             self._add_place(session, place)
             session.connection.execute(sql.GROW_CHAIN, (index, 1, place.size_bytes, self.chain))
+            if block.corrected_root:
+                session.connection.execute(sql.SET_ROOT, (block.corrected_root, self.chain, block.number - 1))
             if block.verifier_state:
                 session.connection.execute(sql.SET_VERIFIER_STATE, (block.verifier_state, self.chain))
             self._drop_staged(session, block.attempt)
@@ -230,7 +210,7 @@ class ChainLog:
                 self._stream_id(session), place.first_index + part, place.parts - part, bytes_max
             )
             index = place.first_index + part
-            if not records or records[0][0] != index or find_mark(records[0][4]) != _mark(place, part):
+            if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
                 reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
                 raise DatabaseCorrupt(corrupt_text(reason))
             return [record[1] for record in records]
@@ -266,17 +246,25 @@ class ChainLog:
         execute(sql.CLEAR_PLACES, (self.chain,))
         execute(sql.SET_CHAIN, (self.chain, stream.stream_id, stream.next_index, 0, 0, b""))
         blocks = size_bytes = 0
-        for place in self._stored_places(session, stream):
+        corrected: list[tuple[bytes, str, int]] = []
+        for place, root_before in self._stored_places(session, stream):
+            if root_before:
+                corrected.append((root_before, self.chain, place.number - 1))
             if self.find(session, place.number) is None:
                 self._add_place(session, place)
                 blocks += 1
                 size_bytes += place.size_bytes
         execute(sql.GROW_CHAIN, (stream.next_index, blocks, size_bytes, self.chain))
+        session.connection.executemany(sql.SET_ROOT, corrected)
 
-    def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[BlockPlace]:
-        """The whole blocks of the stream, by their marks. One whose front was cut off or a part lost is passed over."""
+    def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
+        """The whole blocks of the stream, by their marks, and where they correct it the root of the block before.
+
+        A block whose front was cut off, or of which a part was lost, is passed over.
+        """
         index = stream.first_index
         begun: BlockPlace | None = None
+        root_before = b""
         while index < stream.next_index:
             records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
             for index, _, _, _, headers in records:
@@ -288,13 +276,14 @@ class ChainLog:
                     reason = f"message {index} of the stream {stream.name!r} is no part of a block"
                     raise DatabaseCorrupt(corrupt_text(reason))
                 if mark.part == 0:
+                    root_before = find_root_before(headers)
                     begun = BlockPlace(mark.number, index, mark.parts, mark.items, mark.size_bytes, mark.root)
                 if (
                     begun is not None
                     and mark == _mark(begun, index - begun.first_index)
                     and mark.part == mark.parts - 1
                 ):
-                    yield begun
+                    yield begun, root_before
                     begun = None
             index += 1
 
@@ -324,6 +313,14 @@ class ChainLog:
     def _drop_staged(self, session: Session, attempt: int | None) -> None:
         if attempt is not None:
             session.connection.execute(sql.CLEAR_STAGED, (self.chain, attempt))
+
+
+def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
+    """Whether a message has that part of the block, under one of the roots that the block may have."""
+    mark = find_mark(headers)
+    if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
+        return False
+    return msgspec.structs.replace(mark, root=place.root) == _mark(place, part)
 
 
 def _mark(place: BlockPlace, part: int) -> BlockMark:

@@ -4,10 +4,14 @@ A block is stored as consecutive messages of its chain's stream. Their data, joi
 `Block` (what a `.blk` file holds); each has the block's number as its key and one header `block/1`:
 
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
+
+The root is the most likely one when the block was stored; a header `block_roots/1` has the others that it may have, one
+behind the other. Where the next block names one of those, its first message has a header `block_before/1`, which is it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +21,8 @@ from stream_service.extensions import Header
 from stream_service.stored import Beside, decode_beside, encode_beside
 
 MARK_HEADER: Final = "block/1"
+OTHER_ROOTS_HEADER: Final = "block_roots/1"
+ROOT_BEFORE_HEADER: Final = "block_before/1"
 PART_BYTES_MAX: Final = 1024 * 1024
 """Small beside memory and frames, so that a part can be read, held and sent as one; large beside what a row costs."""
 
@@ -35,6 +41,9 @@ class BlockMark(msgspec.Struct, frozen=True):
 
 _mark_encoder = bare.Encoder(BlockMark)
 _mark_decoder = bare.Decoder(BlockMark)
+# type OtherRoots list<data>
+_roots_encoder = bare.Encoder(list[bytes])
+_roots_decoder = bare.Decoder(list[bytes])
 
 
 def key_of(number: int) -> bytes:
@@ -42,9 +51,34 @@ def key_of(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def headers_of(mark: BlockMark) -> bytes:
-    """What is stored beside a message, as the stream service reads it."""
-    return encode_beside(Beside([Header(MARK_HEADER, _mark_encoder.encode(mark))], None))
+def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
+    """What is stored beside a message, as the stream service reads it. root_before: may be empty."""
+    headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
+    if other_roots:
+        headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
+    if root_before:
+        headers.append(Header(ROOT_BEFORE_HEADER, root_before))
+    return encode_beside(Beside(headers, None))
+
+
+def find_other_roots(headers: bytes | None) -> list[bytes]:
+    """Which roots the block may have instead of that in its mark; none where that cannot be read."""
+    try:
+        return [root for value in _values(headers, OTHER_ROOTS_HEADER) for root in _roots_decoder.decode(value)]
+    except bare.DecodeError:
+        return []
+
+
+def find_root_before(headers: bytes | None) -> bytes:
+    """The root of the block before, where this message corrects it; else empty."""
+    return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
+
+
+def _values(headers: bytes | None, name: str) -> list[bytes]:
+    try:
+        return [header.value for header in decode_beside(headers).headers if header.name == name]
+    except bare.DecodeError:
+        return []
 
 
 def find_mark(headers: bytes | None) -> BlockMark | None:

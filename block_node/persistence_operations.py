@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from block_node.persistence_log import BlockNumberUnknown, ChainLog, NewBlock, StoredChain
+from block_node.persistence_errors import BlockNumberUnknown
+from block_node.persistence_log import ChainLog, NewBlock, StoredChain
 from block_node.persistence_schema import GET_CHAIN, RECOUNT_CHAIN, BlockPlace
 from storage.contract import Operation, Session, StreamRecord
 from storage.errors import DatabaseCorrupt

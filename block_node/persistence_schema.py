@@ -189,6 +189,9 @@ ROOTS: Final = compiled(
     select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
     *("chain", "number"),
 )
+SET_ROOT: Final = compiled(
+    update(block_index).where(_numbered).values(root=bindparam("root")), *("root", "chain", "number")
+)
 DELETE_PLACE: Final = compiled(delete_from(block_index).where(_numbered), *("chain", "number"))
 CLEAR_PLACES: Final = compiled(delete_from(block_index).where(_of_chain), "chain")
 FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_chain), "chain")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
-from block_node.persistence_log import BlockConflict, ChainLog, NewBlock, PredecessorMissing, StoredChain
+from block_node.persistence_errors import BlockConflict, PredecessorMissing
+from block_node.persistence_log import ChainLog, NewBlock, StoredChain
 from block_node.persistence_operations import (
     EvictBlocks,
     FindBlock,

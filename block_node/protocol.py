@@ -174,7 +174,7 @@ class StreamEnded(msgspec.Struct, frozen=True):
 
 # type DurableBlock struct { block_number: u64  root: data  own: bool }
 class DurableBlock(msgspec.Struct, frozen=True):
-    """A block that became durable. root: under which it is stored, 48 bytes.
+    """A block that became durable. root: under which it is stored.
 
     own: what is stored is what this very session sent, up to its EndOfBlock. Where it is false, the block came in
     another way, and the publisher has to compare the root with that of its own bytes.

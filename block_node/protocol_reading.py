@@ -109,7 +109,7 @@ class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
 
 # type SubscribedBlockEnd struct { request_id: uint  sequence: uint  block_number: u64  root: data }
 class SubscribedBlockEnd(msgspec.Struct, frozen=True):
-    """All items of the block have been sent, and it is verified. root: its root hash, 48 bytes."""
+    """All items of the block have been sent, and it is verified. root: its root hash."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -187,7 +187,7 @@ class GetBlock(msgspec.Struct, frozen=True):
 class BlockPart(msgspec.Struct, frozen=True):
     """The bytes from `offset` on of the serialized `Block`, which has `size_bytes`; as much as an answer bears.
 
-    root: 48 bytes. Without SUCCESS, number, sizes and bytes are 0 and empty.
+    root: of the block. Without SUCCESS, number, sizes and bytes are 0 and empty.
     """
 
     request_id: bare.UInt

@@ -15,7 +15,7 @@ import msgspec
 
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, Chunk, ItemSplitter, NotABlock, split_items, split_piece
-from block_node.persistence_log import BlockNumberUnknown
+from block_node.persistence_errors import BlockNumberUnknown
 from block_node.persistence_operations import PLACES_PER_READ, Part, ReadBlocks
 from block_node.persistence_store import BlockStore
 from block_node.protocol import Piece

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+import msgspec
+
 from block_node.blocks.chain import BlockResult, ChainState
 from block_node.blocks.errors import FailureKind, Level, VerificationFailed
+from block_node.blocks.hash_scheme import names_of
 from block_node.blocks.verifier import BlockVerification, Verifier
 from block_node.events import (
     BackfilledBlockNotification,
@@ -86,8 +89,7 @@ class Verification(Plugin):
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
         """Raises VerificationFailed."""
-        result = block.end()
-        self._verifier.link(result)
+        result = self._verifier.link(block.end())
         self._begun = self._block = None
         self._publish_success(result, begun.attempt, begun.source)
 
@@ -112,11 +114,10 @@ class Verification(Plugin):
         block = self._verifier.begin_block(number)
         try:
             block.add(backfilled.items)
-            result = block.end()
-            _check_root(result, backfilled.root)
+            result = _with_root(block.end(), backfilled.root)
             continues = next_number is None or number == next_number
             if continues:
-                self._verifier.link(result)
+                result = self._verifier.link(result)
         except VerificationFailed as error:
             self._publish_failure(number, 0, backfilled.source, error)
         else:
@@ -133,6 +134,8 @@ class Verification(Plugin):
                 result.root,
                 verifier_state=state,
                 previous_root=result.previous_root,
+                other_roots=result.other_roots,
+                corrected_root=result.corrected,
             )
         )
 
@@ -153,11 +156,15 @@ class Verification(Plugin):
         )
 
 
-def _check_root(result: BlockResult, root: bytes) -> None:
-    """Raises VerificationFailed where the block is not the one that the block above it continues."""
-    if root and result.root != root:
-        reason = f"its root is {result.root[:8].hex()}, and the footer of the block above names {root[:8].hex()}"
+def _with_root(result: BlockResult, root: bytes) -> BlockResult:
+    """The result, with the root that the block above names. Raises VerificationFailed where it is none of its own."""
+    if not root:
+        return result
+    fitting = tuple(each for each in result.roots if each.root == root)
+    if not fitting:
+        reason = f"its root is {names_of(result.roots)}, and the footer of the block above names {root.hex()}"
         raise VerificationFailed(FailureKind.BAD_ROOT, Level.CHAIN, result.number, reason)
+    return msgspec.structs.replace(result, roots=fitting)
 
 
 def _add(block: BlockVerification, event: ItemsReceived) -> None:

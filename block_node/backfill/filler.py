@@ -161,7 +161,7 @@ class Filler:
         elif number + 1 in self._store.available:
             self._reading.add(number)
             find_previous_root(self._store, number + 1, partial(self._anchor_found, number), self._guard)
-        elif chain.next_number == number + 1 and chain.previous_root:
+        elif chain.next_number == number + 1 and chain.previous_root and not chain.open:
             self.machine.anchored(number, chain.previous_root)
         else:
             self.machine.not_anchored(number, f"block {number + 1}, which would name its root, is not here")

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from hashlib import sha384
 
 import msgspec
 
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
+from block_node.blocks.hash_scheme import HashRules, RootCandidate
 from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
 from block_node.blocks.large_item import HEAD_BYTES_MIN, LargeItem
-from block_node.blocks.merkle import BlockTree, Category, layout_of, leaf_hash, place_of
+from block_node.blocks.merkle import BlockTree, Category, place_of
 from block_node.blocks.protobuf import read_varint
-from block_node.blocks.settings import HASH_BYTES, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 
 PLAIN_KINDS = (
     ItemKind.EVENT_HEADER,
@@ -48,15 +48,18 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """What was kept of a whole block. `root` is empty where `Level.MERKLE` is off.
+    """What was kept of a whole block.
 
+    `roots` are those that it has by the schemes of its hash algorithm, in the order of the settings; none where
+    `Level.MERKLE` is off. `rules` are what its leaves and nodes are hashed by, the same for all of these.
     `record_digest` is what a record-file proof signs, None without a record file or without `Level.RECORD_PROOF`.
     """
 
     header: BlockHeader
     footer: BlockFooter
     proofs: tuple[Item, ...]
-    root: bytes
+    roots: tuple[RootCandidate, ...]
+    rules: HashRules
     record_digest: bytes | None
     item_count: int
     size_bytes: int
@@ -80,7 +83,9 @@ class BlockReader:
         self._proofs: list[Item] = []
         self._has_record = False
         self.record_digest: bytes | None = None
-        self._tree = BlockTree()
+        # The header says by which algorithm; until it has come, nothing is hashed.
+        self._rules = settings.hash_schemes[0].rules
+        self._tree = BlockTree(())
         self._leaves: dict[int, list[bytes]] = {}
         self._leaf_count = 0
         self._plain: dict[int, Callable[[bytes], None]] = {}
@@ -92,15 +97,20 @@ class BlockReader:
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))
-        hash_, hashing = sha384, self._hashing
-        for item in items:
+        rest = items
+        if self._phase is Phase.NOTHING and items:
+            # The header says how those behind it are hashed.
+            self._add_looked_at(items[0])
+            rest = items[1:]
+        hash_, leaf, hashing = self._rules.new, self._rules.leaf, self._hashing
+        for item in rest:
             size = len(item)
             append = self._plain.get(item[0]) if size else None
             if append is not None and (
                 (1 < size < 130 and item[1] == size - 2) or (size >= 130 and _is_one_field(item, size))
             ):
                 if hashing:
-                    append(hash_(b"\x00" + item).digest())
+                    append(hash_(leaf + item).digest())
             else:
                 self._add_looked_at(item)
         self._leaf_count += len(items)
@@ -137,15 +147,16 @@ class BlockReader:
             missing = "header" if self._header is None else "footer" if self._footer is None else "proof"
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it has no {missing}")
         self._fold()
-        root = b""
+        roots: tuple[RootCandidate, ...] = ()
         if self._hashing:
             assert self._header.timestamp is not None
-            root = self._tree.root(self._header.timestamp, self._footer, layout_of(self._header.hapi_version))
+            roots = self._tree.roots(self._header.timestamp, self._footer)
         return ReadBlock(
             self._header,
             self._footer,
             tuple(self._proofs),
-            root,
+            roots,
+            self._rules,
             self.record_digest,
             self.item_count,
             self.size_bytes,
@@ -196,7 +207,7 @@ class BlockReader:
             if self._has_record:
                 raise self.failed(FailureKind.BAD_STRUCTURE, "it has two record files")
             self._has_record = True
-        item = LargeItem(head, read_record=bool(self._settings.levels & Level.RECORD_PROOF))
+        item = LargeItem(head, self._rules, read_record=bool(self._settings.levels & Level.RECORD_PROOF))
         if item.size > self._settings.item_bytes_max:
             raise self._too_large(kind, self._settings.item_bytes_max)
         return item
@@ -235,23 +246,27 @@ class BlockReader:
             raise self.failed(FailureKind.BAD_STRUCTURE, f"its header says {header.number}")
         if header.timestamp is None:
             raise self.failed(FailureKind.MISSING_MANDATORY_FIELD, "its header has no timestamp")
-        if header.hapi_version == (0, 0, 0):
-            raise self.failed(FailureKind.UNSUPPORTED_HAPI_VERSION, "its header has no version: its hash is not known")
+        schemes = [each for each in self._settings.hash_schemes if each.rules.algorithm == header.hash_algorithm]
+        if not schemes:
+            reason = f"its header names hash algorithm {header.hash_algorithm}, which is not known"
+            raise self.failed(FailureKind.UNSUPPORTED_STREAM_FORMAT, reason)
+        self._rules, self._tree = schemes[0].rules, BlockTree(schemes)
         self.number = header.number
         self._header = header
         self._phase = Phase.ITEMS
         for kind in PLAIN_KINDS:
             self._plain[kind << 3 | 2] = self._leaves.setdefault(_place(kind), []).append
         if self._hashing:
-            self._leaves[Category.OUTPUTS].append(leaf_hash(item))
+            self._leaves[Category.OUTPUTS].append(self._rules.leaf_hash(item))
 
     def _keep_footer(self, item: Item) -> None:
         footer = read_footer(item)
         for name, root in (("previous", footer.previous_root), ("all-blocks", footer.all_blocks_root)):
             if not root:
                 raise self.failed(FailureKind.MISSING_MANDATORY_FIELD, f"its footer has no {name} root")
+        sizes = self._settings.hash_sizes
         for root in (footer.previous_root, footer.all_blocks_root, footer.state_root):
-            if len(root) not in (0, HASH_BYTES):
+            if root and len(root) not in sizes:
                 raise self.failed(FailureKind.UNABLE_TO_PARSE, f"a root in its footer has {len(root)} bytes")
         self._footer = footer
         self._phase = Phase.FOOTER

@@ -16,7 +16,7 @@ class Level(IntFlag):
     """L0: the mandatory items and fields are there, in order, within the limits."""
 
     MERKLE = 2
-    """L1: the root is computed; where the operator knows the root of that block, it must be this one."""
+    """L1: the roots are computed; where the operator knows the root of that block, one of them must be this one."""
 
     CHAIN = 4
     """L2: the footer names the root of the block before, and the root of the tree over all roots before."""

@@ -19,6 +19,7 @@ import msgspec
 from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.chain import BlockResult, ChainState
 from block_node.blocks.errors import Level, SettingsError
+from block_node.blocks.hash_scheme import CURRENT, HashScheme
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
 from block_node.blocks.keys import SigningKeys
 from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
@@ -30,8 +31,7 @@ from block_node.blocks.settings import VerifierSettings
 FIXED_ITEMS = 4
 """Of every block: header, record file, footer, proof."""
 
-HAPI_CURRENT = (0, 78, 0)
-HAPI_LEGACY = (0, 73, 0)
+HAPI_VERSION = (0, 78, 0)
 
 START_SECONDS = 1_750_000_000
 """When block 0 is from; each next one is two seconds later."""
@@ -49,12 +49,13 @@ KINDS = (
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
     """What blocks look like. `item_count` counts all items; `item_bytes` is the content of each one that is not fixed,
-    `record_bytes` the record file's."""
+    `record_bytes` the record file's. `scheme` is how they are hashed, which `hapi_version` says nothing about."""
 
     item_count: int = 10
     item_bytes: int = 100
     record_bytes: int = 200
-    legacy: bool = False
+    scheme: HashScheme = CURRENT
+    hapi_version: tuple[int, int, int] = HAPI_VERSION
 
     def check(self) -> None:
         """Raise SettingsError for a shape that no block can have."""
@@ -86,7 +87,8 @@ class ChainGenerator:
         """`chain` must know what it continues: a number, a root and the tree of all roots."""
         self.shape = shape or BlockShape()
         self.shape.check()
-        self.chain = chain or ChainState()
+        chain = chain or ChainState()
+        self.chain = chain.settled(chain.open[0].root, self.shape.scheme.rules) if chain.open else chain
         if self.chain.next_number is None or self.chain.previous_root is None or self.chain.peaks is None:
             raise SettingsError("chain: a generated block must know all blocks before it")
         self._keys = keys
@@ -112,9 +114,13 @@ class ChainGenerator:
         assert chain.previous_root is not None
         assert chain.peaks is not None
         number = chain.next_number
-        reader = BlockReader(number, VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF))
-        all_blocks_root = StreamingTree.from_peaks(chain.peaks).root()
-        footer = BlockFooter(chain.previous_root, all_blocks_root, EMPTY_TREE)
+        scheme = self.shape.scheme
+        levels = Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF
+        reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=(scheme,)))
+        all_blocks_root = StreamingTree.from_peaks(chain.peaks, scheme.rules).root()
+        # Before block 0 there is no block, by whichever algorithm.
+        previous_root = scheme.rules.empty if chain.previous_root == EMPTY_TREE else chain.previous_root
+        footer = BlockFooter(previous_root, all_blocks_root, scheme.rules.empty)
         for item in self._content(number):
             reader.add((item,))
             yield item
@@ -128,13 +134,14 @@ class ChainGenerator:
         block = reader.finish()
         result = BlockResult(
             number,
-            block.root,
+            block.roots,
             footer.previous_root,
             footer.all_blocks_root,
             block.item_count,
             block.size_bytes,
             Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF,
             (ProofKind.RECORD_FILE,),
+            rules=block.rules,
         )
         yield proof
         self.chain = chain.advanced(result, len(chain.claims))
@@ -142,10 +149,9 @@ class ChainGenerator:
     def _content(self, number: int) -> Iterator[Item]:
         """All items before the footer. The seed's digest with number and place decides each one's bytes."""
         shape = self.shape
-        version = HAPI_LEGACY if shape.legacy else HAPI_CURRENT
         seconds = START_SECONDS + 2 * number
         random = Random(sha384(f"{self._seed}/{number}".encode()).digest())
-        yield make_header(number, version, seconds, 0)
+        yield make_header(number, shape.hapi_version, seconds, 0, shape.scheme.rules.algorithm)
         for kind, _ in zip(cycle(KINDS), range(shape.item_count - FIXED_ITEMS), strict=False):
             yield make_item(kind, random.randbytes(shape.item_bytes))
         time = bytes_field(1, number_field(1, seconds))

@@ -54,16 +54,17 @@ class ItemKind(IntEnum):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """`number` of the block, `hapi_version` (major, minor, patch), and the timestamp as it is serialized, None where it
-    is missing."""
+    """`number` of the block, `hapi_version` (major, minor, patch), the timestamp as it is serialized, None where it is
+    missing, and the number of the hash algorithm, 0 for SHA-384."""
 
     number: int
     hapi_version: tuple[int, int, int]
     timestamp: bytes | None
+    hash_algorithm: int = 0
 
 
 class BlockFooter(msgspec.Struct, frozen=True):
-    """Three roots of 48 bytes: of the block before, of the tree over all blocks before, of the state at the start."""
+    """Three roots: of the block before, of the tree over all blocks before, of the state at the start."""
 
     previous_root: bytes
     all_blocks_root: bytes
@@ -119,7 +120,7 @@ def join_block(items: Iterable[Item]) -> bytes:
 def read_header(item: Item) -> BlockHeader:
     """A header; fields of later versions are passed over, since the root covers them. A field that is there twice is
     refused."""
-    number, version, timestamp = 0, (0, 0, 0), None
+    number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
             version = _read_version(bytes_value(wire, value, "hapi_proto_version"))
@@ -127,17 +128,19 @@ def read_header(item: Item) -> BlockHeader:
             number = number_value(wire, value, "number")
         elif field == 4:
             timestamp = bytes(bytes_value(wire, value, "block_timestamp"))
-        elif field == 5 and number_value(wire, value, "hash_algorithm") != 0:
-            raise BlockFormatError(f"hash algorithm {value} is not SHA2_384")
-    return BlockHeader(number, version, timestamp)
+        elif field == 5:
+            algorithm = number_value(wire, value, "hash_algorithm")
+    return BlockHeader(number, version, timestamp, algorithm)
 
 
-def make_header(number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int) -> Item:
+def make_header(
+    number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
+) -> Item:
     """A header with a timestamp in seconds since 1970 and nanoseconds."""
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
-    return make_item(ItemKind.HEADER, content)
+    return make_item(ItemKind.HEADER, content + number_field(5, hash_algorithm))
 
 
 def read_footer(item: Item) -> BlockFooter:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from hashlib import sha384
-
 from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.hash_scheme import HashRules
 from block_node.blocks.items import ItemKind
-from block_node.blocks.merkle import LEAF
 from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.record_proof import RecordFileReader
 
@@ -17,7 +15,7 @@ HEAD_BYTES_MIN = 20
 class LargeItem:
     """An item of which the first piece, of `HEAD_BYTES_MIN` or the whole item, says the kind and the size."""
 
-    def __init__(self, head: bytes | memoryview, *, read_record: bool) -> None:
+    def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)
         if tag & 7 != BYTES or not tag >> 3:
             raise BlockFormatError(f"a block item does not start with tag {tag}")
@@ -25,7 +23,7 @@ class LargeItem:
         self.kind = tag >> 3
         self.size = offset + content_size
         self._left = content_size
-        self._hash = sha384(LEAF)
+        self._hash = rules.new(rules.leaf)
         self._hash.update(head[:offset])
         self._record = RecordFileReader() if read_record and self.kind == ItemKind.RECORD_FILE else None
         self.feed(memoryview(head)[offset:])

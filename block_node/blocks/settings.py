@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from block_node.blocks.errors import Level, SettingsError
-
-HASH_BYTES = 48
-"""Of SHA-384, the only hash algorithm of the block stream."""
+from block_node.blocks.hash_scheme import SCHEMES, HashScheme
 
 ALL_BUT_TSS = Level.STRUCTURE | Level.MERKLE | Level.CHAIN | Level.RECORD_PROOF | Level.STATE_PROOF
 PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
@@ -29,6 +27,9 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     known_roots: Mapping[int, bytes] = {}
     """Roots the operator knows from elsewhere, by block number: that block, and a state proof about it, must have that
     one."""
+
+    hash_schemes: tuple[HashScheme, ...] = SCHEMES
+    """By which a block may be hashed; the first one is tried first where nothing is known. See `docs/blocks.md`."""
 
     link_record_blocks: bool = True
     """Whether a block with nothing but a record-file proof must link too. Networks that were started anew from record
@@ -54,6 +55,11 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     claims_max: int = 1024
     """State proofs waiting for the block they resolve to."""
 
+    @property
+    def hash_sizes(self) -> set[int]:
+        """Bytes that a root can have."""
+        return {scheme.rules.size for scheme in self.hash_schemes}
+
     def check(self) -> None:
         """Raise SettingsError unless the values can work together."""
         if not self.levels & Level.STRUCTURE:
@@ -62,8 +68,14 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.levels & needs_root and not self.levels & Level.MERKLE:
             raise SettingsError("levels: CHAIN, STATE_PROOF and TSS need MERKLE, which computes the root")
         for number, root in self.known_roots.items():
-            if len(root) != HASH_BYTES:
-                raise SettingsError(f"known_roots: the root of block {number} has {len(root)} bytes, not {HASH_BYTES}")
+            if len(root) not in self.hash_sizes:
+                sizes = " or ".join(map(str, sorted(self.hash_sizes)))
+                raise SettingsError(f"known_roots: the root of block {number} has {len(root)} bytes, not {sizes}")
+        if len({scheme.name for scheme in self.hash_schemes}) < len(self.hash_schemes) or not self.hash_schemes:
+            raise SettingsError("hash_schemes: at least one, each with a name of its own")
+        alike = {(scheme.rules.algorithm, scheme.rules.new, scheme.rules.leaf) for scheme in self.hash_schemes}
+        if len(alike) > len({scheme.rules.algorithm for scheme in self.hash_schemes}):
+            raise SettingsError("hash_schemes: those of one algorithm must hash leaves alike, since they share them")
         for name in ("signatures_min", "block_bytes_max", "items_max", "item_bytes_max", "small_item_bytes_max"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name}: must be at least 1")

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from block_node.blocks.chain import Claim
 from block_node.blocks.errors import FailureKind, Level, VerificationFailed
-from block_node.blocks.merkle import leaf_hash, node_hash, one_child_hash
+from block_node.blocks.hash_scheme import HashRules, RootCandidate, names_of
 from block_node.blocks.proofs import FINAL_PATH, LeafKind, MerklePath, StateProof
-from block_node.blocks.settings import HASH_BYTES
 
 STEPS_PER_BLOCK = 5
 PATHS_MIN = 3
@@ -24,8 +23,13 @@ class _BadPaths(Exception):
     """The paths form no tree."""
 
 
-def check_state_proof(number: int, root: bytes, proof: StateProof) -> Claim:
-    """What the proof says about a later block. Raises VerificationFailed unless it starts at this block's root."""
+def check_state_proof(
+    number: int, roots: tuple[RootCandidate, ...], rules: HashRules, proof: StateProof
+) -> tuple[RootCandidate, Claim]:
+    """Which of its roots the block has, by the proof, and what that says about a later block.
+
+    Raises VerificationFailed where it starts at none of them.
+    """
     if len(proof.paths) < PATHS_MIN:
         raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
     if not proof.signature:
@@ -34,30 +38,33 @@ def check_state_proof(number: int, root: bytes, proof: StateProof) -> Claim:
     own = [index for index, path in enumerate(proof.paths) if path.leaf_kind is LeafKind.HASH]
     if len(own) != 1:
         raise _failed(number, f"its state proof starts at {len(own)} roots, not at one")
-    if proof.paths[own[0]].leaf != root:
-        raise _failed(number, f"its state proof starts at {proof.paths[own[0]].leaf[:8].hex()}, not at its root")
+    start = proof.paths[own[0]].leaf
+    root = next((each for each in roots if each.root == start), None)
+    if root is None:
+        raise _failed(number, f"its state proof starts at {start.hex()}, not at its root, which is {names_of(roots)}")
     try:
-        resolved = _resolve(proof.paths)
+        resolved = _resolve(proof.paths, rules)
         steps = _steps(proof.paths, own[0])
     except _BadPaths as error:
         raise _failed(number, f"its state proof: {error}") from error
     if not steps or steps % STEPS_PER_BLOCK:
         raise _failed(number, f"its state proof has {steps} steps, which lead to no block's root")
-    return Claim(number, number + steps // STEPS_PER_BLOCK, resolved)
+    return root, Claim(number, number + steps // STEPS_PER_BLOCK, resolved)
 
 
-def _resolve(paths: tuple[MerklePath, ...]) -> bytes:
+def _resolve(paths: tuple[MerklePath, ...], rules: HashRules) -> bytes:
     """The root that the paths lead to. A path's next one stands after it, so that one pass does."""
     arrived: list[list[bytes]] = [[] for _ in paths]
     for index, path in enumerate(paths):
-        value = _start(index, path, arrived[index])
+        value = _start(index, path, arrived[index], rules)
         for sibling in path.siblings:
             if not sibling.hash and not sibling.is_left:
-                value = one_child_hash(value)
-            elif len(sibling.hash) != HASH_BYTES:
-                raise _BadPaths(f"a sibling of path {index} has {len(sibling.hash)} bytes, not {HASH_BYTES}")
+                value = rules.one_child_hash(value)
+            elif len(sibling.hash) != rules.size:
+                raise _BadPaths(f"a sibling of path {index} has {len(sibling.hash)} bytes, not {rules.size}")
             else:
-                value = node_hash(sibling.hash, value) if sibling.is_left else node_hash(value, sibling.hash)
+                node = (sibling.hash, value) if sibling.is_left else (value, sibling.hash)
+                value = rules.node_hash(*node)
         if path.next_index == FINAL_PATH:
             if index != len(paths) - 1:
                 raise _BadPaths(f"path {index} is the end, and {len(paths)} are there")
@@ -68,15 +75,15 @@ def _resolve(paths: tuple[MerklePath, ...]) -> bytes:
     raise _BadPaths("no path is the end")
 
 
-def _start(index: int, path: MerklePath, arrived: list[bytes]) -> bytes:
+def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules) -> bytes:
     if path.leaf_kind is LeafKind.JOIN:
         if not 1 <= len(arrived) <= 2:
             raise _BadPaths(f"{len(arrived)} paths meet in path {index}")
-        return node_hash(*arrived) if len(arrived) == 2 else one_child_hash(arrived[0])
+        return rules.node_hash(*arrived) if len(arrived) == 2 else rules.one_child_hash(arrived[0])
     if arrived:
         raise _BadPaths(f"paths meet in path {index}, which has a leaf of its own")
     if path.leaf_kind is not LeafKind.HASH:
-        return leaf_hash(path.leaf)
+        return rules.leaf_hash(path.leaf)
     return path.leaf
 
 

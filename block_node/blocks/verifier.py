@@ -12,12 +12,23 @@ calling thread; memory is bounded by `VerifierSettings` and does not grow with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.block_reader import BlockReader, ReadBlock
-from block_node.blocks.chain import BlockResult, ChainState, Claim, check_claims, check_link, check_number
+from block_node.blocks.chain import (
+    BlockResult,
+    ChainState,
+    Claim,
+    check_claims,
+    check_link,
+    check_number,
+    settle_roots,
+)
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, SettingsError, VerificationFailed
+from block_node.blocks.hash_scheme import RootCandidate, in_order, names_of
 from block_node.blocks.hook import SignedRoot, TssVerifier
 from block_node.blocks.items import Item
 from block_node.blocks.proofs import BlockProof, ProofKind, RecordFileProof, StateProof, TssProof, read_proof
@@ -50,38 +61,43 @@ class Verifier:
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
         """Begin a block, whose header must have that number if one is given."""
-        return BlockVerification(BlockReader(number, self.settings), self._proofs)
+        return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
-    def link(self, result: BlockResult) -> None:
-        """Check that a block continues the chain, and advance it. Nothing changes when that fails."""
-        chain = self.chain
+    def link(self, result: BlockResult) -> BlockResult:
+        """Check that a block continues the chain, and advance it; the result with what the chain says about the roots
+        of this block and of the one before. Nothing changes when that fails."""
+        chain, corrected = self.chain, b""
         if self.settings.levels & Level.CHAIN:
             check_number(chain, result)
             try:
-                check_link(chain, result)
+                settled = check_link(chain, result)
+                if chain.open and settled.previous_root != chain.previous_root:
+                    corrected = settled.previous_root or b""
+                chain = settled
             except VerificationFailed:
                 if self.settings.link_record_blocks or set(result.proofs) != {ProofKind.RECORD_FILE}:
                     raise
-                chain = ChainState(result.number, None, None, chain.claims)
+                chain = ChainState(result.number, None, None, chain.claims, chain.scheme)
         if self.settings.levels & Level.STATE_PROOF:
             check_claims(chain, result)
+        result = settle_roots(result, chain)
         self.chain = chain.advanced(result, self.settings.claims_max)
+        return msgspec.structs.replace(result, corrected=corrected) if corrected else result
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
         """A whole block at all levels, the chain too."""
         block = self.begin_block(number)
         block.add(items)
-        result = block.end()
-        self.link(result)
-        return result
+        return self.link(block.end())
 
 
 class BlockVerification:
     """One block under verification. After a failure every further call raises that failure again."""
 
-    def __init__(self, reader: BlockReader, proofs: ProofChecks) -> None:
+    def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
         self._reader = reader
         self._proofs = proofs
+        self._likely_scheme = likely_scheme
         self._failure: VerificationFailed | None = None
 
     @property
@@ -121,7 +137,7 @@ class BlockVerification:
         """The block is complete: its result, at all levels but the chain."""
         self._check_failure()
         try:
-            return self._proofs.check(self._reader.finish())
+            return self._proofs.check(self._reader.finish(), self._likely_scheme())
         except VerificationFailed as failure:
             self._failure = failure
             raise
@@ -139,13 +155,16 @@ class ProofChecks:
         self._books = books
         self._tss = tss
 
-    def check(self, block: ReadBlock) -> BlockResult:
-        """The result of a block. Raises VerificationFailed."""
+    def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
+        """The result of a block. likely_scheme: which root to try first. Raises VerificationFailed."""
         number, levels = block.header.number, self._settings.levels
         known = self._settings.known_roots.get(number)
-        if levels & Level.MERKLE and known is not None and known != block.root:
-            reason = f"its root is {block.root.hex()}, which is known to be {known.hex()}"
-            raise VerificationFailed(FailureKind.BAD_ROOT, Level.MERKLE, number, reason)
+        roots = in_order(block.roots, likely_scheme)
+        if levels & Level.MERKLE and known is not None:
+            roots = tuple(each for each in roots if each.root == known)
+            if not roots:
+                reason = f"its root is {names_of(block.roots)}, which is known to be {known.hex()}"
+                raise VerificationFailed(FailureKind.BAD_ROOT, Level.MERKLE, number, reason)
         checked = levels & (Level.STRUCTURE | Level.MERKLE)
         kinds: list[ProofKind] = []
         claims: list[Claim] = []
@@ -155,11 +174,12 @@ class ProofChecks:
             if isinstance(proof.content, RecordFileProof):
                 checked |= self._check_record_file(block, proof.content)
             elif isinstance(proof.content, StateProof):
-                level, claim = self._check_state_proof(block, proof.content)
+                level, roots, claim = self._check_state_proof(block, roots, proof.content)
                 checked |= level
                 claims += claim
             elif isinstance(proof.content, TssProof):
-                checked |= self._check_tss(SignedRoot(number, number, block.root, proof.content.signature))
+                level, roots = self._check_tss_proof(number, roots, proof.content.signature)
+                checked |= level
         unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
         if unchecked and not (self._settings.accept_unchecked_proofs and any(kinds)):
             names = ", ".join(kind.name for kind in kinds)
@@ -167,7 +187,7 @@ class ProofChecks:
             raise VerificationFailed(FailureKind.UNRECOGNIZED_PROOF_TYPE, Level.STRUCTURE, number, reason)
         return BlockResult(
             number,
-            block.root,
+            roots,
             block.footer.previous_root,
             block.footer.all_blocks_root,
             block.item_count,
@@ -175,6 +195,7 @@ class ProofChecks:
             checked,
             tuple(kinds),
             tuple(claims),
+            block.rules,
         )
 
     def _read(self, item: Item, number: int) -> BlockProof:
@@ -201,30 +222,50 @@ class ProofChecks:
         )
         return Level.RECORD_PROOF
 
-    def _check_state_proof(self, block: ReadBlock, proof: StateProof) -> tuple[Level, tuple[Claim, ...]]:
+    def _check_state_proof(
+        self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
+    ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
+        """Also the roots that the block may have, as far as the proof tells. Where nobody checks its signature, the one
+        that it starts at is the most likely one, and no more."""
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
-            return Level(0), ()
-        claim = check_state_proof(number, block.root, proof)
+            return Level(0), roots, ()
+        root, claim = check_state_proof(number, roots, block.rules, proof)
         if self._settings.known_roots.get(claim.target, claim.root) != claim.root:
             reason = f"its state proof resolves to {claim.root.hex()}, not to the known root of block {claim.target}"
             raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.STATE_PROOF, number, reason)
         signed = SignedRoot(claim.target, number, claim.root, proof.signature or b"")
-        level = self._check_tss(signed)
+        level = Level(0)
+        if self._settings.levels & Level.TSS:
+            if not self._is_signed(signed):
+                raise _not_signed(signed)
+            level = Level.TSS
+        roots = (root,) if level else in_order(roots, root.scheme)
         if self._settings.levels & Level.STATE_PROOF:
-            return level | Level.STATE_PROOF, (claim,)
-        return level, ()
+            return level | Level.STATE_PROOF, roots, (claim,)
+        return level, roots, ()
 
-    def _check_tss(self, signed: SignedRoot) -> Level:
+    def _check_tss_proof(
+        self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
+    ) -> tuple[Level, tuple[RootCandidate, ...]]:
+        """The signature is of one of the roots; which one, the external verifier knows."""
         if not self._settings.levels & Level.TSS:
-            return Level(0)
+            return Level(0), roots
+        for each in roots:
+            if self._is_signed(SignedRoot(number, number, each.root, signature)):
+                return Level.TSS, (each,)
+        raise _not_signed(SignedRoot(number, number, roots[0].root, signature))
+
+    def _is_signed(self, signed: SignedRoot) -> bool:
+        """Raises VerificationFailed where the external verifier fails."""
         assert self._tss is not None
         try:
-            good = self._tss.verify_tss(signed)
+            return bool(self._tss.verify_tss(signed))
         except Exception as error:
             reason = f"the external verifier failed: {error!r}"
             raise VerificationFailed(FailureKind.UNKNOWN_ERROR, Level.TSS, signed.proof_of, reason) from error
-        if not good:
-            reason = f"its signature of the root of block {signed.number} is not the ledger's"
-            raise VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.TSS, signed.proof_of, reason)
-        return Level.TSS
+
+
+def _not_signed(signed: SignedRoot) -> VerificationFailed:
+    reason = f"its signature of the root of block {signed.number} is not the ledger's"
+    return VerificationFailed(FailureKind.BAD_BLOCK_PROOF, Level.TSS, signed.proof_of, reason)

@@ -12,6 +12,7 @@ import msgspec
 
 from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.errors import Level
+from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.connection import BlockConnection
 from block_node.client.errors import AnotherBlock, BlockNotCompared
@@ -25,9 +26,12 @@ READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """root: of the bytes that were given. size_bytes: of the items, without what stands between them."""
+    """roots: of the bytes that were given, by each hash scheme that may be meant; the node knows which one is.
 
-    root: bytes
+    size_bytes: of the items, without what stands between them.
+    """
+
+    roots: tuple[RootCandidate, ...]
     size_bytes: int
 
 
@@ -41,7 +45,7 @@ async def read_given(block: OutgoingBlock) -> GivenBlock:
             reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
         # A large block takes seconds; the connection is read meanwhile.
         await anyio.lowlevel.checkpoint()
-    return GivenBlock(reader.finish().root, reader.size_bytes)
+    return GivenBlock(reader.finish().roots, reader.size_bytes)
 
 
 async def compare(connection: BlockConnection, block: OutgoingBlock, stored: bytes, answer_s_max: float) -> None:
@@ -51,8 +55,8 @@ async def compare(connection: BlockConnection, block: OutgoingBlock, stored: byt
     """
     given = await read_given(block)
     stored = stored or await _ask_root(connection, block.number, given, answer_s_max)
-    if stored != given.root:
-        raise AnotherBlock(block.number, stored, given.root, connection.address)
+    if stored not in [each.root for each in given.roots]:
+        raise AnotherBlock(block.number, stored, given.roots, connection.address)
 
 
 async def _ask_root(connection: BlockConnection, number: int, given: GivenBlock, answer_s_max: float) -> bytes:
@@ -66,7 +70,7 @@ async def _ask_root(connection: BlockConnection, number: int, given: GivenBlock,
         # The block that is stored is shorter than that.
         part = await ask(0)
     if part.status is GetStatus.NOT_AVAILABLE:
-        raise BlockNotCompared(number, given.root, connection.address)
+        raise BlockNotCompared(number, given.roots, connection.address)
     if part.status is not GetStatus.SUCCESS:
         raise UnexpectedAnswer(f"{connection.address} cannot read block {number} ({part.status.name})")
     return part.root
@@ -75,5 +79,5 @@ async def _ask_root(connection: BlockConnection, number: int, given: GivenBlock,
 async def check_same(number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
     """Two blocks that were given under one number. Raises AnotherBlock unless they are the same, and BlockError."""
     first, second = await read_given(one), await read_given(other)
-    if first.root != second.root:
-        raise AnotherBlock(number, first.root, second.root, None)
+    if first.roots != second.roots:
+        raise AnotherBlock(number, first.roots[0].root, second.roots, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from block_node.blocks.hash_scheme import RootCandidate, names_of
 from block_node.protocol import PublishStatus
 from block_node.protocol_reading import GetStatus, SubscribeStatus
 from stream_service.client.errors import ClientError
@@ -21,34 +22,34 @@ class AnotherBlock(ClientError):
     """Two different blocks have the same number: the node's and the one that was given, or two that were given.
 
     stored: the root of the node's, or of the one that was given first. given: the root of the bytes that were given,
-    which are not durable. node: None where both were given.
+    which are not durable, by each hash scheme that may be meant. node: None where both were given.
     """
 
-    def __init__(self, number: int, stored: bytes, given: bytes, node: str | None) -> None:
+    def __init__(self, number: int, stored: bytes, given: tuple[RootCandidate, ...], node: str | None) -> None:
         self.number = number
         self.stored = stored
         self.given = given
         self.node = node
         if node is None:
-            text = f"two different blocks {number} were given, with root {stored.hex()} and with root {given.hex()}"
+            text = f"two different blocks {number} were given, with root {stored.hex()} and with root {names_of(given)}"
         else:
             text = f"block {number} is not stored: {node} has another block {number}, with root {stored.hex()}; "
-            text += f"the one that was given has root {given.hex()}"
+            text += f"the one that was given has root {names_of(given)}"
         super().__init__(f"{text}; find out which source is wrong")
 
 
 class BlockNotCompared(ClientError):
     """The node had a block with this number and does not keep it any more, so that it is unknown whether it was ours.
 
-    given: the root of the bytes that were given.
+    given: the root of the bytes that were given, by each hash scheme that may be meant.
     """
 
-    def __init__(self, number: int, given: bytes, node: str) -> None:
+    def __init__(self, number: int, given: tuple[RootCandidate, ...], node: str) -> None:
         self.number = number
         self.given = given
         super().__init__(
-            f"it is unknown whether block {number} with root {given.hex()} was ever stored: {node} had a block of that "
-            "number and does not keep it any more; ask a node that does"
+            f"it is unknown whether block {number} with root {names_of(given)} was ever stored: {node} had a block "
+            "of that number and does not keep it any more; ask a node that does"
         )
 
 

@@ -114,7 +114,7 @@ def test_headers_are_read_as_they_were_made(
         (number_field(3, 1) * 2, "field 3 twice"),
         (bytes_field(3, b""), "number is not a number"),
         (number_field(1, 1), "hapi_proto_version is not a field with a length"),
-        (number_field(5, 1), "hash algorithm 1"),
+        (bytes_field(5, b""), "hash_algorithm is not a number"),
         (number_field(4, 5), "block_timestamp is not a field with a length"),
         (bytes_field(1, bytes_field(2, b"")), "hapi_proto_version is not a number"),
         (b"\x18", "cut short"),

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from block_node.blocks.hash_scheme import LEGACY, SCHEMES, HashScheme, RootCandidate
 from block_node.blocks.items import BlockFooter, ItemKind
 from block_node.blocks.merkle import (
     EMPTY_TREE,
     BlockTree,
     Category,
-    Layout,
     StreamingTree,
     fold,
-    layout_of,
     place_of,
 )
 
@@ -66,31 +65,23 @@ def test_runs_of_leaves_do_not_matter(runs: list[int]) -> None:
         assert tree.leaf_count == done
 
 
-@pytest.mark.parametrize("layout", list(Layout))
-def test_the_top_tree_in_both_layouts(layout: Layout) -> None:
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_top_tree_in_both_layouts(scheme: HashScheme) -> None:
     """Goal: which value is which leaf of the top tree. Method: the same root, written out by hand."""
     footer = BlockFooter(b"p" * 48, b"a" * 48, b"")
-    tree = BlockTree()
+    tree = BlockTree(SCHEMES)
     places: dict[int, list[bytes]] = {Category.INPUTS: leaves(3), Category.OUTPUTS: leaves(5)}
-    if layout is Layout.CURRENT:
-        places[15] = leaves(2)
+    places[15] = leaves(2)
     for place, hashes in places.items():
         tree.extend(place, hashes)
     top = [footer.previous_root, footer.all_blocks_root, EMPTY_TREE]
-    top += [plain_root(places.get(place, [])) for place in range(3, layout)]
+    top += [plain_root(places.get(place, [])) for place in range(3, scheme.positions)]
     above = complete_root(top)
-    if layout is Layout.LEGACY:
+    if scheme is LEGACY:
         above = sha384(b"\1" + above).digest()
     time = b"\x08\x05"
     root = sha384(b"\2" + sha384(b"\0" + time).digest() + above).digest()
-    assert tree.root(time, footer, layout) == root
-
-
-def test_the_version_decides_on_the_layout() -> None:
-    """Goal: blocks up to HAPI 0.73 have the legacy layout. Method: both sides of the border."""
-    assert layout_of((0, 73, 9)) is Layout.LEGACY
-    assert layout_of((0, 74, 0)) is Layout.CURRENT
-    assert layout_of((1, 0, 0)) is Layout.CURRENT
+    assert RootCandidate(scheme.name, root) in tree.roots(time, footer)
 
 
 def test_kinds_belong_to_subtrees() -> None:

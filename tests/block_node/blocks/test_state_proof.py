@@ -8,18 +8,14 @@ from typing import NamedTuple
 import pytest
 
 from block_node.blocks.address_book import AddressBooks
-from block_node.blocks.chain import ChainState
+from block_node.blocks.chain import ChainState, Claim
 from block_node.blocks.errors import FailureKind, Level, VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.hash_scheme import CURRENT, LEGACY, SHA384, HashScheme, RootCandidate
 from block_node.blocks.items import Item, ItemKind, item_kind, make_item, read_footer, read_header
 from block_node.blocks.merkle import (
     EMPTY_TREE,
-    Layout,
     fold,
-    layout_of,
-    leaf_hash,
-    node_hash,
-    one_child_hash,
     place_of,
 )
 from block_node.blocks.proofs import (
@@ -48,29 +44,31 @@ class Step(NamedTuple):
     timestamp: bytes
 
 
-def step_to(block: GeneratedBlock) -> Step:
+leaf_hash, node_hash, one_child_hash = SHA384.leaf_hash, SHA384.node_hash, SHA384.one_child_hash
+
+
+def step_to(block: GeneratedBlock, scheme: HashScheme = CURRENT) -> Step:
     """From the root of the block before up to the root of this one, worked out from its items."""
     header = read_header(block.items[0])
     footer = read_footer(block.items[-2])
-    layout = layout_of(header.hapi_version)
-    leaves: dict[int, list[bytes]] = {place: [] for place in range(3, layout)}
+    leaves: dict[int, list[bytes]] = {place: [] for place in range(3, scheme.positions)}
     for item in block.items[:-2]:
         leaves[place_of(item_kind(item)) or 0].append(leaf_hash(item))
     top = [footer.previous_root, footer.all_blocks_root, footer.state_root, *(fold(each) for each in leaves.values())]
     siblings, width = [], 1
-    while width < layout:
+    while width < scheme.positions:
         siblings.append(Sibling(False, fold(top[width : 2 * width])))
         width *= 2
-    if layout is Layout.LEGACY:
+    if scheme.one_child_above:
         siblings.append(Sibling(False, b""))
     assert header.timestamp is not None
     return Step(siblings, header.timestamp)
 
 
-def state_proof(root: bytes, later: Sequence[GeneratedBlock]) -> StateProof:
+def state_proof(root: bytes, later: Sequence[GeneratedBlock], scheme: HashScheme = CURRENT) -> StateProof:
     """From a block's root to that of the last of the blocks behind it, as the real network builds them."""
     siblings: list[Sibling] = []
-    steps = [step_to(block) for block in later]
+    steps = [step_to(block, scheme) for block in later]
     for step in steps[:-1]:
         siblings += [*step.siblings, Sibling(True, leaf_hash(step.timestamp))]
     siblings += steps[-1].siblings
@@ -96,23 +94,26 @@ def proof_item(number: int, proof: StateProof) -> Item:
     return make_item(ItemKind.PROOF, number_field(1, number) + bytes_field(ProofKind.STATE_PROOF, content))
 
 
-def chain(count: int, *, legacy: bool = False) -> list[GeneratedBlock]:
-    generator = ChainGenerator(signing_keys(), shape=BlockShape(item_count=9, legacy=legacy))
+def chain(count: int, *, scheme: HashScheme = CURRENT) -> list[GeneratedBlock]:
+    generator = ChainGenerator(signing_keys(), shape=BlockShape(item_count=9, scheme=scheme))
     return list(generator.blocks(count))
 
 
-def with_state_proof(block: GeneratedBlock, later: Sequence[GeneratedBlock]) -> list[Item]:
-    return [*block.items[:-1], proof_item(block.number, state_proof(block.root, later))]
+def with_state_proof(
+    block: GeneratedBlock, later: Sequence[GeneratedBlock], scheme: HashScheme = CURRENT
+) -> list[Item]:
+    return [*block.items[:-1], proof_item(block.number, state_proof(block.root, later, scheme))]
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_chain_proven_by_its_last_block(legacy: bool) -> None:
+@pytest.mark.parametrize("scheme", [CURRENT, LEGACY])
+def test_a_chain_proven_by_its_last_block(scheme: HashScheme) -> None:
     """Goal: state proofs lead to the block they are about, in either layout. Method: blocks 0 to 3 proven by block 4,
     which settles all of them."""
-    blocks = chain(5, legacy=legacy)
+    blocks = chain(5, scheme=scheme)
     verifier = Verifier(VerifierSettings(levels=LEVELS, accept_unchecked_proofs=True))
     for block in blocks[:-1]:
-        result = verifier.verify(with_state_proof(block, blocks[block.number + 1 :]))
+        result = verifier.verify(with_state_proof(block, blocks[block.number + 1 :], scheme))
+        assert result.root == block.root, "the proof says which root it is"
         assert [(claim.target, claim.root) for claim in result.claims] == [(4, blocks[4].root)]
     waiting = verifier.chain.claims
     verifier.verify(blocks[4].items)
@@ -189,18 +190,26 @@ MEETING = path(3, LeafKind.TIMESTAMP, b"t")
 END = path(FINAL_PATH)
 
 
+def check(number: int, proof: StateProof) -> Claim:
+    """Of a block that may have another root, too, or the one that the proof starts at."""
+    roots = (RootCandidate("other", HASH), RootCandidate("right", ROOT))
+    root, claim = check_state_proof(number, roots, SHA384, proof)
+    assert root == roots[1]
+    return claim
+
+
 def test_the_plain_proof_resolves() -> None:
     """Goal: what is broken below is good. Method: those paths, worked out by hand; and a way over single children."""
     value = ROOT
     for _ in range(4):
         value = node_hash(value, HASH)
-    claim = check_state_proof(7, ROOT, StateProof((TIME, OWN, END), b"s"))
+    claim = check(7, StateProof((TIME, OWN, END), b"s"))
     assert (claim.by, claim.target, claim.root) == (7, 8, node_hash(leaf_hash(b"t"), value))
     single = (path(1, LeafKind.HASH, ROOT, UP, UP, UP), path(2, LeafKind.JOIN), path(FINAL_PATH))
     value = ROOT
     for _ in range(3):
         value = node_hash(value, HASH)
-    claim = check_state_proof(7, ROOT, StateProof(single, b"s"))
+    claim = check(7, StateProof(single, b"s"))
     assert (claim.target, claim.root) == (8, one_child_hash(one_child_hash(value)))
 
 
@@ -226,7 +235,7 @@ def test_broken_paths_are_refused(name: str) -> None:
     """Goal: paths that form no tree are no proof. Method: one fault each."""
     paths, reason = BROKEN[name]
     with pytest.raises(VerificationFailed) as failure:
-        check_state_proof(7, ROOT, StateProof(paths, b"s"))
+        check(7, StateProof(paths, b"s"))
     assert failure.value.kind is FailureKind.BAD_BLOCK_PROOF
     assert reason in failure.value.reason
 
@@ -235,7 +244,7 @@ def test_broken_paths_are_refused(name: str) -> None:
 def test_a_proof_without_a_signature_is_refused(signature: bytes | None) -> None:
     """Goal: a claim that nobody signed is none, whoever checks signatures. Method: none, and an empty one."""
     with pytest.raises(VerificationFailed) as failure:
-        check_state_proof(7, ROOT, StateProof((TIME, OWN, END), signature))
+        check(7, StateProof((TIME, OWN, END), signature))
     assert failure.value.kind is FailureKind.MISSING_MANDATORY_FIELD
 
 

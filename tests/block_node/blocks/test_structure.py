@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from block_node.blocks.errors import FailureKind, Level, SettingsError, VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator
+from block_node.blocks.hash_scheme import SHA384
 from block_node.blocks.items import BlockFooter, Item, ItemKind, make_footer, make_header, make_item
 from block_node.blocks.protobuf import bytes_field, number_field
-from block_node.blocks.settings import HASH_BYTES, VerifierSettings
+from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import BlockVerification, Verifier
 from tests.support.blocks import own_verifier, signing_keys
 
-ROOT = bytes(HASH_BYTES)
+ROOT = bytes(SHA384.size)
 
 
 def good_block(shape: BlockShape | None = None) -> list[Item]:
@@ -67,10 +68,10 @@ CHANGES: dict[str, tuple[Change, FailureKind, str]] = {
         FailureKind.MISSING_MANDATORY_FIELD,
         "no timestamp",
     ),
-    "no version": (
-        lambda b: [make_header(0, (0, 0, 0), 1, 0), *b[1:]],
-        FailureKind.UNSUPPORTED_HAPI_VERSION,
-        "no version",
+    "unknown hash algorithm": (
+        lambda b: [make_header(0, (0, 78, 0), 1, 0, 1), *b[1:]],
+        FailureKind.UNSUPPORTED_STREAM_FORMAT,
+        "hash algorithm 1, which is not known",
     ),
     "foreign number": (lambda b: [make_header(1, (0, 78, 0), 1, 0), *b[1:]], FailureKind.BAD_STRUCTURE, "says 1"),
     "proof of another block": (

@@ -13,7 +13,8 @@ import pytest
 import bare
 from block_node import protocol, publish_session, publish_worker
 from block_node.blocks.errors import VerificationFailed
-from block_node.blocks.generator import GeneratedBlock
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.hash_scheme import SCHEMES, HashScheme
 from block_node.client import (
     AnotherBlock,
     BlockClient,
@@ -28,7 +29,7 @@ from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock
 from ockam.protocol import Protocol
 from stream_node.process import NodeProcess
 from stream_service.client import Reconnect
-from tests.block_node.client.chains import chain, outgoing
+from tests.block_node.client.chains import chain, keys, outgoing
 from tests.support.served import Served, served, wait_until
 
 SETTINGS = PublishSettings(reconnect=Reconnect(delay_s=0.01, delay_s_max=0.05))
@@ -44,7 +45,7 @@ async def publish(client: BlockClient, *blocks: GeneratedBlock) -> BlockPublishe
 
 
 def assert_names_both(error: AnotherBlock, number: int) -> None:
-    assert (error.number, error.stored, error.given) == (number, OURS[number].root, OTHERS[number].root)
+    assert (error.number, error.stored, error.given[0].root) == (number, OURS[number].root, OTHERS[number].root)
     assert OURS[number].root.hex() in str(error)
     assert OTHERS[number].root.hex() in str(error)
 
@@ -66,6 +67,21 @@ async def test_the_same_blocks_again_are_compared_and_durable(tmp_path: Path) ->
         await publish(client, *OURS[:4])
         again = await publish(client, *OURS[1:6])
         assert (again.compared, again.acknowledged, again.kept) == (3, 5, 0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+async def test_a_chain_in_either_layout_is_compared_and_read(tmp_path: Path, scheme: HashScheme) -> None:
+    """Also block 0 alone, of which the node does not know yet how it is hashed; then all roots are those that fit."""
+    shape = BlockShape(scheme=scheme, hapi_version=(0, 3, 0))
+    blocks = list(ChainGenerator(keys(), shape=shape).blocks(4))
+    async with served(tmp_path, log_level="error") as running:
+        client = BlockClient([running.address])
+        for count in (1, 1, 4, 4):
+            again = await publish(client, *blocks[:count])
+        assert (again.compared, again.acknowledged) == (4, 3)
+        assert [(await client.get(block.number))[1] for block in blocks] == [block.root for block in blocks]
+        async with client.subscribe(0, 3) as received:
+            assert [(each.root, tuple(each.items)) async for each in received] == [(b.root, b.items) for b in blocks]
 
 
 async def test_a_cut_block_of_a_stored_number_is_an_error(tmp_path: Path) -> None:
@@ -144,7 +160,11 @@ async def test_a_publisher_that_goes_on_at_a_node_with_another_chain(tmp_path: P
             with pytest.raises(AnotherBlock) as caught:
                 await publish_over_a_stop()
         assert known == [2]
-        assert (caught.value.number, caught.value.stored, caught.value.given) == (3, OTHERS[3].root, OURS[3].root)
+        assert (caught.value.number, caught.value.stored, caught.value.given[0].root) == (
+            3,
+            OTHERS[3].root,
+            OURS[3].root,
+        )
         assert caught.value.node == second.address
 
 

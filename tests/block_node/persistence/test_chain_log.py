@@ -11,14 +11,8 @@ from pathlib import Path
 import pytest
 
 from block_node import persistence_log
-from block_node.persistence_log import (
-    BlockConflict,
-    ChainLog,
-    NewBlock,
-    PredecessorMissing,
-    StagedPartMissing,
-    stream_name,
-)
+from block_node.persistence_errors import BlockConflict, PredecessorMissing, StagedPartMissing
+from block_node.persistence_log import ChainLog, NewBlock, stream_name
 from block_node.persistence_mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.ranges import BlockRanges
 from storage.contract import Append

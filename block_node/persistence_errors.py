@@ -1,0 +1,40 @@
+"""What can be wrong with storing or finding a block, beside what a disk and a file can cause."""
+
+from __future__ import annotations
+
+from storage.errors import StorageError
+
+
+class BlockNumberUnknown(StorageError):
+    """The block is not stored."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
+        self.number = number
+
+
+class BlockConflict(StorageError):
+    """Another block of that number is stored already."""
+
+    def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
+        super().__init__(
+            f"block {number} is stored with root {stored.hex()[:16]}…, and one with root {offered.hex()[:16]}… was "
+            "offered; find out which source is wrong"
+        )
+        self.number = number
+
+
+class PredecessorMissing(StorageError):
+    """The block was to be stored behind another one, which could not be stored."""
+
+    def __init__(self, number: int, behind: int) -> None:
+        super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
+        self.number = number
+
+
+class StagedPartMissing(StorageError):
+    """A part of a large block could not be kept while the block was received."""
+
+    def __init__(self, number: int, part: int) -> None:
+        super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")
+        self.number = number
