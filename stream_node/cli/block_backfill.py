@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
-from stream_node.cli.output import columns, counted, progress_shown, say
+from stream_node.cli.output import columns, counted, say
+from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption
-from stream_node.cli.output import columns, counted, progress_shown, say
+from stream_node.cli.output import columns, counted, say
+from stream_node.cli.progress import progress_shown
 
 
 def register(app: typer.Typer) -> None:

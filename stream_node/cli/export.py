@@ -17,7 +17,8 @@ import typer
 
 from stream_node.cli.export_options import NICE, FolderArgument, LogLevelOption, NiceOption, with_settings
 from stream_node.cli.options import JsonOption
-from stream_node.cli.output import columns, progress_shown, say, say_json
+from stream_node.cli.output import columns, say, say_json
+from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")

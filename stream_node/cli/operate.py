@@ -9,7 +9,11 @@ import typer
 
 from stream_node.cli import care, export, repair, settings
 from stream_node.cli.options import DataDirOption, JsonOption
-from stream_node.cli.output import counted, progress_shown, say
+from stream_node.cli.output import counted, say
+from stream_node.cli.progress import progress_shown
+
+STREAMS_LISTED = 2**31
+"""All: a verification says how far it is."""
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +40,8 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     session = Database.open(Path(config.data_dir), read_only=True).read_session()
     try:
         with progress_shown() as progress:
-            result = verify_session(session, lambda _, messages: progress("verifying", messages, None))
+            total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
+            result = verify_session(session, lambda _, messages: progress("verifying", messages, total))
     finally:
         session.close()
     report = {

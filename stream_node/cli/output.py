@@ -1,19 +1,15 @@
-"""How commands say what they did: text for people or one JSON object a line, counts in words, progress."""
+"""How commands say what they did: text for people or one JSON object a line, counts in words."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from stream_node.printable import printable
-
-if TYPE_CHECKING:
-    from stream_node.backup import Progress
 
 
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
@@ -55,17 +51,3 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
-
-
-@contextmanager
-def progress_shown() -> Iterator[Progress]:
-    """A bar on stderr while the block runs, where that is a terminal; else nobody is told."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

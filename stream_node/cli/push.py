@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import enum
+import os
+import stat
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.client import open_partition, with_client
-from stream_node.cli.messages import Given, parse_ndjson, read_inputs, split_key
+from stream_node.cli.messages import LENGTH, Given, parse_ndjson, read_inputs, split_key
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import counted, say
+from stream_node.cli.progress import ProgressLine
 from stream_node.cli.tally import Stored, Tally, ranges_of, say_rest
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
     from stream_service.client import Publisher, Push, StreamClient
-
-SHOWN_EVERY_S = 0.1
-"""Between two changes of the progress bar."""
-
 
 StreamArgument = Annotated[
     str, typer.Argument(callback=not_empty, help="The stream's name; it is made if it does not exist.")
@@ -113,7 +112,10 @@ def push(
     place: int | _Spread = _Spread.TURNS if all_partitions else partition or 0
     if ndjson and not all_partitions and partition is None:
         place = _Spread.AS_SAID
-    job = _Job(stream, place, idempotent, window, rate, as_json)
+    text = None if data is None else data.encode(errors="surrogateescape")
+    extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
+    typed = data is None and not files and sys.stdin.isatty()
+    job = _Job(stream, place, idempotent, window, rate, as_json, extent, typed)
 
     async def run(client: StreamClient) -> None:
         lines = _as_they_come(batches, repeat, from_input=data is None and not files)
@@ -165,6 +167,8 @@ class _Job(NamedTuple):
     window: int
     rate: float | None
     as_json: bool
+    extent: _Extent
+    input_is_typed: bool
 
 
 async def _push_all(
@@ -181,7 +185,7 @@ async def _push_all(
         async with AsyncExitStack() as publishers, aclosing(lines):
             push = await _opened(client, job, publishers)
             try:
-                await _push_lines(push, lines, message_of, job.rate, tally)
+                await _push_lines(push, lines, message_of, job, tally)
             except (UsageError, OSError, StreamNotFound) as error:
                 # The input is wrong here; what came before still gets its confirms.
                 fault = error
@@ -225,18 +229,23 @@ async def _push_lines(
     push: Callable[[Given], Awaitable[Push]],
     lines: AsyncGenerator[bytes, None],
     message_of: Callable[[bytes], Given],
-    rate: float | None,
+    job: _Job,
     tally: Tally,
 ) -> None:
     import trio
 
-    with _rate_shown() as show, trio.CancelScope() as going_on:
+    taken_bytes = 0
+    with ProgressLine(input_is_typed=job.input_is_typed) as progress, trio.CancelScope() as going_on:
         tally.on_failure = going_on.cancel
         async for line in lines:
-            if rate is not None:
-                await _pace(tally, rate)
+            if job.rate is not None:
+                await _pace(tally, job.rate)
             tally.watch(await push(message_of(line)))
-            show(tally)
+            if progress.enabled:
+                taken_bytes += len(line) + job.extent.around_bytes
+                rate_now = tally.stored / max(time.monotonic() - tally.started_s, 1e-6)
+                facts = (f"{tally.stored:,} messages", f"{rate_now:,.0f} a second")
+                progress.draw("pushing", taken_bytes, job.extent.total_bytes, facts)
 
 
 def _report(tally: Tally, job: _Job) -> None:
@@ -282,26 +291,22 @@ async def _pace(tally: Tally, rate: float) -> None:
     await trio.sleep(max(0.0, tally.started_s + tally.sent / rate - time.monotonic()))
 
 
-@contextmanager
-def _rate_shown() -> Iterator[Callable[[Tally], None]]:
-    """A line with count and rate on stderr, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda tally: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+class _Extent(NamedTuple):
+    """How much there is to push. total_bytes: None where the input does not say. around_bytes: of each message's line
+    end or length, so that messages add up to their input."""
 
-    columns = (TextColumn("pushing"), BarColumn(), TextColumn("{task.completed:,.0f} messages, {task.fields[rate]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, rate="")
-        shown_s = 0.0
+    total_bytes: int | None
+    around_bytes: int
 
-        def show(tally: Tally) -> None:
-            nonlocal shown_s
-            now_s = time.monotonic()
-            if now_s >= shown_s + SHOWN_EVERY_S:
-                shown_s = now_s
-                rate = tally.stored / max(now_s - tally.started_s, 1e-6)
-                bar.update(task, completed=tally.stored, rate=f"{rate:,.0f} a second")
 
-        yield show
+def _extent(data: bytes | None, files: list[Path], repeat: int, *, whole: bool, framed: bool) -> _Extent:
+    around_bytes = LENGTH.size if framed else 0 if whole else 1
+    if data is not None:
+        return _Extent(repeat * (len(data) + around_bytes), around_bytes)
+    try:
+        found = [file.stat() for file in files] if files else [os.fstat(sys.stdin.fileno())]
+    except OSError:
+        return _Extent(None, around_bytes)
+    if not all(stat.S_ISREG(each.st_mode) for each in found):
+        return _Extent(None, around_bytes)
+    return _Extent(repeat * sum(each.st_size for each in found), around_bytes)
