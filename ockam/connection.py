@@ -24,6 +24,7 @@ from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.opening import READ_BYTES_MAX, Opening, skip_hello
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.ways import OpenRequests
 from ockam.wire import Wire
 from ockam.worker import Worker
 
@@ -62,9 +63,7 @@ class Connection(Worker):
         partial_frames: PartialFrames,
         on_spoken: Callable[[Connection], None],
     ) -> None:
-        """wire: the framing where it is known (we called); None where the peer's first bytes tell it.
-        on_spoken: called once, when the first message has come.
-        """
+        """wire: None where the peer's first bytes tell it. on_spoken: called once, when the first message has come."""
         self._node = node
         self._stream = stream
         # Not under TLS or a test's pipe: what goes out there is not what is sent.
@@ -79,8 +78,7 @@ class Connection(Worker):
         self._outbound: list[bytes] = []
         self._kept: deque[Message] = deque()
         self._backlog_bytes = 0
-        self._wake_writer = trio.Event()
-        self._wake_reader = trio.Event()
+        self._wake_writer, self._wake_reader = trio.Event(), trio.Event()
         self._closed_because: str | None = None
         self._closing = self._closed = False
         self._scope = trio.CancelScope()
@@ -90,6 +88,7 @@ class Connection(Worker):
         self._received = self._received_bytes = self._sent = self._sent_bytes = 0
         self.own_address = address
         self.peer = peer
+        self.open_requests = OpenRequests()
 
     def started(self) -> None:
         mailbox = self._node.find_mailbox(self.own_address)
@@ -255,6 +254,7 @@ class Connection(Worker):
             self._frame_deadline_s = began_s + self._limits.frame_s
         if waiting_bytes != self._partial_bytes:
             self._note_partial(waiting_bytes)
+        self.open_requests.answered(messages)
         with self._node.batch():
             fed = self._node.deliver_run(messages)
             full = [mailbox for mailbox in fed if mailbox.full]

@@ -28,6 +28,7 @@ from ockam.node import Node
 from ockam.open_files import connections_that_fit
 from ockam.partial_frames import PartialFrames
 from ockam.silent import SilentConnections
+from ockam.ways import is_told, not_passed_on, way_gone
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -87,7 +88,7 @@ class TcpTransport:
         self._connections: set[Connection] = set()
         self._silent = SilentConnections()
         self._refusals_told_s = -math.inf
-        self._calls: dict[str, Address] = {}
+        self._calls: dict[str, Connection] = {}
         self._dialling: dict[str, Mailbox] = {}
         self._partial_frames = PartialFrames()
         self._accepted = 0
@@ -110,10 +111,13 @@ class TcpTransport:
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
         """Call a node; the address of the new connection, to put in front of a route. Raises ConnectFailed."""
+        return (await self._connect(destination, framing)).own_address
+
+    async def _connect(self, destination: str, framing: Framing = "head") -> Connection:
         stream, wire = await self._call(destination, framing)
         connection = self._add(stream, wire, destination)
         self._nursery.start_soon(self._run, connection)
-        return connection.own_address
+        return connection
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
@@ -215,6 +219,13 @@ class TcpTransport:
             self._closed[reason] += 1
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
+            self._tell_gone(connection)
+
+    def _tell_gone(self, connection: Connection) -> None:
+        """Answer what was passed on over a connection that has ended: nobody else will."""
+        with self._node.batch():
+            for route in connection.open_requests.take():
+                self._node.deliver(way_gone(route, connection.peer, "the connection to it ended"))
 
     async def _call(self, destination: str, framing: Framing) -> tuple[trio.SocketStream, Wire]:
         host, port = split_host_port(destination)
@@ -238,11 +249,12 @@ class TcpTransport:
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
             logger.warning("forward_refused", destination=shown(local(hop.value)), peer=message.origin.peer)
+            self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
-        address = self._calls.get(destination)
-        if address is not None and self._node.is_registered(address):
-            return self._node.deliver(_through(address, message))
+        connection = self._calls.get(destination)
+        if connection is not None and self._node.is_registered(connection.own_address):
+            return self._pass_on(connection, message)
         waiting = self._dialling.get(destination)
         if waiting is None:
             waiting = self._dialling[destination] = Mailbox()
@@ -252,25 +264,38 @@ class TcpTransport:
         waiting.put(message)
         return waiting
 
+    def _refuse(self, message: Message, reason: str) -> None:
+        """Tell the sender of a message that is dropped here, where it asked in a protocol of our own."""
+        if is_told(message):
+            self._node.send(not_passed_on(message, reason))
+
     async def _dial(self, destination: str) -> None:
         """Call a destination for the messages that wait for it; they are dropped where it does not answer."""
         try:
-            address = await self.connect(destination)
+            connection = await self._connect(destination)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
             )
             waiting = self._dialling.pop(destination)
-            for _ in range(len(waiting)):
-                self._node.count_drop("forward_failed")
-            waiting.release()
+            with self._node.batch():
+                while run := waiting.take_run():
+                    for message in run:
+                        self._node.count_drop("forward_failed")
+                        if is_told(message):
+                            self._node.deliver(way_gone(message.return_route, destination, str(error)))
             return
-        self._calls[destination] = address
+        self._calls[destination] = connection
         waiting = self._dialling.pop(destination)
         with self._node.batch():
             while run := waiting.take_run():
                 for message in run:
-                    self._node.deliver(_through(address, message))
+                    self._pass_on(connection, message)
+
+    def _pass_on(self, connection: Connection, message: Message) -> Mailbox | None:
+        if message.origin.kind != "local":
+            connection.open_requests.note(message)
+        return self._node.deliver(_through(connection.own_address, message))
 
 
 def _through(connection: Address, message: Message) -> Message:

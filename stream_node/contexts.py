@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import platformdirs
@@ -28,11 +29,17 @@ class ContextError(Exception):
     """A context that does not exist, exists already or cannot be kept; the text says what to do."""
 
 
-class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node: the `host:port` to connect to, and the `host:port` of each node to go through from there."""
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A node: the `host:port` to connect to, the `host:port` of each node to go through from there, and how to speak.
+
+    service, index_service: what the services are called there; None: the second follows from the first.
+    """
 
     address: str
     via: tuple[str, ...] = ()
+    service: str = "stream_service"
+    index_service: str | None = None
+    framing: Literal["head", "legacy", "auto"] = "head"
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,4 +138,4 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
     if name is None:
         return Target(DEFAULT_NODE, tuple(map(complete_address, via)))
     target = get_context(contexts, name)
-    return Target(target.address, tuple(map(complete_address, via)) or target.via)
+    return msgspec.structs.replace(target, via=tuple(map(complete_address, via)) or target.via)

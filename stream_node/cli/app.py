@@ -101,10 +101,10 @@ def exit_code(error: BaseException) -> int | None:
     from stream_node.config import ConfigError
     from stream_node.contexts import ContextError
     from stream_node.demo.errors import DemoFailed
-    from stream_service.client.errors import ClientError, InvalidArgument, NodeUnreachable
+    from stream_service.client.errors import ClientError, InvalidArgument, NodeUnreachable, NotAStreamNode
 
     cause = first_cause(error)
-    if isinstance(cause, NodeUnreachable):
+    if isinstance(cause, NodeUnreachable | NotAStreamNode):
         return UNREACHABLE
     usage = ConfigError | ContextError | InvalidAddress | InvalidArgument | UnknownBench | UsageError
     if isinstance(cause, usage | ApplicationError | PrefixError | SimulationError):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import block_backfill
-from stream_node.cli.client import run_to_signal
+from stream_node.cli.asking import asking, asks_node
+from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
 from stream_node.cli.values import UsageError
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
         ("status", status),
         ("generate", generate),
     ):
-        group.command(name)(command)
+        group.command(name)(asks_node(command, speaks_blocks=True))
     block_backfill.register(group)
     app.add_typer(group, name="block")
 
@@ -246,6 +247,7 @@ def _with_blocks(
     """Run an async function with a client of the nodes meant. Raises ContextError, InvalidAddress, ClientError."""
 
     from block_node.client import BlockClient
+    from block_node.client.client import ANSWER_S_MAX
     from ockam.address import split_host_port, tcp
     from stream_node.contexts import resolve_target
 
@@ -253,7 +255,16 @@ def _with_blocks(
     nodes = [target.address, *(also or ())]
     for address in nodes:
         split_host_port(address)
-    run_to_signal(run, BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via)))
+    answer_s_max = asking().timeout or ANSWER_S_MAX
+    client = BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via), answer_s_max=answer_s_max)
+
+    async def main() -> None:
+        # With other nodes to go on at, the client finds out by itself which of them answer.
+        if len(nodes) == 1:
+            await check_contact(target)
+        await run(client)
+
+    run_to_signal(main)
 
 
 def _block_files(paths: list[Path]) -> list[Path]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stream_node.cli.asking import asking, asks_node
+from stream_node.cli.client import check_contact
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
@@ -25,7 +27,7 @@ def register(block: typer.Typer) -> None:
     """As the group `backfill` of the group `block`."""
     group = typer.Typer(help="How missing blocks are fetched from other nodes.", no_args_is_help=True)
     for name, command in (("status", status), ("run", run), ("sources", sources)):
-        group.command(name)(command)
+        group.command(name)(asks_node(command, speaks_blocks=True))
     block.add_typer(group, name="backfill")
 
 
@@ -118,10 +120,13 @@ def _with_backfill(
     target = resolve_target(node, context, via or ())
 
     async def connected() -> None:
+        await check_contact(target)
         async with open_connection(target.address, tuple(tcp(hop) for hop in target.via)) as connection:
 
             async def ask(begin: bool) -> BackfillAnswer:
-                return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, begin), ANSWER_S_MAX)
+                return await connection.ask(
+                    "block_backfill", BACKFILL, BackfillAsk(1, begin), asking().timeout or ANSWER_S_MAX
+                )
 
             await main(ask)
 

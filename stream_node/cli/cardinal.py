@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import cardinal_files
+from stream_node.cli.asking import asks_node
 from stream_node.cli.cardinal_options import (
     PARTITIONS,
     ApplicationOption,
@@ -48,7 +49,7 @@ def register(app: typer.Typer) -> None:
         ("inspect", cardinal_files.inspect),
         ("simulate", cardinal_files.simulate),
     ):
-        group.command(name)(command)
+        group.command(name)(asks_node(command))
     app.add_typer(group, name="cardinal")
 
 

@@ -5,27 +5,51 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from stream_node.cli.asking import asking
 from stream_node.cli.output import counted
 
 if TYPE_CHECKING:
-    from stream_service.client import PartitionedStream, Stream, StreamClient
+    from stream_node.contexts import Target
+    from stream_service.client import ClientError, PartitionedStream, Stream, StreamClient
 
 
 def with_client(
-    run: Callable[[StreamClient], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
+    run: Callable[[StreamClient], Awaitable[None]],
+    node: str | None,
+    context: str | None,
+    via: list[str] | None,
+    *,
+    waits: bool = False,
 ) -> None:
-    """Run an async function with a client of the node meant. Raises ContextError, InvalidAddress, ClientError."""
+    """Run an async function with a client of the node meant. Raises ContextError, InvalidAddress, ClientError.
+
+    waits: the command goes on for ever, so it says when the node is gone, and when it is back.
+    """
     from ockam.address import tcp
     from stream_node.contexts import resolve_target
     from stream_service.client import connect
+    from stream_service.client.session import ANSWER_TIMEOUT_S
 
     target = resolve_target(node, context, via or ())
+    given = asking()
 
     async def main() -> None:
-        route = tuple(tcp(hop) for hop in target.via)
-        async with connect(target.address, via=route) as client:
+        async with connect(
+            target.address,
+            via=tuple(tcp(hop) for hop in target.via),
+            service=given.service or target.service,
+            # A name from the context belongs to the context's service, and not to one that is given here.
+            index_service=given.index_service or (None if given.service else target.index_service),
+            framing=given.framing or target.framing,
+            answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
+            contact_timeout_s=given.contact_timeout_s,
+            on_link=partial(_tell_link, (target.address, *target.via)[-1]) if waits else None,
+        ) as client:
             await run(client)
 
     run_to_signal(main)
@@ -37,7 +61,6 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
     Raises typer.Exit with the code that tells the signal.
     """
     import trio
-    import typer
 
     from stream_service.client import Stopped, stop_on_signals
 
@@ -49,6 +72,31 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
     stopped = trio.run(stoppable)
     if stopped.signal is not None:
         raise typer.Exit(128 + stopped.signal)
+
+
+async def check_contact(target: Target) -> None:
+    """Raises a ClientError where something else than a stream node answers, or the way to it is not allowed.
+
+    It is for commands whose own client takes long to tell, and tries again where nobody takes connections.
+    """
+    from ockam.address import tcp
+    from stream_service.client import NodeUnreachable, connect
+
+    route = tuple(tcp(hop) for hop in target.via)
+    is_there = False
+    try:
+        async with connect(target.address, via=route, contact_timeout_s=asking().contact_timeout_s) as client:
+            is_there = True
+            await client.reached()
+    except NodeUnreachable:
+        if is_there:
+            raise
+
+
+def _tell_link(node: str, error: ClientError | None) -> None:
+    """On stderr, once each time: the node is gone, or back."""
+    text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
+    typer.echo(f"stream-node: {text}", err=True)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.options import (
     ContextOption,
@@ -34,7 +35,7 @@ HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="See and set the positions of consumers.", no_args_is_help=True)
     for name, command in (("get", get), ("set", set_to), ("list", list_all)):
-        group.command(name)(command)
+        group.command(name)(asks_node(command))
     app.add_typer(group, name="index")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stream_node.cli.asking import FramingOption, IndexServiceOption, ServiceOption
 from stream_node.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -17,6 +18,10 @@ from stream_node.cli.options import (
 )
 from stream_node.cli.output import columns, counted, say
 
+if TYPE_CHECKING:
+    from stream_node.contexts import Target
+
+STREAM_SERVICE = "stream_service"
 NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
 
 
@@ -71,6 +76,9 @@ def add(
     name: NameArgument,
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the node listens.")],
     via: ViaOption = None,
+    service: ServiceOption = None,
+    index_service: IndexServiceOption = None,
+    framing: FramingOption = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on; the first context is used anyway.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the context of that name.")] = False,
     as_json: JsonOption = False,
@@ -78,17 +86,18 @@ def add(
     """Give a node a name.
 
     Example: stream-node context add office 10.0.0.5:4000 --use
+
+    A real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
     from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
-    target = Target(address, tuple(via or ()))
+    target = Target(address, tuple(via or ()), service or STREAM_SERVICE, index_service, framing or "head")
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     save_contexts(file, contexts)
     target = contexts.targets[name]
     current = contexts.current == name
-    report = {"name": name, "address": target.address, "via": list(target.via), "current": current}
-    say(as_json, report, f"{name} is {target.address}{', in use' if current else ''}")
+    say(as_json, _context(name, target, current), f"{name} is {target.address}{', in use' if current else ''}")
 
 
 def list_all(as_json: JsonOption = False) -> None:
@@ -99,14 +108,9 @@ def list_all(as_json: JsonOption = False) -> None:
     from stream_node.contexts import contexts_file, load_contexts
 
     contexts = load_contexts(contexts_file())
-    report = [
-        {"name": name, "address": target.address, "via": list(target.via), "current": name == contexts.current}
-        for name, target in sorted(contexts.targets.items())
-    ]
-    rows = [
-        ("*" if name == contexts.current else " ", name, " ".join((target.address, *target.via)))
-        for name, target in sorted(contexts.targets.items())
-    ]
+    targets = sorted(contexts.targets.items())
+    report = [_context(name, target, name == contexts.current) for name, target in targets]
+    rows = [("*" if name == contexts.current else " ", name, _way(target)) for name, target in targets]
     say(as_json, {"contexts": report}, columns(rows) if rows else "no contexts")
 
 
@@ -157,6 +161,19 @@ def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_
         typer.echo(f"{name} has no effect: {reason}", err=True)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     return settings
+
+
+def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
+    report = {"name": name, "address": target.address, "via": list(target.via), "service": target.service}
+    return report | {"index_service": target.index_service, "framing": target.framing, "current": current}
+
+
+def _way(target: Target) -> str:
+    """How a node is reached, with what is not as usual."""
+    words = [target.address, *target.via]
+    words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
+    words += [] if target.index_service is None else [f"index_service={target.index_service}"]
+    return " ".join(words if target.framing == "head" else [*words, f"framing={target.framing}"])
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import columns, confirmed, counted, say, say_json
@@ -41,15 +42,9 @@ NUMBERS = frozenset({1, 2, 3, 4, 5})
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make, list, inspect, shorten and delete streams.", no_args_is_help=True)
-    for name, command in (
-        ("create", create),
-        ("list", list_all),
-        ("info", info),
-        ("delete", delete),
-        ("truncate", truncate),
-        ("retention", retention),
-    ):
-        group.command(name)(command)
+    for command in (create, info, delete, truncate, retention):
+        group.command()(asks_node(command))
+    group.command("list")(asks_node(list_all))
     app.add_typer(group, name="stream")
 
 

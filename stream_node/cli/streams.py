@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli import index_admin, stream_admin
+from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.messages import Shown, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
@@ -40,7 +41,7 @@ TAIL_MESSAGES = 10
 def register(app: typer.Typer) -> None:
     """These commands, and the groups of commands that look after streams and positions."""
     for command in (push, pull, consume, tail):
-        app.command()(command)
+        app.command()(asks_node(command))
     stream_admin.register(app)
     index_admin.register(app)
 
@@ -112,7 +113,7 @@ def consume(
         async with source.consumer(SavedIndexes(client, client_id)) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
-    with_client(run, node, context, via)
+    with_client(run, node, context, via, waits=follow)
 
 
 def tail(
@@ -168,7 +169,7 @@ def tail(
             for source in sources:
                 nursery.start_soon(show_all, source)
 
-    with_client(run, node, context, via)
+    with_client(run, node, context, via, waits=True)
 
 
 def _show(message: RichMessage, partition: int, shown: Shown) -> None:

@@ -20,6 +20,8 @@ from stream_service.client.errors import (
     LeaseLost,
     NodeFailed,
     NodeUnreachable,
+    NotAStreamNode,
+    NotSupported,
     PositionBeyondEnd,
     PushesFailed,
     PushFailed,
@@ -29,6 +31,8 @@ from stream_service.client.errors import (
     RequestTimeout,
     StreamNotFound,
     UnexpectedAnswer,
+    WayLost,
+    WayRefused,
 )
 from stream_service.client.follower import Follower
 from stream_service.client.letters import Letter
@@ -65,6 +69,8 @@ __all__ = [
     "Membership",
     "NodeFailed",
     "NodeUnreachable",
+    "NotAStreamNode",
+    "NotSupported",
     "Page",
     "PartitionedConsumer",
     "PartitionedPublisher",
@@ -90,6 +96,8 @@ __all__ = [
     "StreamMessage",
     "StreamNotFound",
     "UnexpectedAnswer",
+    "WayLost",
+    "WayRefused",
     "connect",
     "stop_on_signals",
 ]

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import anyio.to_thread
 from anyio.abc import SocketAttribute
 
 from ockam.address import Route, split_host_port
-from ockam.era import HEAD_SILENCE_S
 from ockam.errors import RemoteProtocolError
 from ockam.immediate import send_now
 from ockam.wire import Wire
@@ -32,17 +32,30 @@ from stream_service.client.arguments import to_address
 from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.client import StreamClient
 from stream_service.client.clock import boot_time_s
+from stream_service.client.contact import PROBE_AFTER_S, identify, no_contact
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import ConnectionLost, NodeUnreachable, UnexpectedAnswer, silent
+from stream_service.client.errors import (
+    ConnectionLost,
+    NodeUnreachable,
+    NotAStreamNode,
+    UnexpectedAnswer,
+    fault_of,
+    silent,
+)
 from stream_service.client.requests import Waiting
 from stream_service.client.session import (
     ANSWER_TIMEOUT_S,
+    AUTO_WAIT_S,
+    AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
     READ_BYTES_MAX,
     Framing,
+    OnLink,
     Session,
 )
+from stream_service.client.way import STREAM_SERVICE
+from stream_service.client.way_back import WayBack
 
 LAST_WORDS_S = 1.0
 """How long the end of a client may take to send what was told without waiting (a saved position, a leave)."""
@@ -53,12 +66,21 @@ async def connect(
     address: str = "127.0.0.1:4000",
     *,
     via: Route = (),
+    service: str = STREAM_SERVICE,
+    index_service: str | None = None,
     framing: Framing = "head",
     reconnect: Reconnect | None = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
+    contact_timeout_s: float | None = None,
+    on_link: OnLink | None = None,
 ) -> AsyncIterator[StreamClient]:
     """A client of the node at `host:port` (port 4000 where none is said), or of the node behind it that the route `via`
     leads to.
+
+    service, index_service: how these are called there; real Ockam services are at `stream` and `stream_index`, where
+    the second follows from the first. framing: `auto` tries the head framing and falls back to legacy.
+    contact_timeout_s: where the service has not answered anything by then, every request fails with NodeUnreachable;
+    None: requests wait for their own time. on_link: told that the connection is gone, and that it is back.
 
     Raises InvalidArgument for what cannot be an address, and NodeUnreachable where the first connection fails. Later
     ones are made again by `reconnect`, and what was not answered is sent again: a push whose confirm was lost can then
@@ -67,11 +89,16 @@ async def connect(
     None: for ever.
     """
     address = to_address(address)
-    shell = AsyncShell(address, ClientCore(via=via), framing)
+    asks_way = contact_timeout_s is not None or on_link is not None
+    core = ClientCore(via=via, service=service, index_service=index_service, asks_way=asks_way)
+    if on_link is not None:
+        core.way.on_link = on_link
+    shell = AsyncShell(address, core, framing)
     first = await shell.dial()
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         shell.start(tasks, first, reconnect)
+        tasks.start_soon(shell.watch_contact, contact_timeout_s)
         try:
             yield StreamClient(Session(address, shell.core, shell, answer_timeout_s))
         except anyio.get_cancelled_exc_class():
@@ -111,13 +138,31 @@ class AsyncShell:
         self._outgoing = anyio.Event()
         self._sent = anyio.Event()
         self._sending = False
+        self._in_doubt = anyio.Event()
+        self._auto_wait_s = AUTO_WAIT_S
         core.link.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled, reconnect: Reconnect | None) -> None:
         """Serve connection after connection, the first one given, until `close`."""
         self._tasks = tasks
+        if reconnect is not None:
+            self.core.way.on_lost = WayBack(self, self.core, reconnect).lost
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
+
+    async def watch_contact(self, contact_timeout_s: float | None) -> None:
+        """End the client where something else than a node answers, or nothing of the service in time."""
+        began_s = anyio.current_time()
+        with anyio.move_on_after(PROBE_AFTER_S):
+            await self._in_doubt.wait()
+        if not self.core.link.received_bytes:
+            what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
+            if what is not None and not self.core.link.received_bytes:
+                self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+        if contact_timeout_s is not None:
+            await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
+            if not self.core.way.reached:
+                self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
         """Send what waits to be sent, if that goes at once; then end."""
@@ -170,16 +215,29 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {reason}") from error
         if self._framing != "auto":
             return Dialled(stream, HEAD if self._framing == "head" else LEGACY)
+        hello = await self._greet(stream)
+        if hello:
+            return Dialled(stream, HEAD, hello)
+        # A node that has taken our hello for the beginning of a legacy frame waits for the rest of it; so call anew.
+        await anyio.aclose_forcefully(stream)
         try:
-            with anyio.move_on_after(HEAD_SILENCE_S + 0.1):
-                return Dialled(stream, HEAD, await stream.receive(READ_BYTES_MAX))
-        except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
-            await anyio.aclose_forcefully(stream)
-            raise NodeUnreachable(f"{self._address} ends connections at once") from error
+            with anyio.fail_after(CONNECT_TIMEOUT_S):
+                return Dialled(await anyio.connect_tcp(host, port), LEGACY)
+        except (OSError, TimeoutError) as error:
+            raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
+
+    async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
+        """Say hello as the head framing does; what comes within a while, nothing from a node that does not speak it."""
+        try:
+            with anyio.move_on_after(self._auto_wait_s):
+                await stream.send(HEAD.hello)
+                return await stream.receive(READ_BYTES_MAX)
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return b""
         except BaseException:
             await anyio.aclose_forcefully(stream)
             raise
-        return Dialled(stream, LEGACY)
+        return b""
 
     async def _keep_connected(self, dialled: Dialled, reconnect: Reconnect | None) -> None:
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
@@ -193,6 +251,10 @@ class AsyncShell:
                 self.core.disconnected(fault)
                 if self.core.link.received_bytes > received_bytes:
                     backoff.succeeded()
+                    self._auto_wait_s = AUTO_WAIT_S
+                else:
+                    self._in_doubt.set()
+                    self._auto_wait_s = AUTO_WAIT_S_MAX
                 dialled = await self._dial_again(backoff)
 
     async def _keep_checking(self) -> None:
@@ -218,7 +280,7 @@ class AsyncShell:
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
         """Carry one connection to its end; what the other side did wrong, if that ended it."""
         fault = None
-        self.core.connected(dialled.wire)
+        self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = stream = dialled.stream
         raw = stream.extra(SocketAttribute.raw_socket)
         # Under asyncio it is wrapped: a transport there may hold what was sent before, and is not to be overtaken.
@@ -241,7 +303,7 @@ class AsyncShell:
             while True:
                 self.core.receive_data(await stream.receive(READ_BYTES_MAX))
         except RemoteProtocolError as error:
-            return UnexpectedAnswer(f"what {self._address} sends is not what a node sends: {error}")
+            return fault_of(self._address, error)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return None
 

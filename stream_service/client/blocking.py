@@ -28,9 +28,10 @@ from stream_service.client.blocking_shell import BlockingShell
 from stream_service.client.blocking_streams import PartitionedStream, Stream
 from stream_service.client.core import ClientCore
 from stream_service.client.driving import Driven, drive
-from stream_service.client.session import ANSWER_TIMEOUT_S, Framing, Session
+from stream_service.client.session import ANSWER_TIMEOUT_S, Framing, OnLink, Session
 from stream_service.client.statistics import CoreStatistics
 from stream_service.client.stopping import stop_on_signals_blocking
+from stream_service.client.way import STREAM_SERVICE
 from stream_service.extensions import StreamInfo
 
 Q = TypeVar("Q")
@@ -46,15 +47,23 @@ def connect(
     address: str = "127.0.0.1:4000",
     *,
     via: Route = (),
+    service: str = STREAM_SERVICE,
+    index_service: str | None = None,
     framing: Framing = "head",
     reconnect: Reconnect | None = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
+    contact_timeout_s: float | None = None,
+    on_link: OnLink | None = None,
 ) -> Iterator[StreamClient]:
     """A client of the node at `host:port`; the rest as `stream_service.client.connect`.
     Raises InvalidArgument, NodeUnreachable.
     """
     address = to_address(address)
-    shell = BlockingShell(address, ClientCore(via=via), framing, reconnect)
+    asks_way = contact_timeout_s is not None or on_link is not None
+    core = ClientCore(via=via, service=service, index_service=index_service, asks_way=asks_way)
+    if on_link is not None:
+        core.way.on_link = on_link
+    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
     shell.open()
     try:
         yield StreamClient(async_form.StreamClient(Session(address, shell.core, shell, answer_timeout_s)))
@@ -78,6 +87,10 @@ class StreamClient:
 
     def statistics(self) -> CoreStatistics:
         return self.inner.statistics()
+
+    def reached(self) -> None:
+        """Wait for a sign of life of the stream service. Raises NodeUnreachable, NotAStreamNode, RequestTimeout."""
+        drive(self.inner.reached())
 
     def create(self, name: str | None = None) -> Stream:
         """The stream of that name, made if it does not exist; without a name the node makes one up."""

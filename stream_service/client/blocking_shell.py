@@ -16,20 +16,36 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ockam.address import split_host_port
-from ockam.era import HEAD_SILENCE_S
 from ockam.errors import RemoteProtocolError
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.clock import boot_time_s
+from stream_service.client.contact import PROBE_AFTER_S, identify, no_contact
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, UnexpectedAnswer, silent
+from stream_service.client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    NotAStreamNode,
+    fault_of,
+    silent,
+)
 from stream_service.client.interruption import WHOLE
 from stream_service.client.requests import Waiting
-from stream_service.client.session import CHECK_INTERVAL_S, CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
+from stream_service.client.session import (
+    AUTO_WAIT_S,
+    AUTO_WAIT_S_MAX,
+    CHECK_INTERVAL_S,
+    CONNECT_TIMEOUT_S,
+    READ_BYTES_MAX,
+    Framing,
+)
+from stream_service.client.way_back import WayBack
 
 SLICE_S = 0.2
 """The longest single wait; some systems look at signals only between waits."""
@@ -60,14 +76,32 @@ class _Timer:
             self._callback()
 
 
+class _Dialled(NamedTuple):
+    """A connection, and the framing to be spoken on it. greeted: the hello has been sent."""
+
+    connection: socket.socket
+    wire: Wire
+    greeted: bool = False
+
+
 class BlockingShell:
     """The I/O of one client inside its calls; for one thread at a time. See `session.Shell`."""
 
-    def __init__(self, address: str, core: ClientCore, framing: Framing, reconnect: Reconnect | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        core: ClientCore,
+        framing: Framing,
+        reconnect: Reconnect | None,
+        contact_timeout_s: float | None = None,
+    ) -> None:
         self.core = core
+        self._contact_timeout_s = contact_timeout_s
         self._address = address
         self._framing = framing
         self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
+        if reconnect is not None:
+            core.way.on_lost = WayBack(self, core, reconnect).lost
         self._dial_at_s = 0.0
         self._socket: socket.socket | None = None
         self._selector = _new_selector()
@@ -78,10 +112,13 @@ class BlockingShell:
         self._check_at_s = 0.0
         self._turned_at_s = 0.0
         self._turning = threading.Lock()
+        self._auto_wait_s = AUTO_WAIT_S
+        self._waited_s = 0.0
+        self._identified = False
 
     def open(self) -> None:
         """Make the first connection. Raises NodeUnreachable."""
-        self._adopt(*self._dial())
+        self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
@@ -128,14 +165,31 @@ class BlockingShell:
             self.core.link.check_open()
             if self._timers:
                 wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
+            began_s = self.now_s()
             if self._socket is not None:
                 self._exchange(self._socket, wait_s)
             else:
                 self._dial_again(wait_s)
             self._turned_at_s = self.now_s()
+            if not self.core.way.reached:
+                self._doubt(self._turned_at_s - began_s)
             self._run_due()
         finally:
             self._turning.release()
+
+    def _doubt(self, waited_s: float) -> None:
+        """End the client where something else than a node answers, or nothing of the service in time.
+
+        Only the time counts in which the caller waited, since nothing is read in between.
+        """
+        self._waited_s += waited_s
+        if not (self._identified or self.core.link.received_bytes) and self._waited_s >= PROBE_AFTER_S:
+            self._identified = True
+            what = identify(self._address)
+            if what is not None:
+                self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+        if self._contact_timeout_s is not None and self._waited_s >= self._contact_timeout_s:
+            self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
         whole = False
@@ -156,11 +210,13 @@ class BlockingShell:
         except (BlockingIOError, InterruptedError):
             whole = True
         except RemoteProtocolError as error:
-            fault = UnexpectedAnswer(f"what {self._address} sends is not what a node sends: {error}")
+            fault = fault_of(self._address, error)
         except OSError:
             whole = False
         finally:
             if not whole:
+                # Who ends a connection without a word is looked into at once.
+                self._waited_s = max(self._waited_s, PROBE_AFTER_S)
                 self._lost(fault)
 
     def _receive(self, connection: socket.socket) -> bool:
@@ -178,6 +234,9 @@ class BlockingShell:
         self.core.disconnected(fault)
         if self.core.link.received_bytes > self._received_before:
             self._backoff.succeeded()
+            self._auto_wait_s = AUTO_WAIT_S
+        else:
+            self._auto_wait_s = AUTO_WAIT_S_MAX
         self._backoff.lost(self.now_s())
         if self._backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -192,32 +251,48 @@ class BlockingShell:
         if self.now_s() < self._dial_at_s:
             return
         try:
-            connection, wire = self._dial()
+            dialled = self._dial()
         except NodeUnreachable as error:
             if self._backoff.is_over(self.now_s()):
                 self.core.fail_all(error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
         else:
-            self._adopt(connection, wire)
+            self._adopt(dialled)
 
-    def _dial(self) -> tuple[socket.socket, Wire]:
+    def _dial(self) -> _Dialled:
         """A new connection and the framing spoken on it. Raises NodeUnreachable."""
+        connection = self._call()
+        if self._framing != "auto":
+            return _Dialled(connection, HEAD if self._framing == "head" else LEGACY)
+        if self._greet(connection):
+            return _Dialled(connection, HEAD, greeted=True)
+        # A node that has taken our hello for the beginning of a legacy frame waits for the rest of it; so call anew.
+        connection.close()
+        return _Dialled(self._call(), LEGACY)
+
+    def _call(self) -> socket.socket:
         try:
             connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
         except OSError as error:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {error}") from error
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._framing == "auto":
-            speaks_first = bool(select.select([connection], [], [], HEAD_SILENCE_S + 0.1)[0])
-            return connection, HEAD if speaks_first else LEGACY
-        return connection, HEAD if self._framing == "head" else LEGACY
+        return connection
 
-    def _adopt(self, connection: socket.socket, wire: Wire) -> None:
-        self._socket = connection
-        self._selector.register(connection, selectors.EVENT_READ)
+    def _greet(self, connection: socket.socket) -> bool:
+        """Say hello as the head framing does; whether something comes within a while, which stays to be read."""
+        try:
+            connection.send(HEAD.hello)
+            readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
+            return readable and bool(connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _adopt(self, dialled: _Dialled) -> None:
+        self._socket = dialled.connection
+        self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.link.received_bytes
-        self.core.connected(wire)
+        self.core.connected(dialled.wire, greeted=dialled.greeted)
 
     def _drop_socket(self) -> None:
         connection, self._socket = self._socket, None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from ockam.address import Address, Route
 from ockam.message import Message
 from ockam.protocol import ERROR
-from stream_service.client.errors import ClientError
+from stream_service.client.errors import ClientError, WayLost
 from stream_service.client.link import Link
 from stream_service.client.payloads import refusal
 from stream_service.client.ports import Port
@@ -15,10 +15,14 @@ from stream_service.client.requests import Call
 
 
 class Calls:
-    """The calls without an answer, by return address."""
+    """The calls without an answer, by return address.
 
-    def __init__(self, link: Link, new_address: Callable[[], Address]) -> None:
+    on_way_lost: told that a node on the way has lost the next one; whether the call stays to be asked again.
+    """
+
+    def __init__(self, link: Link, new_address: Callable[[], Address], on_way_lost: Callable[[WayLost], bool]) -> None:
         self._link = link
+        self._on_way_lost = on_way_lost
         self._new_address = new_address
         self._calls: dict[Address, Call] = {}
 
@@ -60,7 +64,9 @@ class Calls:
         if call is None:
             return
         if ERROR.is_in(message.payload):
-            self.finish(call, refusal(message.payload, of_stream=isinstance(call.target, Port)))
+            error = refusal(message.payload, of_stream=isinstance(call.target, Port), request=call.payload)
+            if not (isinstance(error, WayLost) and self._on_way_lost(error)):
+                self.finish(call, error)
             return
         call.answers.append(message.payload)
         call.return_routes.append(message.return_route)

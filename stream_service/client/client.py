@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from ockam.address import Route
 from ockam.protocol import Protocol
+from ockam.ways import OWN_PREFIX
 from stream_service.client.arguments import encoded
 from stream_service.client.correspondent import Correspondent
-from stream_service.client.errors import ClientError, RequestRefused, StreamNotFound, UnexpectedAnswer
+from stream_service.client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_service.client.iteration import Listing
 from stream_service.client.payloads import answer_of
+from stream_service.client.requests import Call
 from stream_service.client.session import Session
 from stream_service.client.statistics import CoreStatistics
 from stream_service.client.streams import PartitionedStream, Stream
+from stream_service.client.way import INDEX_SERVICE, STREAM_SERVICE
 from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo, StreamKey
 from stream_service.names import near_names
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-SERVICE = "stream_service"
 LIST_PAGE = 1_000
 
 
@@ -44,6 +45,13 @@ class StreamClient:
 
     def statistics(self) -> CoreStatistics:
         return self.session.core.statistics()
+
+    async def reached(self) -> None:
+        """Wait for a sign of life of the stream service. Raises NodeUnreachable, NotAStreamNode, RequestTimeout."""
+        way = self.session.core.way
+        if not way.reached:
+            with suppress(RequestRefused, NodeFailed):  # Whoever refuses is there.
+                await self.session.finished(way.ask(), self.session.answer_timeout_s)
 
     async def create(self, name: str | None = None) -> Stream:
         """The stream of that name, made if it does not exist; without a name the node makes one up."""
@@ -85,7 +93,7 @@ class StreamClient:
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:
-                page = await self.ask(SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
+                page = await self.ask(STREAM_SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
                 names.update(each.stream_name for each in page.streams)
         return names
 
@@ -101,7 +109,7 @@ class StreamClient:
             nonlocal request
             if request is None:
                 return ()
-            page = await self.ask(SERVICE, LIST, request)
+            page = await self.ask(STREAM_SERVICE, LIST, request)
             request = _behind(request, page)
             return page.streams
 
@@ -114,12 +122,11 @@ class StreamClient:
 
     async def ask(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
         """Ask a service of the node in that protocol. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
-        return await self.session.ask(self.session.core.route_to(service), protocol, request)
+        return (await self.ask_all(service, protocol, (request,)))[0]
 
     async def ask_all(self, service: str, protocol: Protocol[Q, A], requests: Sequence[Q]) -> list[A]:
         """The answers to many requests, all on their way at once. Raises the first error."""
-        targets: list[Route] = [self.session.core.route_to(service)] * len(requests)
-        return await self.session.ask_all(targets, protocol, requests)
+        return await self.session.answers_of([self._call(service, protocol, each) for each in requests], protocol)
 
     def ask_nowait(
         self, service: str, protocol: Protocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
@@ -127,7 +134,7 @@ class StreamClient:
         """Ask without waiting: called back with the answer or error, maybe at once. What is returned prevents it."""
         core = self.session.core
         try:
-            call = core.call(core.route_to(service), encoded(protocol, request))
+            call = self._call(service, protocol, request)
         except ClientError as error:
             on_answer(error)
             return lambda: None
@@ -157,6 +164,14 @@ class StreamClient:
     def now_s(self) -> float:
         """The shell's clock (`Shell.now_s`)."""
         return self.session.shell.now_s()
+
+    def _call(self, service: str, protocol: Protocol[Q, A], request: Q) -> Call:
+        """Send a request to a service. An index service without our own protocols would leave it without an answer."""
+        core = self.session.core
+        call = core.call(core.route_to(service), encoded(protocol, request))
+        if service == INDEX_SERVICE and protocol.name.startswith(OWN_PREFIX.decode()):
+            core.way.need_extensions(call, protocol.name)
+        return call
 
     async def _create(self, name: str | None, partitions: int) -> list[Stream]:
         core = self.session.core

@@ -16,7 +16,14 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_service.client.arguments import encoded
 from stream_service.client.calls import Calls
-from stream_service.client.errors import ClientClosed, ClientError, UnexpectedAnswer
+from stream_service.client.errors import (
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    UnexpectedAnswer,
+    WayLost,
+    WayRefused,
+)
 from stream_service.client.existence import Existence, not_there
 from stream_service.client.lanes import Lane, SequencedLane
 from stream_service.client.link import Link
@@ -25,6 +32,7 @@ from stream_service.client.ports import OpenStream, Port
 from stream_service.client.requests import PATIENCE_CHECKS, Call, Create, Push
 from stream_service.client.sequence_machine import SequenceMachine
 from stream_service.client.statistics import CoreStatistics
+from stream_service.client.way import INDEX_SERVICE, STREAM_SERVICE, Way, index_service_of
 from stream_service.extensions import TOLD
 from stream_service.names import stream_address
 from stream_service.protocol import PULL, PullRequest
@@ -36,21 +44,38 @@ SILENT_CHECKS_MAX = 8
 class ClientCore:
     """See the module. `via`: the hops between the node connected to and the node that has the services.
 
+    service, index_service: what these are called there; an index service that is not named is called as the stream
+    service is, with `_index` in it. asks_way: whether every connection begins with a question to the service.
     Invariant: `_streams` and `_calls` have everything that must be sent again after a new connection; every lane of
     every port is in `_lanes` under its address.
     """
 
-    def __init__(self, *, via: Route = (), service: str = "stream_service") -> None:
+    def __init__(
+        self,
+        *,
+        via: Route = (),
+        service: str = STREAM_SERVICE,
+        index_service: str | None = None,
+        asks_way: bool = False,
+    ) -> None:
         self.link = Link()
         self._via = via
-        self._service: Route = (*via, local(service))
+        self._names = {STREAM_SERVICE: service, INDEX_SERVICE: index_service or index_service_of(service)}
+        self._service: Route = self.route_to(STREAM_SERVICE)
+        self.asks_way = asks_way or bool(via)
         self._streams: dict[str, OpenStream] = {}
         self._lanes: dict[Address, Lane] = {}
-        self._calls = Calls(self.link, self._new_address)
+        self._calls = Calls(self.link, self._new_address, self._way_lost)
+        self.way = Way(self._calls, self._service, self._new_address, self._way_refused, self.send_again)
         self._existence = Existence(self._calls, self._service, self._new_address, self._missing)
         self._next_address = 0
         self._silent_checks = 0
         self._connections = 0
+
+    @property
+    def service_name(self) -> str:
+        """What the stream service is called at the node."""
+        return self._names[STREAM_SERVICE]
 
     def statistics(self) -> CoreStatistics:
         return CoreStatistics(
@@ -62,11 +87,21 @@ class ClientCore:
             received_bytes=self.link.received_bytes,
         )
 
-    def connected(self, wire: Wire = HEAD) -> None:
-        """A new connection stands: say hello, create again what is in use, send again what had no answer."""
-        self.link.connected(wire)
+    def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
+        """A new connection stands: say hello, create again what is in use, send again what had no answer.
+
+        greeted: the hello has been sent.
+        """
+        self.link.connected(wire, greeted=greeted)
         self._silent_checks = 0
         self._connections += 1
+        self.way.connected()
+        self.send_again()
+        if self.asks_way and not self.way.is_asking:
+            self.way.ask()
+
+    def send_again(self) -> None:
+        """There is a way again: ask again what has no answer, and find the streams in use, which have been closed."""
         for call in self._calls:
             if not isinstance(call.target, Port):
                 self._calls.send_again(call, call.target)
@@ -78,6 +113,7 @@ class ClientCore:
         self.link.disconnected()
         for stream in self._streams.values():
             stream.close()
+        self.way.gone(error or ConnectionLost("the connection ended"))
         if error is not None:
             self.fail_all(error)
 
@@ -119,6 +155,15 @@ class ClientCore:
         """
         if self.link.wire is None:
             return False
+        if self.way.is_lost:
+            self.way.ask()
+        else:
+            self._ask_again()
+        waits = bool(self._calls) or any(lane.pushes for lane in self._lanes.values())
+        self._silent_checks = self._silent_checks + 1 if waits else 0
+        return self._silent_checks >= SILENT_CHECKS_MAX
+
+    def _ask_again(self) -> None:
         stalled = {stream for stream in self._streams.values() if stream.is_stalled()}
         doubted = {port for stream in stalled if not stream.creates for port in stream.ports.values()}
         for call in self._calls:
@@ -134,9 +179,8 @@ class ClientCore:
         for stream in stalled:
             stream.close()
             self._open(stream)
-        waits = bool(self._calls) or any(lane.pushes for lane in self._lanes.values())
-        self._silent_checks = self._silent_checks + 1 if waits else 0
-        return self._silent_checks >= SILENT_CHECKS_MAX
+        if stalled and self._via:
+            self.way.ask()
 
     def call(self, target: Route | Port, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS) -> Call:
         """Ask a worker (a route from the connected node, or a stream) for something it answers `wanted` times."""
@@ -158,7 +202,7 @@ class ClientCore:
 
     def route_to(self, service: str) -> Route:
         """The route to a service of the node that this client is for."""
-        return (*self._via, local(service))
+        return (*self._via, local(self._names.get(service, service)))
 
     def forget(self, call: Call) -> None:
         """The caller has stopped waiting: an answer that still comes is dropped."""
@@ -233,6 +277,8 @@ class ClientCore:
 
     def _take(self, messages: Sequence[Message]) -> None:
         """Hand each message to whom it is for. Confirms come in runs for one lane."""
+        if messages and not self._via:
+            self.way.reached = True
         answered: dict[Lane, None] = {}
         route: Route | None = None
         lane: Lane | None = None
@@ -256,6 +302,21 @@ class ClientCore:
                 self.ports(call)
             except UnexpectedAnswer as error:
                 call.error = error
+
+    def _way_lost(self, error: WayLost) -> bool:
+        """Send nothing along a way that is gone: what went before it is back would be sent a second time behind it."""
+        kept = self.way.lost(error)
+        if kept:
+            for stream in self._streams.values():
+                stream.close()
+        return kept
+
+    def _way_refused(self, error: WayRefused) -> None:
+        """Where the service was never reached, it never will be; else a node on the way has come back less open."""
+        if self.way.reached:
+            self.fail_all(error)
+        else:
+            self.close(error)
 
     def _missing(self, port: Port) -> None:
         """It has been deleted. Only pushes make again what this client once made; who reads must not."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from ockam.errors import RemoteProtocolError
     from stream_service.client.requests import Push
 
 Fault: TypeAlias = Literal["caller", "node", "network"]
@@ -32,9 +33,9 @@ class InvalidArgument(ClientError, ValueError):
 
 
 class NodeUnreachable(ClientError):
-    """No connection could be made. What was asked over an earlier connection may have been carried out."""
+    """No connection could be made, or nothing answers. What was asked over an earlier one may have been carried out."""
 
-    fault = "network"
+    fault: Fault = "network"
     retriable = True
     in_doubt = True
 
@@ -121,6 +122,25 @@ class UnexpectedAnswer(ClientError):
     in_doubt = True
 
 
+class NotAStreamNode(UnexpectedAnswer):
+    """Something else answers at that address; the text says what."""
+
+
+class NotSupported(RequestRefused):
+    """The other side is a stream service that does not have this protocol; the text says what cannot be done there."""
+
+
+class WayRefused(NodeUnreachable):
+    """A node on the way does not pass on what is sent: its operator allows no such destination."""
+
+    fault = "caller"
+    retriable = False
+
+
+class WayLost(NodeUnreachable):
+    """A node on the way cannot reach the next one just now: what was asked may or may not have been carried out."""
+
+
 class StreamNotFound(ClientError):
     """The node has no stream of that name."""
 
@@ -154,3 +174,10 @@ class ClientClosed(ClientError):
 def silent(address: str) -> NodeUnreachable:
     """Connections are made, and nothing comes over any of them."""
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
+
+
+def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
+    """What the other side sent is not what a node sends: already the first bytes, or later ones."""
+    if error.kind == "header":
+        return NotAStreamNode(f"{address} is no stream node: {error}")
+    return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

@@ -10,6 +10,7 @@ from ockam.frames import FrameHeads, FrameReader
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
+from stream_service.client.contact import describe, opens_as_node
 from stream_service.client.errors import ClientError, RequestRefused
 
 
@@ -17,12 +18,14 @@ class Link:
     """What goes out and comes in over the connection of the moment. wire: its framing; None while there is none.
 
     on_outgoing: called when there is something to be sent after there was nothing. closed: why no more is sent.
+    received_bytes: of what nodes sent; what is no node's is not counted.
     Invariant: `outgoing_bytes` is the size of what `_outgoing` holds, and 0 without a connection.
     """
 
     __slots__ = (
         "_heads",
         "_hello",
+        "_opened",
         "_outgoing",
         "_reader",
         "closed",
@@ -38,17 +41,19 @@ class Link:
         self._reader = FrameReader(HEAD, HERE)
         self._heads = FrameHeads(HEAD)
         self._hello = b""
+        self._opened = False
         self._outgoing: list[bytes] = []
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
         self.sent_bytes = self.received_bytes = 0
         self.closed: ClientError | None = None
 
-    def connected(self, wire: Wire) -> None:
-        """A new connection: what was not taken by `data_to_send` is gone, and the hello comes first."""
+    def connected(self, wire: Wire, *, greeted: bool = False) -> None:
+        """A new connection: what waited to be sent is gone, and the hello comes first. greeted: it has been sent."""
         self.disconnected()
         self.wire, self._reader, self._heads, self._hello = wire, FrameReader(wire, HERE), FrameHeads(wire), wire.hello
-        if wire.hello:
+        self._opened = False
+        if wire.hello and not greeted:
             self._put(wire.hello)
 
     def disconnected(self) -> None:
@@ -94,11 +99,12 @@ class Link:
     def messages(self, data: bytes) -> Sequence[Message]:
         """The messages that are complete with these bytes. Raises RemoteProtocolError, which has those before it."""
         assert self.wire is not None, "bytes came without a connection"
+        if data and not self._opened:
+            if not opens_as_node(data, self.wire):
+                raise RemoteProtocolError("header", describe(data))
+            data, self._opened = data[len(self._hello) :], True
+            self.received_bytes += len(self._hello)
         self.received_bytes += len(data)
-        if self._hello and data:
-            if not data.startswith(self._hello):
-                raise RemoteProtocolError("header", f"it does not begin as a node of the {self.wire.name} framing does")
-            data, self._hello = data[len(self._hello) :], b""
         return self._reader.feed(data)
 
     def _put(self, data: bytes) -> None:

@@ -12,8 +12,9 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from ockam.address import Route
 from ockam.protocol import Protocol as WireProtocol
 from stream_service.client.arguments import encoded
+from stream_service.client.contact import no_contact
 from stream_service.client.core import ClientCore
-from stream_service.client.errors import RequestTimeout
+from stream_service.client.errors import ClientError, RequestTimeout
 from stream_service.client.payloads import answer_of
 from stream_service.client.ports import Port
 from stream_service.client.requests import Call, Waiting
@@ -22,10 +23,17 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing to speak; "auto" listens first, which costs 0.3 s with a legacy node."""
+"""The framing to speak; "auto" says hello as the head framing does, and without an answer speaks legacy."""
+
+OnLink: TypeAlias = Callable[[ClientError | None], None]
+"""Told why there is no connection to the node any more, or no way to its services; and None when there is one again."""
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
+AUTO_WAIT_S = 0.3
+"""How long "auto" waits for an answer to its hello, which is what a legacy node costs; head nodes answer at once."""
+AUTO_WAIT_S_MAX = 2.0
+"""The same, after a connection that brought nothing: a head node far away would else be taken for a legacy one."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """What is unanswered for one to two of these is asked again; answers come within milliseconds, or after a failed disk
@@ -76,6 +84,8 @@ class Session:
         if waiting.error is not None:
             raise waiting.error
         if not waiting.done:
+            if self.core.asks_way and not self.core.way.reached:
+                raise no_contact(self.address, self.core)
             state = "has not answered" if self.core.link.wire is not None else "could not be reached"
             raise RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")
 
@@ -101,6 +111,10 @@ class Session:
             self.core.call(target, encoded(protocol, request))
             for target, request in zip(targets, requests, strict=True)
         ]
+        return await self.answers_of(calls, protocol)
+
+    async def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
+        """The one answer to each of these, which are under way. Raises the first error."""
         try:
             return [answer_of(await self.answered(call), protocol) for call in calls]
         finally:

@@ -82,6 +82,9 @@ class ContextAdded(Strict, frozen=True):
     address: str
     via: list[str]
     current: bool
+    service: str = "stream_service"
+    index_service: str | None = None
+    framing: str = "head"
 
 
 class ContextsListed(Strict, frozen=True):

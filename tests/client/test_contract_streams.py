@@ -262,7 +262,7 @@ def test_what_is_no_node_is_told(shell: ShellName) -> None:
 
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
-            with pytest.raises(UnexpectedAnswer, match="not what a node sends") as caught:
+            with pytest.raises(UnexpectedAnswer, match="is no stream node: it answered HTTP") as caught:
                 await client.create("x")
             assert (caught.value.retriable, caught.value.fault) == (False, "node")
 

@@ -52,8 +52,11 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
 def test_the_first_bytes_in_the_legacy_framing() -> None:
     core = ClientCore(via=(Address(1, b"h:1"),))
     core.connected(LEGACY)
+    # Through another node, the first question is whether that one passes anything on.
+    question = b"\x01\x02\x01\x03h:1\x00\x0estream_service\x01\x00\x02c1\x18\x12node/stream_list/1\x04\x00\x00\x00\x01"
+    assert core.data_to_send() == len(question).to_bytes(2, "big") + question
     core.create(None)
-    body = b"\x01\x02\x01\x03h:1\x00\x0estream_service\x01\x00\x02c1\x10\x0dstream_create\x01\x00"
+    body = b"\x01\x02\x01\x03h:1\x00\x0estream_service\x01\x00\x02c2\x10\x0dstream_create\x01\x00"
     assert core.data_to_send() == len(body).to_bytes(2, "big") + body
 
 

@@ -18,6 +18,7 @@ FUNCTION_LINES_MAX = 70
 LARGE: dict[str, str] = {
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
+    "stream_service/client/core.py": "one state: what is sent again after a connection, a way or a stream is lost",
 }
 
 SLEEPS, PRINTS, SWALLOWS = "blocks in time.sleep", "prints", "swallows every exception"
