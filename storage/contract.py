@@ -171,6 +171,10 @@ class Log(Protocol):
         """
         ...
 
+    def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
+        """The index of the first message from `index` on that has at most `bytes_max` of data; None: there is none."""
+        ...
+
 
 class Session(Protocol):
     """One connection and the log through it. Used by one thread at a time."""

@@ -129,6 +129,12 @@ class SqliteLog:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
+    @_mapped
+    def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
+        found = self._connection.execute(statements.FIND_FITTING, (stream_id, min(index, INDEX_MAX), bytes_max, 1))
+        row = found.fetchone()
+        return None if row is None else int(row[0])
+
     def _check_transaction(self) -> None:
         assert self._connection.in_transaction, "writing needs a transaction"
 

@@ -181,6 +181,11 @@ MEASURE_PAGE: Final = compiled(
     *("stream_id", "index", "limit"),
 )
 """What a page would hold, without its data, as one row."""
+FIND_FITTING: Final = compiled(
+    _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
+    *("stream_id", "index", "bytes_max", "limit"),
+)
+"""SQLite knows the length of a value from its row and does not read the pages that hold the rest of it."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
 """The data of a page as one value."""
 READ_JOINED_TIMES: Final = compiled(

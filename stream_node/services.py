@@ -57,7 +57,7 @@ def deliver_done(node: Node, done: list[Operation]) -> None:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """streams: stream-partitions served; for the next five see `stream_service.counters.StreamCounters`.
+    """streams: stream-partitions served; for the next six see `stream_service.counters.StreamCounters`.
 
     blocks: None where the block node is off.
     """
@@ -67,6 +67,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     creates_failed: int
     pushes_failed: int
     pulls_failed: int
+    messages_passed_over: int
     write_failure: str | None
     index: IndexStatistics
     blocks: BlockServicesStatistics | None
@@ -127,6 +128,7 @@ class Services:
             creates_failed=counters.creates_failed,
             pushes_failed=counters.pushes_failed,
             pulls_failed=counters.pulls_failed,
+            messages_passed_over=counters.messages_passed_over,
             write_failure=counters.write_failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),

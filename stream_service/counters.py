@@ -26,11 +26,13 @@ class StreamCounters:
 
     refused: requests answered with `error`, because of what they ask.
     pushes_failed, pulls_failed, creates_failed: requests that storage could not carry out.
+    messages_passed_over: messages that plain pulls left out, since no frame of their connection can carry them.
     room_bytes: how much more may be pushed until somebody looks at the disk again.
     write_failure: why the last push was not stored; None once one has been stored again.
     """
 
     def __init__(self) -> None:
+        self.messages_passed_over = 0
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.write_failure: str | None = None
         self.room_bytes = math.inf

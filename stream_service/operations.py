@@ -51,10 +51,21 @@ class Page:
     """One pull as the reading thread needs it, and the records or the error that it found.
 
     start: the place asked for; index: where that turned out to be. first_bytes_max: the largest message that can be
-    sent at all. rich: key and headers are sent too.
+    sent at all. rich: key and headers are sent too. passes_over: messages that are too large to be sent are left out;
+    passed_over: their indexes, behind which the records begin.
     """
 
-    __slots__ = ("bytes_max", "first_bytes_max", "found", "index", "limit", "rich", "start")
+    __slots__ = (
+        "bytes_max",
+        "first_bytes_max",
+        "found",
+        "index",
+        "limit",
+        "passed_over",
+        "passes_over",
+        "rich",
+        "start",
+    )
 
     def __init__(self, start: Place, limit: int, *, rich: bool) -> None:
         self.start = start
@@ -64,6 +75,8 @@ class Page:
         self.first_bytes_max = 0
         self.index = 0
         self.found: list[Record] | StorageError = []
+        self.passes_over = False
+        self.passed_over = range(0)
 
 
 class ReadPages(Operation):
@@ -109,13 +122,26 @@ class ReadPages(Operation):
     def _read(self, session: Session, page: Page) -> list[Record]:
         read, index = session.log.read, page.index
         found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
-        if not found and page.limit:
-            found = read(self.stream_id, index, 1, page.bytes_max)
-        if found:
-            size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
-            if size_bytes > page.first_bytes_max:
-                raise NothingFits(found[0][0], size_bytes, page.first_bytes_max)
-        return found
+        if found or not page.limit:
+            return _checked(page, found)
+        if not page.passes_over:
+            return _checked(page, read(self.stream_id, index, 1, page.bytes_max))
+        # A consumer of the plain protocol knows no other index to ask for: it would meet an `error` for ever.
+        fitting = session.log.find_fitting(self.stream_id, index, page.first_bytes_max)
+        record = session.log.get_stream(self.stream_id)
+        page.passed_over = range(max(index, record.first_index), record.next_index if fitting is None else fitting)
+        if fitting is None:
+            return []
+        return read(self.stream_id, fitting, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
+
+
+def _checked(page: Page, found: list[Record]) -> list[Record]:
+    """The messages, if the first fits with its key and headers too. Raises NothingFits."""
+    if found:
+        size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
+        if size_bytes > page.first_bytes_max:
+            raise NothingFits(found[0][0], size_bytes, page.first_bytes_max)
+    return found
 
 
 class LoadSequences(Operation):

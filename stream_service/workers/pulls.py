@@ -67,8 +67,9 @@ class PullQueue:
 
     A page is bounded by what the way back can carry: the framing's frame, and how much already waits to be sent there,
     so that a consumer who asks faster than it reads waits and does not get all memory. One message is always sent,
-    unless no frame of that framing can hold it; then the answer is an error that says so. A read ends when it has the
-    data of one full page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
+    unless no frame of that framing can hold it: a plain pull passes over such messages; a rich pull, and one whose
+    return route fills the frame, is answered with an error that says so. A read ends when it has the data of one full
+    page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
     nothing may be parked until there is a message or its time is up. What the tail has is not read at all.
     Invariant: at most one read is under way, and its pulls are older than all that wait; none begins while pushes that
     came before a waiting pull are not on disk (`hold`).
@@ -91,6 +92,7 @@ class PullQueue:
         self._reading = False
         self._resting = False
         self._on_hold = False
+        self._told_index = 0
 
     @property
     def full(self) -> bool:
@@ -233,6 +235,8 @@ class PullQueue:
         """What the page may hold, as things are with the way back right now."""
         page, message = pull.page, pull.message
         page.first_bytes_max = max(0, payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
+        # A consumer of the plain protocol can do nothing about a large message, and about a long return route it can.
+        page.passes_over = not page.rich and 2 * page.first_bytes_max > message.origin.frame_bytes_max
         room_bytes = max(0, self._limits.pull_bytes_max - message.origin.backlog_bytes())
         page.bytes_max = min(room_bytes, page.first_bytes_max)
 
@@ -278,6 +282,8 @@ class PullQueue:
             return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
         _fit(found, payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES, pull.page.rich)
         if isinstance(request, PullRequest):
+            if pull.page.passed_over:
+                self._tell_passed_over(pull)
             messages = [StreamMessage(record[0], record[1]) for record in found]
             return PULL.encode_response(PullResponse(request.request_id, messages))
         resume_index = found[-1][0] + 1 if found else pull.page.index
@@ -289,6 +295,22 @@ class PullQueue:
         # A read may see pushes that are on disk before this worker has heard that they are.
         next_index = max(end.next_index, resume_index) if found else end.next_index
         return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
+
+    def _tell_passed_over(self, pull: Pull) -> None:
+        """Count and log what a plain pull leaves out; once, however often its asker comes back to the same index."""
+        left_out = range(max(pull.page.passed_over.start, self._told_index), pull.page.passed_over.stop)
+        if left_out:
+            self._told_index = left_out.stop
+            self._counters.messages_passed_over += len(left_out)
+            logger.warning(
+                "messages_passed_over",
+                address=str(self._worker.context.address),
+                peer=pull.message.origin.peer,
+                first_index=left_out.start,
+                last_index=left_out.stop - 1,
+                bytes_max=pull.page.first_bytes_max,
+                do="let this consumer use the head framing, or push smaller messages",
+            )
 
 
 def payload_bytes_max(message: Message) -> int:

@@ -176,6 +176,15 @@ def test_a_page_is_bounded(
     assert [record[0] for record in page] == list(expected)
 
 
+def test_the_first_message_that_fits_is_found_behind_larger_ones(source: Source) -> None:
+    stream_id = make_stream(source, [b"x" * size for size in (10, 5000, 70_000, 20, 30)])
+    with reading(source) as session:
+        find = session.log.find_fitting
+        assert [find(stream_id, index, 100) for index in range(6)] == [0, 3, 3, 3, 4, None]
+        assert [find(stream_id, 1, bytes_max) for bytes_max in (0, 19, 20, 5000, 70_000)] == [None, None, 3, 1, 1]
+        assert find(stream_id, 2**64 - 1, 100) is None
+
+
 def test_a_large_message_ends_the_page_before_it(source: Source) -> None:
     sizes = [10] * 40 + [5000] + [10] * 40
     stream_id = make_stream(source, [b"x" * size for size in sizes])

@@ -167,6 +167,14 @@ class LogMachine(RuleBasedStateMachine):
         page = self.session.log.read(stream_id, index, limit, bytes_max, first_bytes_max=first_bytes_max)
         assert page == model.page(index, limit, bytes_max, first_bytes_max)
 
+    @precondition(lambda self: self.streams)
+    @rule(data=st.data(), back=st.integers(-2, 1300), bytes_max=st.integers(0, 120))
+    def find_fitting(self, data: st.DataObject, back: int, bytes_max: int) -> None:
+        stream_id, model = self.chosen(data)
+        index = max(0, model.next_index - back)
+        fitting = [record[0] for record in model.records if record[0] >= index and len(record[1]) <= bytes_max]
+        assert self.session.log.find_fitting(stream_id, index, bytes_max) == (fitting[0] if fitting else None)
+
     @rule()
     def reopen(self) -> None:
         self.session.close()
