@@ -80,7 +80,7 @@ class AccessService(Worker):
         behind = 0
         while self._waiting and not self._reading and behind < len(self._waiting):
             message, request = self._waiting.popleft()
-            if message.origin.backlog_bytes() > BACKLOG_BYTES_MAX:
+            if message.origin.is_behind(BACKLOG_BYTES_MAX):
                 self._waiting.append((message, request))
                 behind += 1
                 continue

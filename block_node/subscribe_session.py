@@ -199,7 +199,7 @@ class SubscribeSession(Worker):
     @property
     def _has_room(self) -> bool:
         in_window = self._sent_bytes - self._taken_bytes < self._window_bytes
-        return in_window and self._request.origin.backlog_bytes() < self._limits.window_bytes_max
+        return in_window and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)
 
     @property
     def _in_block(self) -> bool:

@@ -20,6 +20,7 @@ from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameReader, FrameWriter
 from ockam.immediate import send_now
 from ockam.mailbox import Mailbox
+from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.opening import READ_BYTES_MAX, Opening, skip_hello
@@ -61,6 +62,7 @@ class Connection(Worker):
         wire: Wire | None,
         limits: ConnectionLimits,
         partial_frames: PartialFrames,
+        memory: PeerMemory,
         on_spoken: Callable[[Connection], None],
     ) -> None:
         """wire: None where the peer's first bytes tell it. on_spoken: called once, when the first message has come."""
@@ -73,6 +75,10 @@ class Connection(Worker):
         self._writer = FrameWriter(wire) if wire is not None else None
         self._partial_frames = partial_frames
         self._on_spoken = on_spoken
+        self._memory = memory
+        self.holdings = Holdings(memory, self._forget, self._close_slow)
+        self._reader: FrameReader | None = None
+        self._activity = -1
         self._partial_bytes = 0
         self._mailbox = Mailbox()
         self._outbound: list[bytes] = []
@@ -104,7 +110,7 @@ class Connection(Worker):
                 self._node.count_drop("connection_closed")
             return
         self._sent_at_s = trio.current_time()
-        if run[0].origin.kind != "local" or self._backlog_bytes > BACKLOG_BYTES_SOFT:
+        if run[0].origin.kind != "local" or self._backlog_bytes > self._soft_bytes():
             self._kept += [message for message in run if message.origin.kind != "local"]
             run = [message for message in run if message.origin.kind == "local"]
             self._send_kept()
@@ -113,6 +119,7 @@ class Connection(Worker):
     def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
         """Send the run, or what the socket does not take at once behind what waits already."""
         count, data = writer.encode(run, self._refuse)
+        self._note_held()
         self._sent += count
         rest = data if self._backlog_bytes or not data or self._socket is None else send_now(self._socket, data)
         self._sent_bytes += len(data) - len(rest)
@@ -120,16 +127,16 @@ class Connection(Worker):
 
     def _send_kept(self) -> None:
         """Send what is passed on, as much as the soft limit lets; those who bring it wait while some is left."""
-        while self._kept and self._writer is not None and self._backlog_bytes <= BACKLOG_BYTES_SOFT:
+        while self._kept and self._writer is not None and self._backlog_bytes <= self._soft_bytes():
             run: list[Message] = []
-            room_bytes = BACKLOG_BYTES_SOFT - self._backlog_bytes
+            room_bytes = self._soft_bytes() - self._backlog_bytes
             while self._kept and room_bytes >= 0:
                 run.append(self._kept.popleft())
                 room_bytes -= len(run[-1].payload)
             self._encode(self._writer, run)
         if self._kept:
             self._mailbox.hold()
-        elif self._backlog_bytes <= BACKLOG_BYTES_SOFT:
+        elif self._backlog_bytes <= self._soft_bytes():
             self._mailbox.admit()
 
     def _refuse(self, error: FrameTooLarge) -> None:
@@ -184,6 +191,8 @@ class Connection(Worker):
             for _ in self._kept:
                 self._node.count_drop("connection_closed")
             self._kept.clear()
+            self._backlog_bytes = 0
+            self.holdings.end()
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
         if self._closed_because == "broken" and reason != "drained":
@@ -201,7 +210,7 @@ class Connection(Worker):
                 chunk = await self._learn_wire()
                 if self._wire is None:
                     return "closed_before_header"
-            reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
+            reader = self._reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
             if self._wire.hello:
                 chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.hello_s)
             while True:
@@ -247,6 +256,7 @@ class Connection(Worker):
                 self._on_spoken(self)
             self._received += len(messages)
             self._received_at_s = began_s
+        self._note_held()
         waiting_bytes = reader.waiting_bytes
         if not waiting_bytes:
             self._frame_deadline_s = math.inf
@@ -262,7 +272,7 @@ class Connection(Worker):
             raise failure
         for mailbox in full:
             await mailbox.wait_room()
-        while self._backlog_bytes > BACKLOG_BYTES_SOFT:
+        while self._backlog_bytes > self._soft_bytes():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
         self._frame_deadline_s += trio.current_time() - began_s
@@ -300,7 +310,38 @@ class Connection(Worker):
                 quiet_at_s = self._sent_at_s + LINGER_QUIET_S
 
     def _origin(self, wire: Wire) -> Origin:
-        return Origin("tcp", self.peer, "anonymous", wire.send_bytes_max, lambda: self._backlog_bytes)
+        holdings, backlog = self.holdings, lambda: self._backlog_bytes
+        return Origin("tcp", self.peer, "anonymous", wire.send_bytes_max, backlog, self._soft_bytes, holdings)
+
+    def _soft_bytes(self) -> int:
+        return self._memory.share_bytes(BACKLOG_BYTES_SOFT)
+
+    def _note_held(self) -> None:
+        """Tell the memory of all peers what this one makes us hold, where that has changed."""
+        held, header_bytes = self.holdings, self._writer.known_bytes if self._writer is not None else 0
+        if self._reader is not None:
+            header_bytes += self._reader.known_bytes
+        if header_bytes != held.header_bytes or self._backlog_bytes != held.unread_bytes:
+            held.note(header_bytes, self._backlog_bytes)
+
+    def _forget(self) -> None:
+        """Remember no more headers of this peer; they are learnt again from the next messages."""
+        for known in (self._reader, self._writer):
+            if known is not None:
+                known.forget()
+
+    def forget_if_idle(self) -> None:
+        """Give the memory of headers back where nothing has come or gone since the last time this was asked."""
+        activity = self._received + self._sent
+        if activity == self._activity and self.holdings.header_bytes:
+            self._forget()
+            self._note_held()
+        self._activity = activity
+
+    def _close_slow(self) -> None:
+        if self._closed_because is None:
+            logger.warning("slow_consumer", peer=self.peer, backlog_bytes=self._backlog_bytes)
+            self.close("slow_consumer")
 
     def _enqueue(self, data: bytes) -> None:
         if not data or self._closed_because is not None:
@@ -308,11 +349,11 @@ class Connection(Worker):
         self._outbound.append(data)
         self._backlog_bytes += len(data)
         self._wake_writer.set()
-        if self._backlog_bytes > BACKLOG_BYTES_SOFT:
+        if self._backlog_bytes > self._soft_bytes():
             self._mailbox.hold()
         if self._backlog_bytes > BACKLOG_BYTES_HARD:
-            logger.warning("slow_consumer", peer=self.peer, backlog_bytes=self._backlog_bytes)
-            self.close("slow_consumer")
+            self._close_slow()
+        self._note_held()
 
     async def _send_loop(self) -> None:
         """Send whatever waits, all of it at a time; a peer that takes nothing for `send_s` is a slow consumer."""
@@ -328,7 +369,7 @@ class Connection(Worker):
                 return
             self._sent_bytes += len(data)
             del data  # Nor what was sent last, which may be megabytes.
-            if self._backlog_bytes <= BACKLOG_BYTES_SOFT:
+            if self._backlog_bytes <= self._soft_bytes():
                 self._wake_reader.set()
                 self._send_kept()
 
@@ -343,8 +384,8 @@ class Connection(Worker):
                 self.close("broken")
                 return False
             if scope.cancelled_caught:
-                logger.warning("slow_consumer", peer=self.peer, backlog_bytes=self._backlog_bytes)
-                self.close("slow_consumer")
+                self._close_slow()
                 return False
             self._backlog_bytes -= len(part)
+            self._note_held()
         return True

@@ -10,20 +10,28 @@ sizes repeat too, so a frame as long as the one before that has the same bytes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ockam.address import Route
+from ockam.aging import Aging
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.message import Message, Origin
 from ockam.wire import Wire
 
-KNOWN_HEADERS_MAX = 4096
-"""How many headers a connection remembers; then it forgets all and begins anew."""
 KNOWN_HEADER_BYTES_MAX = 512
-"""A header longer than this is decoded every time: real ones take some tens of bytes, and what a peer can make us keep
-is so at most 2 MiB of them."""
+"""A header longer than this is decoded every time: real ones take some tens of bytes."""
 KNOWN_SIZES_MAX = 8
 """How many sizes of headers it remembers, since each is one more look-up; real peers use two or three."""
+KNOWN_PAYLOAD_SIZES_MAX = 64
+"""How many sizes of payload a writer remembers with a header; then it begins anew with that header."""
+ENTRY_BYTES = 500
+"""What a remembered header takes beside its bytes, by measurement: routes, addresses, dict entries."""
+PIECES_BYTES = 120
+"""The same of the pieces of one size of payload."""
+
+
+Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
+"""What stands before and behind payloads in a frame, by the payload's size."""
 
 
 class Header(NamedTuple):
@@ -49,9 +57,20 @@ class FrameReader:
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
         self._need = wire.length_bytes
-        self._known: dict[bytes, Header] = {}
+        self._known = Aging[bytes, Header](_header_bytes)
         self._known_sizes: list[int] = []
         self._last: Header | None = None
+
+    @property
+    def known_bytes(self) -> int:
+        """What the remembered headers take in memory, by estimate."""
+        return self._known.size_bytes
+
+    def forget(self) -> None:
+        """Give that memory back."""
+        self._known.forget()
+        self._known_sizes.clear()
+        self._last = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -82,7 +101,7 @@ class FrameReader:
         """Append the messages of all whole frames to `found`; return where the first frame that is not whole begins."""
         wire, origin, append, have = self._wire, self._origin, found.append, len(data)
         width, size_max, decode_payload = wire.length_bytes, wire.receive_bytes_max, wire.decode_payload
-        known = self._known
+        known = self._known.young
         raw: bytes | None = None
         onward_route: Route = ()
         return_route: Route = ()
@@ -109,7 +128,10 @@ class FrameReader:
                 if not size:
                     continue
                 seen = known.get(data[start : start + len(raw)]) if raw is not None and len(raw) <= size else None
-                raw, onward_route, return_route = seen if seen is not None else self._header(data, start, end)
+                if seen is None:
+                    seen = self._header(data, start, end)
+                    known = self._known.young
+                raw, onward_route, return_route = seen
             begin = start + len(raw)
             body = end - begin
             if (
@@ -141,7 +163,8 @@ class FrameReader:
     def _header(self, data: bytes, start: int, end: int) -> Header:
         """The header of the body `data[start:end]`, from memory where it was seen before."""
         for size in self._known_sizes:
-            seen = self._known.get(data[start : start + size])
+            raw = data[start : start + size]
+            seen = self._known.young.get(raw) or self._known.recall(raw)
             if seen is not None and start + size <= end:
                 self._last = seen
                 return seen
@@ -150,10 +173,10 @@ class FrameReader:
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
             return header
         self._last = header
-        if len(self._known) >= KNOWN_HEADERS_MAX or len(self._known_sizes) >= KNOWN_SIZES_MAX:
-            self._known.clear()
+        if len(self._known_sizes) >= KNOWN_SIZES_MAX and len(header.raw) not in self._known_sizes:
+            self._known.forget()
             self._known_sizes.clear()
-        self._known[header.raw] = header
+        self._known.add(header.raw, header)
         if len(header.raw) not in self._known_sizes:
             self._known_sizes.append(len(header.raw))
         return header
@@ -163,17 +186,25 @@ class FrameHeads:
     """What stands before and behind a payload in a frame: length, header, head; and tail. By header and size.
 
     Routes and sizes repeat, so that most frames are made by joining three pieces.
-    Invariant: `_count` is how many pieces are known, at most KNOWN_HEADERS_MAX, none with a header that is too long.
+    Invariant: no header is known that is too long, and with each at most KNOWN_PAYLOAD_SIZES_MAX pieces.
     """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._known: dict[bytes, dict[int, tuple[bytes, bytes]]] = {}
-        self._count = 0
+        self._known = Aging[bytes, Pieces](_pieces_bytes)
 
-    def around(self, raw: bytes) -> dict[int, tuple[bytes, bytes]]:
+    @property
+    def known_bytes(self) -> int:
+        """What the remembered pieces take in memory, by estimate."""
+        return self._known.size_bytes
+
+    def forget(self) -> None:
+        """Give that memory back."""
+        self._known.forget()
+
+    def around(self, raw: bytes) -> Pieces:
         """The pieces known for a header, by size of payload; what is missing there, `make` gives."""
-        return self._known.get(raw) or {}
+        return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         """The pieces for a header and a size of payload. Raises FrameTooLarge where this framing cannot carry it."""
@@ -184,11 +215,16 @@ class FrameHeads:
             raise FrameTooLarge(size, wire.send_bytes_max)
         pieces = size.to_bytes(wire.length_bytes, "big") + raw + head, tail
         if len(raw) <= KNOWN_HEADER_BYTES_MAX:
-            if self._count >= KNOWN_HEADERS_MAX:
-                self._known.clear()
-                self._count = 0
-            self._count += 1
-            self._known.setdefault(raw, {})[size_bytes] = pieces
+            known = self.around(raw)
+            if not known:
+                known[size_bytes] = pieces
+                self._known.add(raw, known)
+                return pieces
+            if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
+                self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
+                known.clear()
+            known[size_bytes] = pieces
+            self._known.resize(PIECES_BYTES + len(raw))
         return pieces
 
 
@@ -197,8 +233,18 @@ class FrameWriter:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._known: dict[tuple[Route, Route], bytes] = {}
+        self._known = Aging[tuple[Route, Route], bytes](_route_bytes)
         self._heads = FrameHeads(wire)
+
+    @property
+    def known_bytes(self) -> int:
+        """What the remembered routes and pieces take in memory, by estimate."""
+        return self._known.size_bytes + self._heads.known_bytes
+
+    def forget(self) -> None:
+        """Give that memory back."""
+        self._known.forget()
+        self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
         """How many frames, and the frames: each message's length in front, and without the first hop of its onward
@@ -208,7 +254,7 @@ class FrameWriter:
         """
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()
-        around: dict[int, tuple[bytes, bytes]] = {}
+        around: Pieces = {}
         for message in messages:
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
@@ -228,11 +274,22 @@ class FrameWriter:
         return len(parts) // 3, b"".join(parts)
 
     def _header(self, onward_route: Route, return_route: Route) -> bytes:
-        raw = self._known.get((onward_route, return_route))
+        routes = onward_route, return_route
+        raw = self._known.young.get(routes) or self._known.recall(routes)
         if raw is None:
-            if len(self._known) >= KNOWN_HEADERS_MAX:
-                self._known.clear()
             raw = self._wire.encode_routes(onward_route, return_route)
             if len(raw) <= KNOWN_HEADER_BYTES_MAX:
-                self._known[onward_route, return_route] = raw
+                self._known.add(routes, raw)
         return raw
+
+
+def _header_bytes(raw: bytes, header: Header) -> int:
+    return ENTRY_BYTES + 2 * len(raw)
+
+
+def _route_bytes(routes: tuple[Route, Route], raw: bytes) -> int:
+    return ENTRY_BYTES // 2 + 2 * len(raw)
+
+
+def _pieces_bytes(raw: bytes, pieces: Pieces) -> int:
+    return ENTRY_BYTES // 2 + len(pieces) * (PIECES_BYTES + len(raw))

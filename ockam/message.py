@@ -7,10 +7,15 @@ from collections.abc import Callable
 import msgspec
 
 from ockam.address import Address, Route
+from ockam.memory import UNCOUNTED, Holdings
 
 
 def _no_backlog() -> int:
     return 0
+
+
+def _no_bound() -> int:
+    return 1 << 62
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
@@ -20,7 +25,9 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     peer: for people, `host:port` of the other side.
     identity: who the other side proved to be; "anonymous" for a plain connection.
     frame_bytes_max: the largest frame that can carry an answer back through this entry.
-    backlog_bytes: how much waits to be sent back through this entry, in bytes.
+    backlog_bytes: how much waits to be sent back through this entry, in bytes. backlog_bytes_max: with how much, as
+    things are at the node, answers are better kept back.
+    holdings: what the other side makes this node hold.
     """
 
     kind: str
@@ -28,6 +35,12 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     identity: str = "anonymous"
     frame_bytes_max: int = 16 * 1024 * 1024
     backlog_bytes: Callable[[], int] = _no_backlog
+    backlog_bytes_max: Callable[[], int] = _no_bound
+    holdings: Holdings = UNCOUNTED
+
+    def is_behind(self, backlog_bytes_max: int) -> bool:
+        """Whether more than this many bytes, or than the other side's share of memory, wait to be sent back."""
+        return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
 HERE = Origin("local", identity="node")

@@ -19,6 +19,7 @@ from ockam.cell import Cell
 from ockam.errors import AddressInUse
 from ockam.mailbox import Life, Mailbox
 from ockam.message import Message
+from ockam.timers import Timers
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
 RUNS_PER_BATCH_MAX = 10_000
@@ -63,6 +64,7 @@ class Node:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
+        self._timers = Timers(nursery, self._call)
         self._cells: dict[Address, Cell] = {}
         self._ready: deque[Cell] = deque()
         self._forwards: dict[int, Forward] = {}
@@ -187,7 +189,7 @@ class Node:
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Call once after the delay, in a batch."""
-        self._nursery.start_soon(self._call_later, delay_s, function)
+        self._timers.call_later(delay_s, function)
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1
@@ -199,8 +201,7 @@ class Node:
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(len(self._cells), self._routed, dict(self._dropped), self._crashes)
 
-    async def _call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        await trio.sleep(delay_s)
+    def _call(self, function: Callable[[], None]) -> None:
         with self.batch():
             function()
 

@@ -23,6 +23,7 @@ from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.era import HEAD_SILENCE_S
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.mailbox import Mailbox
+from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
 from ockam.open_files import connections_that_fit
@@ -39,6 +40,8 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 AUTO_WAIT_S = HEAD_SILENCE_S + 0.1
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
+IDLE_INTERVAL_S = 10.0
+"""Between two looks for connections that are idle: what they remember is forgotten after one to two of these."""
 NO_ROOM_CLOSED_MAX = 16
 """How many silent connections give way where the process can open no more files."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
@@ -59,6 +62,7 @@ class TcpStatistics(msgspec.Struct, frozen=True):
     accepted: int
     closed: dict[str, int]
     silent: int
+    memory: MemoryStatistics
     connections: tuple[ConnectionStatistics, ...]
 
 
@@ -67,6 +71,7 @@ class TcpTransport:
 
     allow_forward: the `host:port` destinations that remote peers may route to through this node.
     new_id: 8 random bytes as hex, for the private addresses of connections.
+    memory_bytes_max: of what all peers together make this node hold, see `memory`.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class TcpTransport:
         limits: ConnectionLimits | None = None,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         connections_max: int = CONNECTIONS_MAX,
+        memory_bytes_max: int = MEMORY_BYTES_MAX,
     ) -> None:
         self._node = node
         self._nursery = nursery
@@ -91,6 +97,7 @@ class TcpTransport:
         self._calls: dict[str, Connection] = {}
         self._dialling: dict[str, Mailbox] = {}
         self._partial_frames = PartialFrames()
+        self._memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._reads = True
@@ -142,13 +149,22 @@ class TcpTransport:
 
     def statistics(self) -> TcpStatistics:
         connections = tuple(connection.statistics() for connection in self._connections)
-        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), connections)
+        memory = self._memory.statistics()
+        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), memory, connections)
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         with self._listening:
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
                     nursery.start_soon(accept_all, listener, self._accept, self._make_room)
+                nursery.start_soon(self._look_for_idle)
+
+    async def _look_for_idle(self) -> None:
+        """Connections on which nothing comes or goes give back what they remember."""
+        while True:
+            await trio.sleep(IDLE_INTERVAL_S)
+            for connection in self._connections:
+                connection.forget_if_idle()
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
@@ -195,6 +211,7 @@ class TcpTransport:
             wire=wire,
             limits=self._limits,
             partial_frames=self._partial_frames,
+            memory=self._memory,
             on_spoken=self._silent.discard,
         )
         self._node.register([address], lambda: connection)

@@ -15,6 +15,7 @@ import platformdirs
 from index_service.limits import LEASE_LIMITS
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
+from ockam.memory import MEMORY_BYTES_MAX
 from stream_node.environment import PREFIX, unknown_variables
 from stream_node.units import UnitError, parse_duration, parse_size
 from stream_service.names import near_names
@@ -67,6 +68,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.
+    peer_memory_bytes_max: of what all peers together make this node hold: unread answers, waiting pulls, known headers.
     header_timeout_s: without effect (`without_effect`); files that still have it keep working.
     """
 
@@ -80,6 +82,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     send_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds | None = None
     connections_max: Count = 10_000
+    peer_memory_bytes_max: Annotated[int, msgspec.Meta(ge=1024 * 1024, le=2**62)] = MEMORY_BYTES_MAX
     streams_max: Count = 100_000
     partitions_max: Count = 4_096
     pull_bytes_max: Count = 1024 * 1024

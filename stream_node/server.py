@@ -84,6 +84,7 @@ class Server:
                         allow_forward=config.allow_forward,
                         limits=_connection_limits(config),
                         connections_max=config.connections_max,
+                        memory_bytes_max=config.peer_memory_bytes_max,
                     )
                     services = Services(node, runner, config)
                     services.start(stored)

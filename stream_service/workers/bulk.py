@@ -60,7 +60,7 @@ class BulkReads:
         """Begin the oldest read of a peer that has taken what it was sent, unless one is under way."""
         if self._reading or self._resting or not self._waiting:
             return
-        behind = (message.origin.backlog_bytes() > BACKLOG_BYTES_MAX for message, _ in self._waiting)
+        behind = (message.origin.is_behind(BACKLOG_BYTES_MAX) for message, _ in self._waiting)
         position = next((position for position, is_behind in enumerate(behind) if not is_behind), None)
         if position is None:
             self._resting = True

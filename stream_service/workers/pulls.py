@@ -18,6 +18,7 @@ from stream_service.operations import Page, ReadPages, size_of
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
 from stream_service.stored import decode_beside
 from stream_service.workers.needs import StreamServices
+from stream_service.workers.parked import ParkedPulls
 from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
@@ -87,7 +88,7 @@ class PullQueue:
         self._counters = services.counters
         self._on_room = on_room
         self._waiting: deque[Pull] = deque()
-        self._parked: list[Pull] = []
+        self._parked = ParkedPulls(worker, self._give_up)
         self._held_back: list[Pull] = []
         self._reading = False
         self._resting = False
@@ -112,14 +113,13 @@ class PullQueue:
 
     def wake(self) -> None:
         """The stream has more messages: what is parked can be answered."""
-        self._waiting += self._parked
-        self._parked = []
+        self._waiting += self._parked.take_all()
 
     def refuse(self, reason: str) -> None:
         """Answer all pulls that wait with `error`: there will be nothing to read."""
-        waiting = [*self._waiting, *self._parked, *self._held_back]
+        waiting = [*self._waiting, *self._parked.take_all(), *self._held_back]
         self._waiting.clear()
-        self._parked, self._held_back = [], []
+        self._held_back = []
         address = self._worker.context.address
         self._worker.context.send_run([reply_to(pull.message, address, error_payload(reason)) for pull in waiting])
 
@@ -192,7 +192,7 @@ class PullQueue:
         for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX)):
             pull = self._waiting.popleft()
             origin = pull.message.origin
-            if id(origin) in behind or origin.backlog_bytes() > BACKLOG_BYTES_MAX:
+            if id(origin) in behind or origin.is_behind(BACKLOG_BYTES_MAX):
                 if not self._held_back:
                     self._worker.context.call_later(BACKLOG_RETRY_S, self._retry)
                 behind.add(id(origin))
@@ -258,16 +258,17 @@ class PullQueue:
                 answers.append(self._answer_to(pull))
             else:
                 pull.page.start = FromIndex(pull.page.index)
-                self._parked.append(pull)
-                self._worker.context.call_later(pull.deadline_s - now_s, self._give_up)
+                self._parked.park(pull)
         self._worker.context.send_run(answers)
 
-    def _give_up(self) -> None:
-        """Answer what has been parked for as long as its asker wanted."""
-        now_s = trio.current_time()
-        late = [pull for pull in self._parked if pull.deadline_s <= now_s]
-        self._parked = [pull for pull in self._parked if pull.deadline_s > now_s]
-        self._worker.context.send_run([self._answer_to(pull) for pull in late])
+    def _give_up(self, pulls: Sequence[Pull]) -> None:
+        """Answer pulls that have been parked for as long as they may."""
+        self._worker.context.send_run([self._answer_to(pull) for pull in pulls])
+
+    def close(self) -> None:
+        """The worker has stopped: nothing waits here any more, and nothing is kept."""
+        self._tail.close()
+        self._parked.take_all()
 
     def _answer_to(self, pull: Pull) -> Message:
         address = self._worker.context.address

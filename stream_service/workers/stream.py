@@ -111,7 +111,7 @@ class StreamWorker(Worker):
 
     def stopped(self) -> None:
         """What is held must not be stored any more: a later life may be at work by the time it could be."""
-        self._tail.close()
+        self._pulls.close()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_staged().refused(self._route, failure))
         self._answer_held(failure)

@@ -1,0 +1,237 @@
+"""Goal: what all peers together make a node hold has one bound, and who holds most yields first.
+
+Method: the count alone under random changes; then a node with a small bound, greedy raw peers and a modest one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ockam import connection as connection_module
+from ockam.address import Address, local
+from ockam.memory import SHARE_BYTES_MIN, Holdings, PeerMemory
+from ockam.message import Message
+from ockam.tcp import IDLE_INTERVAL_S
+from ockam.wire_head import HEAD
+from ockam.worker import Worker
+from stream_service.extensions import RICH_PULL, FromIndex, RichPull
+from tests.ockam.tcp_server import Server, serve
+from tests.support.peer import Peer
+from tests.support.served import served, wait_until
+
+KIB = 1024
+
+
+class Held:
+    """One connection's account, and what was asked of it."""
+
+    def __init__(self, memory: PeerMemory) -> None:
+        self.forgotten = self.answered = 0
+        self.closed = False
+        self.holdings = Holdings(memory, self.forget, self.close)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def park(self, pull: int, size_bytes: int) -> None:
+        def give_up(answers: bool) -> None:
+            self.answered += answers
+            self.holdings.unpark(pull)
+
+        self.holdings.park(pull, size_bytes, give_up)
+
+
+def test_who_holds_most_yields_first_and_only_as_much_as_is_needed() -> None:
+    memory = PeerMemory(800)
+    large, middle, small = Held(memory), Held(memory), Held(memory)
+    small.holdings.note(40, 0)
+    middle.holdings.note(200, 0)
+    large.holdings.note(300, 0)
+    for pull in range(2):
+        large.park(pull, 130)
+    assert memory.size_bytes == 800
+    small.holdings.note(80, 0)
+    assert (large.forgotten, large.answered, middle.forgotten, small.forgotten) == (1, 2, 0, 0)
+    assert memory.size_bytes == 280
+    statistics = memory.statistics()
+    assert (statistics.forgotten, statistics.given_up, statistics.closed) == (1, 2, 0)
+
+
+def test_unread_answers_close_who_has_most_of_them_when_nothing_else_helps() -> None:
+    memory = PeerMemory(800)
+    slow, other = Held(memory), Held(memory)
+    other.holdings.note(100, 200)
+    slow.holdings.note(0, 500)
+    assert not slow.closed
+    slow.holdings.note(0, 650)
+    assert (slow.closed, other.closed, other.forgotten) == (True, False, 1)
+    assert memory.size_bytes == 200
+
+
+def test_under_pressure_each_has_its_share() -> None:
+    memory = PeerMemory(16 * 1024 * KIB)
+    most = 4 * 1024 * KIB
+    peers = [Held(memory) for _ in range(4)]
+    for peer in peers:
+        assert memory.share_bytes(most) == most
+        peer.holdings.note(0, 2 * 1024 * KIB + 1)
+    assert memory.share_bytes(most) == 2 * 1024 * KIB
+    assert memory.share_bytes(10) == 10
+    crowd = [Held(memory) for _ in range(1_000)]
+    for peer in crowd:
+        peer.holdings.note(0, 1)
+    assert memory.share_bytes(most) == SHARE_BYTES_MIN
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.sampled_from(["note", "park", "unpark", "end"]),
+            st.integers(0, 400),
+            st.integers(0, 400),
+        ),
+        max_size=60,
+    )
+)
+def test_the_sum_is_that_of_all_and_within_the_bound(steps: list[tuple[int, str, int, int]]) -> None:
+    memory = PeerMemory(1_000)
+    peers = [Held(memory) for _ in range(5)]
+    for at, what, first, second in steps:
+        holdings = peers[at].holdings
+        if what == "note":
+            holdings.note(first, second)
+        elif what == "park":
+            holdings.unpark(first)
+            peers[at].park(first, second)
+        elif what == "unpark":
+            holdings.unpark(first)
+        else:
+            holdings.end()
+        each = [peer.holdings for peer in peers]
+        assert memory.size_bytes == sum(one.size_bytes for one in each) <= 1_000
+        assert memory.behind == sum(one.unread_bytes > 0 for one in each)
+        assert set(memory.holders) == {one for one in each if one.size_bytes}
+
+
+async def ask_along(peer: Peer, routes: list[bytes]) -> None:
+    """One echo along each return route."""
+    for begin in range(0, len(routes), 64):
+        part = routes[begin : begin + 64]
+        await peer.stream.send_all(b"".join(peer.frame((local("echo"),), b"x", (local(route),)) for route in part))
+        for route in part:
+            assert (await peer.receive()).onward_route == (Address(0, route),)
+
+
+def header_bytes(server: Server) -> int:
+    return server.transport.statistics().memory.header_bytes
+
+
+async def test_routes_that_never_repeat_are_not_kept_and_idle_connections_keep_none(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """What made a node keep 13 MiB for each such connection for good: 4,096 return routes, and then silence."""
+    mock_clock.rate = 1.0
+    async with serve() as server:
+        greedy, modest = await server.peer(HEAD), await server.peer(HEAD)
+        await ask_along(greedy, [b"%04d" % number + bytes(440) for number in range(4_096)])
+        assert header_bytes(server) < 1024 * KIB
+        await ask_along(modest, [b"me"])
+        for _ in range(3):
+            mock_clock.jump(IDLE_INTERVAL_S)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+        assert header_bytes(server) == 0
+        await ask_along(greedy, [b"again"])
+        await ask_along(modest, [b"me"])
+        assert 0 < header_bytes(server) < 10 * KIB
+
+
+async def test_routes_that_repeat_share_one_bound() -> None:
+    async with serve(memory_bytes_max=1024 * KIB) as server:
+        peers = [await server.peer(HEAD) for _ in range(8)]
+        for _ in range(3):
+            for peer in peers:
+                await ask_along(peer, [b"%03d" % number + bytes(400) for number in range(200)])
+                assert server.transport.statistics().memory.size_bytes <= 1024 * KIB
+        memory = server.transport.statistics().memory
+        assert memory.forgotten > 0
+        assert memory.closed == 0
+        for peer in peers:
+            peer.stream.socket.close()
+        await wait_until(lambda: not server.transport.statistics().memory.size_bytes)
+
+
+class Gives(Worker):
+    """Answers with as much as was asked for."""
+
+    def handle(self, message: Message) -> None:
+        self.reply(message, bytes(int(message.payload)))
+
+
+async def test_unread_answers_share_one_bound_and_the_worst_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty peers that read nothing, and one that reads all it asks for."""
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 16 * 1024 * KIB)
+    bound = 8 * 1024 * KIB
+    async with serve(memory_bytes_max=bound) as server:
+        server.node.register([local("gives")], Gives)
+        modest = await server.peer(HEAD)
+        for number in range(20):
+            bad = await server.peer(HEAD)
+            size = b"%d" % (3_000_000 + number)
+            await bad.stream.send_all(bad.frame((local("gives"),), size) * 2)
+            await modest.send((local("gives"),), b"1000")
+            assert len((await modest.receive()).payload) == 1_000
+            assert server.transport.statistics().memory.size_bytes <= bound
+        await wait_until(lambda: server.transport.statistics().memory.closed >= 10)
+        assert set(server.transport.statistics().closed) == {"slow_consumer"}
+        await modest.send((local("gives"),), b"2000")
+        assert len((await modest.receive()).payload) == 2_000
+
+
+async def test_parked_pulls_share_the_bound_and_who_parks_least_waits_on(tmp_path: Path) -> None:
+    """One peer leaves thousands of long polls and gets empty pages early; another leaves one and gets its message."""
+    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
+    async with served(tmp_path, peer_memory_bytes_max=1024 * KIB) as server:
+        modest, greedy, pusher = [await server.peer() for _ in range(3)]
+        route = await modest.create("quiet")
+        await modest.send(route, poll)
+        await wait_until(lambda: server.statistics().tcp.memory.parked_bytes > 0)
+        frames = b"".join(greedy.frame(route, poll, (local(b"%04d" % number + bytes(400)),)) for number in range(2_000))
+        await greedy.stream.send_all(frames)
+        early = RICH_PULL.decode_response((await greedy.receive()).payload)
+        assert early.messages == []
+        await wait_until(lambda: server.statistics().tcp.memory.given_up >= 1_000)
+        memory = server.statistics().tcp.memory
+        assert memory.size_bytes <= memory.bytes_max == 1024 * KIB
+        assert memory.closed == 0
+        assert not modest.messages
+        await pusher.push(route, b"at last")
+        page = RICH_PULL.decode_response((await modest.receive()).payload)
+        assert [message.data for message in page.messages] == [b"at last"]
+        await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
+
+
+async def test_who_leaves_takes_its_parked_pulls_along(tmp_path: Path) -> None:
+    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
+    async with served(tmp_path) as server:
+        stays, leaves = await server.peer(), await server.peer()
+        route = await stays.create("quiet")
+        await stays.send(route, poll)
+        await leaves.stream.send_all(leaves.frame(route, poll) * 100)
+        await wait_until(lambda: server.statistics().tcp.memory.parked_bytes > 100 * 1_000)
+        leaves.stream.socket.close()
+        await wait_until(lambda: server.statistics().tcp.memory.parked_bytes < 10 * 1_000)
+        assert server.statistics().node.dropped == {}
+        other = await server.peer()
+        await other.push(route, b"here")
+        page = RICH_PULL.decode_response((await stays.receive()).payload)
+        assert [message.data for message in page.messages] == [b"here"]
