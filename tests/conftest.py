@@ -60,10 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SOAK_S_MAX))
     if hasattr(config, "workerinput"):
-        # In parallel, files that take long begin first: otherwise one of them is left over for the end, alone. All
-        # processes must come to the same order.
-        slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-        items.sort(key=lambda item: (scope_of(item.nodeid) != SPARK_SCOPE, -slow[item.path]))
+        # What takes long begins first: otherwise one file is left over for the end, alone. All processes must come to
+        # the same order.
+        first = {scope: place for place, scope in enumerate(LONG_SCOPES)}
+        items.sort(key=lambda item: first.get(scope_of(item.nodeid), len(first)))
 
 
 def scope_of(nodeid: str) -> str:
@@ -75,6 +75,25 @@ def scope_of(nodeid: str) -> str:
 SPARK_SCOPE = "spark"
 SPARK_FILES = re.compile(r"^tests/spark_export/(test_(spark_|by_value|decoding)|exporter/test_(folders|spark_))")
 """Files whose tests share a session: every process that has one has a Java process of its own."""
+
+
+LONG_SCOPES = (
+    SPARK_SCOPE,
+    "tests/spark_export/exporter/test_crashes.py",
+    "tests/black_box/test_demo.py",
+    "tests/spark_export/test_bulk.py",
+    "tests/spark_export/exporter/test_stopping.py",
+    "tests/block_node/backfill/test_processes.py",
+    "tests/index_service/test_lease_model.py",
+    "tests/test_examples.py",
+    "tests/simulation/test_block_simulation.py",
+    "tests/simulation/test_backfill_simulation.py",
+    "tests/simulation/test_canaries.py",
+    "tests/simulation/test_simulation.py",
+    "tests/cardinal_streams/test_kills.py",
+    "tests/test_readme.py",
+)
+"""Each takes more than a hundredth of the whole, as `--durations=0` said."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.conftest import LONG_SCOPES, SPARK_SCOPE
 from tests.style.tree import ROOT, plant
 
 NOTE = """
@@ -51,3 +52,7 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
     assert len({*ran["test_spark_a.py"], *ran["test_spark_b.py"]}) == 1
     assert {"1 test, 1 whole file: no x", "1 test: no y"} <= {*done.stdout.splitlines()}
     assert skipped.read_text().split() == ["tests/test_absent.py", "tests/test_other.py", "tests/test_partly.py"]
+
+
+def test_the_files_that_begin_first_are_there() -> None:
+    assert [scope for scope in LONG_SCOPES if scope != SPARK_SCOPE and not (ROOT / scope).is_file()] == []
