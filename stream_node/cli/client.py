@@ -12,6 +12,7 @@ import typer
 
 from stream_node.cli.asking import asking
 from stream_node.cli.output import counted
+from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from stream_node.contexts import Target
@@ -96,7 +97,7 @@ async def check_contact(target: Target) -> None:
 def _tell_link(node: str, error: ClientError | None) -> None:
     """On stderr, once each time: the node is gone, or back."""
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
-    typer.echo(f"stream-node: {text}", err=True)
+    typer.echo(printable(f"stream-node: {text}"), err=True)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:

@@ -11,6 +11,7 @@ import typer
 
 from stream_node.cli.options import DataDirOption, JsonOption
 from stream_node.cli.output import counted, say
+from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from stream_node.repair import Plan, Salvage
@@ -49,7 +50,7 @@ def repair(
         possible = plan.lossless or accept_loss
         if not yes and possible and not as_json and sys.stdin.isatty() and sys.stderr.isatty():
             for line in _lines(plan):
-                typer.echo(line, err=True)
+                typer.echo(printable(line), err=True)
             yes = typer.confirm("Repair it?", err=True)
         if yes:
             plan, kept = do_repair(directory, accept_loss=accept_loss)

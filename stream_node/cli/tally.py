@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from stream_node.cli.output import counted
+from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from stream_service.client import Push
@@ -67,7 +68,8 @@ def say_rest(tally: Tally, stream: str) -> None:
             if numbers:
                 ranges = ranges_of(numbers)
                 named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
-                typer.echo(f"{counted(len(numbers), 'message')} for {stream}/{partition} {state}: number {named}")
+                count = counted(len(numbers), "message")
+                typer.echo(printable(f"{count} for {stream}/{partition} {state}: number {named}"))
 
 
 def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
