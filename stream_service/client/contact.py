@@ -80,6 +80,11 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
             f"{address} takes connections and ends them without a word: it is no stream node, it has too many "
             "connections, or it is an Ockam service of before 2024 (--framing legacy)"
         )
+    if core.link.wire is not None and not core.link.wire.hello:
+        return NodeUnreachable(
+            f"{address} sends nothing: no {core.service_name!r} answers there in the legacy framing; real Ockam "
+            "services since 2021 are found with --service stream"
+        )
     return NodeUnreachable(
         f"{address} takes connections and sends nothing: it is no stream node, it stands still, or it is an Ockam "
         "service of before 2024 (--framing legacy)"

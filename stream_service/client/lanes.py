@@ -131,7 +131,8 @@ class Lane:
                 if failure.request_id in self.pushes:
                     self._take_failure(self.pushes[failure.request_id], failure)
             elif ERROR.is_in(payload):
-                self._take_error(refusal(payload))
+                has_keyed = any(isinstance(push, KeyedPush) for push in self.pushes.values())
+                self._take_error(refusal(payload, request=RICH_PUSH.tag if has_keyed and not self._has_rich else b""))
         except ProtocolError:
             return
 

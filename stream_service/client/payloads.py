@@ -105,6 +105,6 @@ def not_supported(protocol: str) -> NotSupported:
     """A real stream service has none of our own protocols, and says no more than that a request is invalid."""
     use = USES.get(protocol, "")
     return NotSupported(
-        f"the service there is no stream node's: it does not know {protocol}{use and f', which {use} takes'}; "
+        f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "
         "create, push and pull by index work with every service"
     )

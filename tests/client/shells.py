@@ -97,9 +97,10 @@ class Tools:
     def __init__(self, shell: ShellName, address: str) -> None:
         self.shell = shell
         self.address = address
+        self.defaults: dict[str, Any] = {}
 
     def connect(self, **options: Any) -> AbstractAsyncContextManager[StreamClient]:
-        options.setdefault("address", self.address)
+        options = {"address": self.address, **self.defaults, **options}
         if self.shell == "blocking":
             return cast("AbstractAsyncContextManager[StreamClient]", View(blocking.connect(**options)))
         return connect(**options)
