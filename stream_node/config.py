@@ -54,6 +54,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_forward: destinations `host:port` that remote peers may route to through this node.
     retention_age_s, retention_messages, retention_bytes: what each stream-partition keeps at most, where it has no
     retention of its own; None keeps everything. retention_interval_s: between two rounds over all streams.
+    clock_trust_s: after the clock has jumped, nothing goes for its age until that has lasted so long.
     free_disk_bytes_min: pushes that would leave less free on the disk are refused, so that deleting still works; with 0
     the disk may fill up.
     lease_ttl_s: how long a consumer that shares a stream keeps its partitions after it was last heard.
@@ -90,6 +91,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_messages: Amount | None = None
     retention_bytes: Amount | None = None
     retention_interval_s: Seconds = 5.0
+    clock_trust_s: Delay = 86_400.0
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     lease_ttl_s: LeaseTime = LEASE_LIMITS.ttl_s
     block_node: bool = True

@@ -200,7 +200,7 @@ def check_clock(now_us: int, newest_us: int | None) -> Finding:
         )
     if newest_us is not None and newest_us > now_us + CLOCK_SLACK_US:
         behind_s = (newest_us - now_us) / 1e6
-        text += f" is {behind_s:,.0f} s before the newest message; set the clock, or retention by age keeps too much"
+        text += f" is {behind_s:,.0f} s before the newest message; set the clock, until then nothing goes for its age"
         return Finding("clock", "wrong", text, values)
     return Finding("clock", "ok", text, values)
 

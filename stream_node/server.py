@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,9 @@ from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from storage.database import Database
 from storage.runner import RunnerStatistics, ThreadRunner
+from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
-from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams
+from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams, wall_clock_us
 
 DISK_INTERVAL_S = 1.0
 """Between two looks at the free space of the disk."""
@@ -74,6 +76,7 @@ class Server:
         database = await trio.to_thread.run_sync(Database.open, Path(config.data_dir))
         try:
             stored = await trio.to_thread.run_sync(stored_streams, database)
+            newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
                 runner = ThreadRunner(database, deliver=lambda done: deliver_done(node, done), soon=node.at_batch_end)
@@ -86,7 +89,14 @@ class Server:
                         connections_max=config.connections_max,
                         memory_bytes_max=config.peer_memory_bytes_max,
                     )
-                    services = Services(node, runner, config)
+                    services = Services(
+                        node,
+                        runner,
+                        config,
+                        steady_s=since_boot_s,
+                        known_time=read_known(Path(config.data_dir), newest_us, wall_clock_us()),
+                        note_offset=partial(write_note, Path(config.data_dir)),
+                    )
                     services.start(stored)
                     try:
                         self.addresses = await tcp.listen(*split_host_port(config.listen))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+import trio
 
 from index_service.limits import LeaseLimits
 from index_service.worker import IndexService, IndexStatistics
@@ -20,10 +21,12 @@ from storage.database import Database
 from storage.errors import storage_error
 from storage.runner import Runner
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
+from stream_node.clock_note import Known
 from stream_node.config import Config
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
 from stream_service.stored import StoredStream, list_stored
+from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import register_retention
 from stream_service.workers.service import register_service
@@ -76,7 +79,8 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 class Services:
     """The stream service, the index service and the block node of one node.
 
-    now_us, new_id: time and randomness, parameters so that a simulation can own them.
+    now_us, steady_s, new_id: time and randomness, parameters so that a simulation can own them. known_time and
+    note_offset: what the clock knows of earlier lives, see `stream_service.workers.clock.Clock`.
     """
 
     def __init__(
@@ -86,7 +90,10 @@ class Services:
         config: Config,
         *,
         now_us: Callable[[], int] = wall_clock_us,
+        steady_s: Callable[[], float] = trio.current_time,
         new_id: Callable[[], str] = random_id,
+        known_time: Known = Known(0, None),  # noqa: B008  (immutable)
+        note_offset: Callable[[int], None] | None = None,
     ) -> None:
         limits = StreamLimits(
             partitions_max=config.partitions_max,
@@ -94,13 +101,21 @@ class Services:
             pull_bytes_max=config.pull_bytes_max,
             error_delay_s=config.error_delay_s,
         )
+        clock = Clock(
+            now_us,
+            steady_s,
+            newest_us=known_time.newest_us,
+            trust_after_s=config.clock_trust_s,
+            known_offset_us=known_time.offset_us,
+            note_offset=note_offset,
+        )
         self._config = config
         self._node = node
         self._directory = StreamDirectory(
             node,
             storage,
             limits=limits,
-            now_us=now_us,
+            clock=clock,
             new_id=new_id,
             default_retention=_default_retention(config),
             keepers=KEEPERS,

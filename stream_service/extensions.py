@@ -176,7 +176,7 @@ class FromIndex(msgspec.Struct, frozen=True):
 
 # type FromTime struct { time_us: u64 }
 class FromTime(msgspec.Struct, frozen=True):
-    """From the first message published at that time or later (microseconds since 1970)."""
+    """From the first message from which on all were published at that time or later (microseconds since 1970)."""
 
     time_us: bare.U64
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-from storage.contract import Operation, Record, Session, StreamRecord
+from storage.contract import Append, Operation, Record, Session, StreamRecord
 from storage.errors import StorageError
 from stream_service import stored
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
@@ -248,6 +248,28 @@ class TruncateStep(Operation):
         index = stored.step_end(session, record, self.index, self.messages_max, self.bytes_max)
         self.deleted = session.log.truncate_before(self.stream_id, index)
         self.record = session.log.get_stream(self.stream_id)
+
+
+class FallingAppend(Append):
+    """An append whose time is before that of the message before it, which the log notes with it.
+
+    before_us: the time of that message.
+    """
+
+    __slots__ = ("before_us",)
+
+    def __init__(self, *append: Any, before_us: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(*append, on_done=on_done)
+        self.before_us = before_us
+
+    def apply(self, session: Session) -> None:
+        stored.note_fall(session, self.stream_id, self.first_index)
+        session.log.append((self,))
+
+    @classmethod
+    def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
+        for operation in operations:
+            operation.apply(session)
 
 
 class ChangeStream(Operation):

@@ -10,11 +10,24 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Integer, bindparam, func, literal_column, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Integer,
+    Table,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
 
 import bare
 from storage.contract import Session, StreamRecord
-from storage.schema import messages, streams
+from storage.schema import messages, metadata, streams
 from storage.statements import compiled
 from stream_service.extensions import Header, Retention, Sequence
 
@@ -91,6 +104,29 @@ SIZES: Final = compiled(
 )
 
 
+time_falls = Table(
+    "time_falls",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
+)
+"""The indexes of messages whose time is before that of the message before them: rare, one for each time that a wrong
+clock was set back. There is no foreign key, as of messages; the id of a deleted stream is never used again."""
+
+INSERT_FALL: Final = compiled(
+    sqlite.insert(time_falls).values(stream_id=bindparam("stream_id"), idx=bindparam("index")).on_conflict_do_nothing(),
+    *("stream_id", "index"),
+)
+DELETE_FALLS: Final = compiled(delete(time_falls).where(time_falls.c.stream_id == bindparam("stream_id")), "stream_id")
+LIST_FALLS: Final = compiled(
+    select(time_falls.c.idx)
+    .where(time_falls.c.stream_id == bindparam("stream_id"), time_falls.c.idx > bindparam("index"))
+    .order_by(time_falls.c.idx),
+    *("stream_id", "index"),
+)
+
+
 def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
     """When the message at that index was published; None where it is not stored."""
     row = session.connection.execute(GET_TIME, (stream_id, index)).fetchone()
@@ -134,15 +170,38 @@ def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[b
     return found
 
 
-def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
-    """The first stored message published at that time or later; the stream's end where there is none.
+def note_fall(session: Session, stream_id: int, index: int) -> None:
+    """From this index on the times of a stream begin anew, below those before. In a transaction."""
+    session.connection.execute(INSERT_FALL, (stream_id, index))
 
-    Times never fall along a stream, since its worker sees to it, so this halves the range with each point read.
+
+def forget_falls(session: Session, stream_id: int) -> None:
+    """The stream is deleted. In a transaction."""
+    session.connection.execute(DELETE_FALLS, (stream_id,))
+
+
+def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
+    """The first stored message from which on all were published at that time or later; the stream's end where the last
+    one was not.
+
+    Times fall along a stream only where the clock had been wrong before and was set back; those places are noted
+    (`time_falls`). What stands before a fall was published before what stands behind it, whatever its time says. So the
+    parts between falls are looked through from the end; each is in order, and is halved with each point read.
     """
-    low, high = record.first_index, record.next_index
+    falls = session.connection.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
+    end = record.next_index
+    for start in (*(index for (index,) in reversed(falls) if index < end), record.first_index):
+        found = _first_in_part(session, record.stream_id, start, end, time_us)
+        if found > start:
+            return found
+        end = start
+    return record.first_index
+
+
+def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_us: int) -> int:
     while low < high:
         middle = (low + high) // 2
-        found = find_time_us(session, record.stream_id, middle)
+        found = find_time_us(session, stream_id, middle)
         if found is None or found < time_us:
             low = middle + 1
         else:

@@ -13,7 +13,7 @@ import structlog
 
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
-from storage.contract import Operation
+from storage.contract import Operation, Session
 from storage.errors import StorageError, StreamNotFound
 from stream_service import stored
 from stream_service.extensions import (
@@ -62,7 +62,7 @@ class Care:
         self._end = end
         self._storage = services.storage
         self._limits = services.limits
-        self._now_us = services.now_us
+        self._clock = services.clock
         self._removed = removed
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
@@ -86,8 +86,13 @@ class Care:
         return True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Delete what the stream's retention, or the node's default, no longer keeps; what is much, in several cuts."""
+        """Delete what the stream's retention, or the node's default, no longer keeps; what is much, in several cuts.
+
+        While the clock is in doubt, nothing goes for its age.
+        """
         retention = self.retention if self.retention is not None else default
+        if retention is not None and retention.age_s is not None and self._clock.in_doubt:
+            retention = msgspec.structs.replace(retention, age_s=None)
         if retention is None or self._cuts or self._end.first_index == self._end.next_index:
             return
 
@@ -105,7 +110,9 @@ class Care:
                 self.apply_retention(default)
 
         self._storage.submit_read(
-            FindCut(self._end.stream_id, self._worker.context.guard(cut), retention=retention, now_us=self._now_us())
+            FindCut(
+                self._end.stream_id, self._worker.context.guard(cut), retention=retention, now_us=self._clock.time_us()
+            )
         )
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
@@ -140,6 +147,10 @@ class Care:
     def _delete(self, message: Message, request_id: int) -> None:
         stream_id, first_index = self._end.stream_id, self._end.first_index
 
+        def remove(session: Session) -> None:
+            session.log.delete_stream(stream_id)
+            stored.forget_falls(session, stream_id)
+
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
                 if deleted:
@@ -148,7 +159,7 @@ class Care:
                 return
             left = self._end.next_index - self._end.first_index
             gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
-            self._storage.submit_write(ChangeStream(lambda session: session.log.delete_stream(stream_id), gone))
+            self._storage.submit_write(ChangeStream(remove, gone))
 
         def removed(operation: Operation, deleted: int) -> None:
             if operation.error is not None and not isinstance(operation.error, StreamNotFound):

@@ -14,6 +14,7 @@ from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
+from stream_service.workers.clock import Clock
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
 
@@ -31,7 +32,7 @@ class StreamDirectory:
         storage: Runner,
         *,
         limits: StreamLimits,
-        now_us: Callable[[], int],
+        clock: Clock,
         new_id: Callable[[], str],
         default_retention: Retention | None = None,
         keepers: Mapping[str, str] | None = None,
@@ -41,12 +42,16 @@ class StreamDirectory:
         self.node = node
         self.storage = storage
         self.limits = limits
-        self.now_us = now_us
+        self.clock = clock
         self.default_retention = default_retention
         self.making = 0
         self._keepers = dict(keepers or {})
         self._new_id = new_id
         self._addresses: dict[Address, None] = {}
+
+    @property
+    def now_us(self) -> Callable[[], int]:
+        return self.clock.time_us
 
     @property
     def count(self) -> int:

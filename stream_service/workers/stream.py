@@ -23,11 +23,12 @@ from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
-from stream_service.operations import EnsureStreams, LoadSequences
+from stream_service.operations import EnsureStreams, FallingAppend, LoadSequences
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
+from stream_service.workers.clock_machine import TOLERANCE_US
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
@@ -253,10 +254,21 @@ class StreamWorker(Worker):
         self._stages = len(pushes) >= STAGED_BEHIND_MIN
         if not self._stages:
             self.context.pause()
-        self._last_time_us = max(self._last_time_us, self._now_us())
+        before_us, now_us = self._last_time_us, self._now_us()
+        # Times do not fall, but where the clock was wrong before: else one message of a wrong year would take all later
+        # ones there with it.
+        falls = before_us - now_us > TOLERANCE_US
+        self._last_time_us = now_us if falls else max(before_us, now_us)
         place = self._end.stream_id, self._end.next_index, self._last_time_us
         done = self.context.guard(lambda operation: self._appended(operation, pushes))
-        self._storage.submit_write(Append(*place, pushes.data, pushes.keys, pushes.headers, on_done=done))
+        content = pushes.data, pushes.keys, pushes.headers
+        if falls:
+            logger.warning(
+                "time_falls", stream=self._name, partition=self._partition, before_us=before_us, to_us=now_us
+            )
+            self._storage.submit_write(FallingAppend(*place, *content, before_us=before_us, on_done=done))
+        else:
+            self._storage.submit_write(Append(*place, *content, on_done=done))
 
     def _appended(self, operation: Append, pushes: PushRun) -> None:
         self._busy -= 1
@@ -274,6 +286,8 @@ class StreamWorker(Worker):
             else:
                 self._settled(pushes.stored(first_index, self._route))
             return
+        if isinstance(operation, FallingAppend):
+            self._last_time_us = operation.before_us
         outcome = Outcome.UNKNOWN if operation.error.in_doubt else Outcome.NOT_STORED
         failure = Failure(outcome, str(operation.error))
         if isinstance(operation.error, IndexConflict | StreamNotFound):

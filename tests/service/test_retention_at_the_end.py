@@ -12,6 +12,7 @@ from storage.database import Database
 from storage.inline_runner import InlineRunner
 from stream_node.services import deliver_done
 from stream_service.limits import StreamLimits
+from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import RetentionWorker, register_retention
 from tests.support.served import wait_until
@@ -33,7 +34,12 @@ async def test_a_round_on_closed_storage_is_none(tmp_path: Path, monkeypatch: py
             node = Node(nursery)
             runner = InlineRunner(database, nursery, deliver=lambda done: deliver_done(node, done))
             directory = StreamDirectory(
-                node, runner, limits=StreamLimits(), now_us=lambda: 0, new_id=lambda: "id", default_retention=None
+                node,
+                runner,
+                limits=StreamLimits(),
+                clock=Clock(lambda: 0, trio.current_time),
+                new_id=lambda: "id",
+                default_retention=None,
             )
             await runner.aclose()
             register_retention(directory, 0.001)
