@@ -27,7 +27,7 @@ main()
 def here(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command in this process, where the extra is, and whose logs it leaves alone."""
     for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module)
+        pytest.importorskip(module, reason="the extra `spark` is not installed")
     monkeypatch.setattr("stream_node.logs.configure_logs", lambda level: None)
     return command
 
@@ -42,8 +42,8 @@ def run_without(missing: set[str], *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize("missing", [{"pyarrow", "pyspark", "aiosqlite"}, {"aiosqlite"}])
 def test_without_the_extra_it_says_how_to_get_it(missing: set[str], verb: str, tmp_path: Path) -> None:
     if missing == {"aiosqlite"}:
-        pytest.importorskip("pyarrow")
-        pytest.importorskip("pyspark")
+        pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+        pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
         (tmp_path / "ledger.sqlite").touch()
     done = run_without(missing, "export", verb, str(tmp_path))
     assert done.returncode == 1
@@ -79,7 +79,7 @@ def test_wrong_usage_is_2_and_touches_nothing(
 
 def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> None:
     for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module)
+        pytest.importorskip(module, reason="the extra `spark` is not installed")
     line = command.apart("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1", "--master", "inline").failed(3)
     assert "127.0.0.1:1" in line
 

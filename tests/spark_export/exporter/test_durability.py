@@ -41,7 +41,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 @pytest.fixture(params=LIBRARIES)
 def formatted(request: pytest.FixtureRequest, world: World) -> World:
-    pytest.importorskip(LIBRARIES[request.param])
+    pytest.importorskip(LIBRARIES[request.param], reason=f"the extra `{request.param}` is not installed")
     world.settings = replace(world.settings, format=request.param)
     return world
 

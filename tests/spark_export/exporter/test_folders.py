@@ -86,7 +86,8 @@ def test_a_ledger_that_was_put_back_is_refused_and_harms_nothing(
     """Its next run has a number that the table has: neither may be taken for the other. Method: a ledger of before the
     last run, with that run unknown, or begun."""
     if table_format != "parquet":
-        pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+        library = {"delta": "deltalake", "iceberg": "pyiceberg"}[table_format]
+        pytest.importorskip(library, reason=f"the extra `{table_format}` is not installed")
     world.push(10)
     world.run(format=table_format)
     ledger, kept = world.folder / "ledger.sqlite", tmp_path / "kept"

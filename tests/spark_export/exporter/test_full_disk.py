@@ -66,7 +66,7 @@ def leave_free(world: World, free_bytes: int) -> Path:
 
 @pytest.mark.parametrize(("table_format", "what"), CASES)
 def test_a_run_without_room_is_told_and_the_next_one_is_whole(small: World, table_format: str, what: str) -> None:
-    pytest.importorskip(LIBRARIES[table_format])
+    pytest.importorskip(LIBRARIES[table_format], reason=f"the extra `{table_format}` is not installed")
     small.settings = replace(small.settings, format=table_format)
     push_random(small, 20, 100)
     small.run()

@@ -45,7 +45,8 @@ READERS = {"delta": read_delta, "iceberg": read_iceberg}
 
 @pytest.fixture(params=READERS)
 def table_format(request: pytest.FixtureRequest, world: World) -> str:
-    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+    library = {"delta": "deltalake", "iceberg": "pyiceberg"}[request.param]
+    pytest.importorskip(library, reason=f"the extra `{request.param}` is not installed")
     world.settings = replace(world.settings, format=request.param)
     return str(request.param)
 
