@@ -38,11 +38,12 @@ class Lease:
     """One block on its way.
 
     owner: the session that sends it; None once it has left, which a complete block survives. attempt: given when its
-    forwarding begins, else 0. deadline_s: when the stage must have ended. root: once it is verified.
+    forwarding begins, else 0. deadline_s: when the stage must have ended. earned_s: how much later
+    that is for what has come. root: once it is verified.
     Invariant: `queued_bytes` is the sum over `queue`.
     """
 
-    __slots__ = ("attempt", "block_number", "deadline_s", "owner", "queue", "queued_bytes", "root", "stage")
+    __slots__ = ("attempt", "block_number", "deadline_s", "earned_s", "owner", "queue", "queued_bytes", "root", "stage")
 
     def __init__(self, block_number: int, owner: int, deadline_s: float) -> None:
         self.block_number = block_number
@@ -51,6 +52,7 @@ class Lease:
         self.stage = Stage.RECEIVING
         self.attempt = 0
         self.root = b""
+        self.earned_s = 0.0
         self.queue: deque[Chunk] = deque()
         self.queued_bytes = 0
 
@@ -110,6 +112,11 @@ class Leases:
         lease.queue.append(chunk)
         lease.queued_bytes += chunk.size_bytes
         self.queued_bytes += chunk.size_bytes
+
+    def earn(self, lease: Lease, seconds: float) -> None:
+        """Give a block that is coming more time."""
+        lease.earned_s += seconds
+        lease.deadline_s += seconds
 
     def next_chunk(self, lease: Lease) -> Chunk:
         """Take the oldest chunk that has not been forwarded."""

@@ -139,6 +139,8 @@ class PublishDesk:
         lease = custody.lease_of(session, block_number)
         size_bytes = sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items) + EVENT_OVERHEAD_BYTES
         custody.leases.add(lease, Chunk(items, size_bytes, piece))
+        limits = self._limits
+        custody.leases.earn(lease, len(items) / limits.earned_items_per_s + size_bytes / limits.earned_bytes_per_s)
         if lease.block_number == custody.forwarder.next_block:
             custody.forwarder.run()
         elif custody.crowded:
@@ -148,6 +150,8 @@ class PublishDesk:
         """The header came again: forget what came of the block before it."""
         lease = self.custody.lease_of(session, block_number)
         self.custody.leases.clear(lease)
+        # What came before is not wanted any more, and earns nothing.
+        self.custody.leases.earn(lease, -lease.earned_s)
         self.custody.forwarder.forget(lease, "its publisher began it anew")
 
     def complete(self, session: Publisher, block_number: int) -> None:
@@ -301,7 +305,7 @@ class PublishDesk:
             if lease.stage is not Stage.RECEIVING:
                 self._facility.publish(self._too_slow(lease))
                 return
-            custody.expire(lease, f"the block was not complete after {self._limits.block_s_max:g} s")
+            custody.expire(lease, f"the block was not complete after {self._limits.block_s_max + lease.earned_s:g} s")
         self._watch_plugins(now_s)
 
     def _watch_plugins(self, now_s: float) -> None:

@@ -9,7 +9,9 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, sizes in bytes.
 
     sessions_max: publishers at one time; the real block node has 1,000 connections.
-    block_s_max: from a block's header to its end; the time in which we did not read does not count.
+    block_s_max: from a block's header to its end; the time in which we did not read does not count, and what has come
+    of the block earns more time: a second for so many items (earned_items_per_s) and for so many bytes
+    (earned_bytes_per_s), so that a block over the limits meets these, and not the time.
     processing_s_max: from a block's end to its verification, from that until it is durable, and how long plugins may
     take nothing; beyond, the node itself has failed.
     stall_blocks_max: a block this far below one that is finished, and one more, is taken from who sends it; the real
@@ -24,6 +26,8 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions_max: int = 1_000
     block_s_max: float = 30.0
+    earned_items_per_s: int = 50_000
+    earned_bytes_per_s: int = 4 * 1024 * 1024
     processing_s_max: float = 60.0
     stall_blocks_max: int = 3
     ahead_blocks_max: int = 256

@@ -148,6 +148,7 @@ def _settings(config: Config) -> BlockNodeSettings:
         signatures_min=config.block_signatures_min,
         skip_unknown_signers=config.block_skip_unknown_signers,
         block_bytes_max=config.block_bytes_max,
+        items_max=config.block_items_max,
         item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
     )
     retention = BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)

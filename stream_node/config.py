@@ -62,9 +62,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stream that has them, `block_node.<chain>`. block_first: the number that an empty node begins with. block_levels:
     what is checked of a block: structure, merkle, chain, record_proof (needs block_address_book, a file of keys),
     state_proof, tss (needs block_tss_verifier, MODULE:NAME of what makes one). The five behind it say how strictly, see
-    `block_node.blocks.settings`; block_known_roots: NUMBER:HEX. block_bytes_max: of one block. block_retention_blocks,
-    block_retention_bytes: what is kept of blocks at most; the lowest numbers go first. block_publish_…,
-    block_subscribe_…: the limits of publishers and subscribers, see `block_node.publish_limits` and
+    `block_node.blocks.settings`; block_known_roots: NUMBER:HEX. block_bytes_max, block_items_max: of one block.
+    block_retention_blocks, block_retention_bytes: what is kept of blocks at most; the lowest numbers go first.
+    block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see `block_node.publish_limits` and
     `block_node.subscribe_plan`.
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
@@ -106,6 +106,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_signatures_min: Count = 1
     block_skip_unknown_signers: bool = False
     block_bytes_max: Count = 1024 * 1024 * 1024
+    block_items_max: Count = 5_000_000
     block_publish_sessions_max: Count = 1_000
     block_publish_block_s_max: Seconds = 30.0
     block_publish_processing_s_max: Seconds = 60.0

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import zstandard
 
@@ -38,7 +38,9 @@ NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
 """The real node has 10**3 files in a directory, and names directories by three digits each."""
 
-_NAME = re.compile(r"(\d{1,20})\.blk(?:\.gz|\.zstd)?")
+_NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
+"""Block nodes pad the number to 19 digits, consensus nodes to 36."""
+NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
@@ -101,20 +103,34 @@ def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
 def find_number(path: Path) -> int | None:
     """The block number in the name of a block file, None for any other name."""
     match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and int(match[1]) <= NUMBER_MAX else None
 
 
-def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    """All block files below a folder, by number. Raises BlockFileError where two are of the same block."""
+class FoundFiles(NamedTuple):
+    """The files below a folder: blocks by their numbers, in order, and what is no block file by its name."""
+
+    blocks: list[tuple[int, Path]]
+    passed_over: list[Path]
+
+
+def find_files(folder: Path) -> FoundFiles:
+    """All files below a folder. Raises BlockFileError where two are of the same block."""
     found: dict[int, Path] = {}
-    for path in sorted(folder.rglob("*.blk*")):
+    passed_over: list[Path] = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         number = find_number(path)
         if number is None:
+            passed_over.append(path)
             continue
         if number in found:
             raise BlockFileError(f"{found[number]} and {path} are of the same block")
         found[number] = path
-    return sorted(found.items())
+    return FoundFiles(sorted(found.items()), passed_over)
+
+
+def find_blocks(folder: Path) -> list[tuple[int, Path]]:
+    """All block files below a folder, by number. Raises BlockFileError where two are of the same block."""
+    return find_files(folder).blocks
 
 
 def _suffix(path: Path) -> str:

@@ -43,7 +43,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     fails the block. Passing over lets anybody add signatures, or take one away by changing its node's number."""
 
     block_bytes_max: int = 1 << 30
-    items_max: int = 10_000_000
+    items_max: int = 5_000_000
+    """More than 400 MB, the largest block known, have of the usual size."""
 
     item_bytes_max: int = 128 << 20
     """Above the 125 MB that the largest message between real peers has."""

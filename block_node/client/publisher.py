@@ -53,14 +53,14 @@ BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     """kept_blocks_max, kept_bytes_max: without an acknowledgement, at most. answer_s_max: for a node to say anything
     while it owes an acknowledgement. give_up_s: without one, and without a session; None is never. refusals_max: of one
-    block, before that is an error. reconnect: delays between sessions.
+    block, before that is an error: with 1 a refused block is not sent again. reconnect: delays between sessions.
     """
 
     kept_blocks_max: int = 150
     kept_bytes_max: int = 256 * 1024 * 1024
     answer_s_max: float = 30.0
     give_up_s: float | None = None
-    refusals_max: int = 2
+    refusals_max: int = 1
     reconnect: Reconnect = Reconnect()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from block_node.protocol_reading import BlockRange
 
 SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
+PASSED_OVER_SHOWN = 5
 AlsoOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -56,14 +57,16 @@ def publish(
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files. Done means: verified by the node, and on its disk.
 
-    A block that the node has already is compared by its root; another block of that number is an error.
+    A block that the node has already is compared by its root; another block of that number is an error. In a folder,
+    the files named as blocks are taken: a number of up to 36 digits and one of the suffixes.
 
     Example: stream-node block publish chain/*.blk.zstd
     """
     from block_node.client import OutgoingBlock, PublishSettings
 
+    paths, passed_over = _block_files(files)
     # A block that is given twice is sent twice: the publisher compares the two.
-    blocks = sorted(map(OutgoingBlock.from_file, _block_files(files)), key=lambda block: block.number)
+    blocks = sorted(map(OutgoingBlock.from_file, paths), key=lambda block: block.number)
 
     async def run(client: BlockClient) -> None:
         started_s = time.monotonic()
@@ -76,10 +79,11 @@ def publish(
         count = len({block.number for block in blocks})
         report: dict[str, Any] = {"published": count, "first_block": first, "last_block": last}
         report |= {"acknowledged": publisher.acknowledged, "compared": publisher.compared}
-        report["seconds"] = round(seconds, 6)
+        report |= {"seconds": round(seconds, 6), "passed_over": list(map(str, passed_over))}
         what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
         compared = f"; {publisher.compared:,} of them had come before, with the same root" if publisher.compared else ""
-        say(as_json, report, f"{what} durable ({seconds:.2f} s){compared}")
+        passed = f"\n{_passed_over(passed_over)}" if passed_over else ""
+        say(as_json, report, f"{what} durable ({seconds:.2f} s){compared}{passed}")
 
     _with_blocks(run, node, also, context, via)
 
@@ -267,16 +271,31 @@ def _with_blocks(
     run_to_signal(main)
 
 
-def _block_files(paths: list[Path]) -> list[Path]:
-    """The files, and those of folders. Raises UsageError where there is none."""
-    from block_node.blocks.files import find_blocks
+def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """The files, and those of folders; and what is in these folders and no block file. Raises UsageError where there is
+    no block."""
+    from block_node.blocks.files import find_files
 
     files: list[Path] = []
+    passed_over: list[Path] = []
     for path in paths:
-        files += [file for _, file in find_blocks(path)] if path.is_dir() else [path]
+        if path.is_dir():
+            found = find_files(path)
+            files += [file for _, file in found.blocks]
+            passed_over += found.passed_over
+        else:
+            files.append(path)
     if not files:
-        raise UsageError(f"there are no block files ({', '.join(SUFFIXES)}) in {', '.join(map(str, paths))}")
-    return files
+        text = f"there are no block files (NUMBER and {', '.join(SUFFIXES)}) in {', '.join(map(str, paths))}"
+        raise UsageError(f"{text}; {_passed_over(passed_over)}" if passed_over else text)
+    return files, passed_over
+
+
+def _passed_over(paths: list[Path]) -> str:
+    """For people: how many, and the first of them."""
+    more = f" and {len(paths) - PASSED_OVER_SHOWN:,} more" if len(paths) > PASSED_OVER_SHOWN else ""
+    names = ", ".join(map(str, paths[:PASSED_OVER_SHOWN]))
+    return f"passed over {counted(len(paths), 'file')} not named as a block: {names}{more}"
 
 
 def _check_suffix(name: str) -> None:

@@ -12,6 +12,7 @@ class BlocksPublished(Strict, frozen=True):
     acknowledged: int
     compared: int
     seconds: float
+    passed_over: list[str]
 
 
 class BlockRow(Strict, frozen=True):

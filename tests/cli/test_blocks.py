@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from block_node.blocks.files import read_items, write_block
-from block_node.blocks.keys import ADDRESS_BOOK_FILE
+from block_node.blocks.generator import ChainGenerator
+from block_node.blocks.items import ItemKind, join_block, make_item
+from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
 from stream_node.process import NodeProcess
 from tests.cli.block_schemas import BlockRow, BlocksPublished, BlockStatus, ChainGenerated
 from tests.cli.command import CommandLine
@@ -118,6 +120,44 @@ def test_a_block_that_the_node_refuses(at_blocks: CommandLine, tmp_path: Path) -
     assert "block 6 was refused (BAD_BLOCK_PROOF)" in line
 
 
+def test_a_refused_block_is_sent_once(command: CommandLine, tmp_path: Path) -> None:
+    """As often as the node's log tells of it."""
+    for seed in ("0", "1"):
+        command("block", "generate", tmp_path / seed, "--blocks", "2", "--seed", seed)
+    with NodeProcess(tmp_path / "data") as node:
+        command("block", "publish", tmp_path / "0" / "0.blk.zstd", "--node", node.address)
+        command("block", "publish", tmp_path / "1" / "1.blk.zstd", "--node", node.address).failed(1)
+        log = node.log_file.read_text()
+    refused = [line for line in log.splitlines() if "block_refused" in line]
+    assert len(refused) == 1, log
+
+
+def test_a_block_of_too_many_items_is_told_so(command: CommandLine, tmp_path: Path) -> None:
+    """Long before any time is up, and as what it is; the limit is a setting."""
+    command("block", "generate", tmp_path, "--blocks", "1", "--items", "30000", "--item-bytes", "0")
+    settings = {"STREAM_NODE_BLOCK_ITEMS_MAX": "20000"}
+    with NodeProcess(tmp_path / "data", environment=settings) as node:
+        line = command("block", "publish", tmp_path / "0.blk.zstd", "--node", node.address).failed(1)
+    assert "block 0 was refused (INVALID_REQUEST)" in line
+    assert "it has more than 20000 items" in line
+
+
+@pytest.mark.soak
+def test_a_block_of_12_million_items_meets_the_limit_and_no_time_limit(command: CommandLine, tmp_path: Path) -> None:
+    """With the settings that a node has by itself."""
+    header, *rest = ChainGenerator(SigningKeys.generate(1, 2048)).next_block().items
+    tiny = join_block([make_item(ItemKind.SIGNED_TRANSACTION, b"")]) * 100_000
+    with (tmp_path / "0.blk").open("wb") as file:
+        file.write(join_block([header]))
+        for _ in range(120):
+            file.write(tiny)
+        file.write(join_block(rest))
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
+        line = command("block", "publish", tmp_path / "0.blk", "--node", node.address).failed(1)
+    assert "block 0 was refused (INVALID_REQUEST)" in line
+    assert "it has more than 5000000 items" in line
+
+
 def test_another_chain_of_the_same_numbers_is_not_said_to_be_durable(at_blocks: CommandLine, tmp_path: Path) -> None:
     """The roots are those that a node of its own gives to this chain, and that this node gives to what it has."""
     at_blocks("block", "generate", tmp_path, "--blocks", "3", "--items", "20", "--seed", "7")
@@ -144,6 +184,28 @@ def test_a_cut_file_of_a_stored_number_is_not_said_to_be_durable(
     assert "block 2 failed" in at_blocks("block", "publish", tmp_path / "2.blk").failed(1)
     write_block(tmp_path / "2.blk", items)
     assert at_blocks("block", "publish", tmp_path / "2.blk").text.startswith("block 2 is durable")
+
+
+def test_a_folder_as_consensus_nodes_write_it(
+    at_blocks: CommandLine, block_server: NodeProcess, tmp_path: Path
+) -> None:
+    """Names of 36 digits, a marker beside each file, and what has nothing to do with blocks."""
+    chain = block_server.data_dir.parent / "chain"
+    for number in range(3):
+        (tmp_path / f"{number:036}.blk.zstd").write_bytes((chain / f"{number}.blk.zstd").read_bytes())
+        (tmp_path / f"{number:036}.mf").touch()
+    strange = [f"{2**64}.blk", f"{0:037}.blk", "0.blk.bak", "notes.txt"]
+    for name in strange:
+        (tmp_path / name).write_bytes(b"x")
+    done = at_blocks("block", "publish", tmp_path, "--json").read(BlocksPublished)
+    assert (done.published, done.first_block, done.last_block, done.compared) == (3, 0, 2, 3)
+    names = {*strange, *(f"{number:036}.mf" for number in range(3))}
+    assert {Path(path).name for path in done.passed_over} == names
+    text = at_blocks("block", "publish", tmp_path).text
+    assert "passed over 7 files not named as a block" in text
+    assert text.rstrip().endswith(" and 2 more")
+    (tmp_path / f"{1:019}.blk.zstd").write_bytes(b"x")
+    assert "are of the same block" in at_blocks("block", "publish", tmp_path).failed(1)
 
 
 def test_two_blocks_of_one_number(at_blocks: CommandLine, tmp_path: Path) -> None:

@@ -31,7 +31,11 @@ QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
 @pytest.mark.parametrize(
     ("prefix", "limits", "own"),
     [
-        ("block_publish_", PublishLimits(), {"tick_s", "slice_items_max", "slice_bytes_max"}),
+        (
+            "block_publish_",
+            PublishLimits(),
+            {"tick_s", "slice_items_max", "slice_bytes_max", "earned_items_per_s", "earned_bytes_per_s"},
+        ),
         ("block_subscribe_", SubscribeLimits(), {"tick_s", "window_bytes_min", "window_bytes_max"}),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from block_node.blocks.items import ItemKind, make_item
 from block_node.events import CatchUpStalled, NewestBlockKnownToNetwork, NodeFailed
 from block_node.facility import Plugin
 from block_node.protocol import (
@@ -26,7 +27,7 @@ from block_node.protocol import (
 )
 from block_node.publish_limits import PublishLimits
 from ockam.address import local
-from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of
+from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of, header_of
 
 BLOCKS = chain_of(4)
 
@@ -191,3 +192,24 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) ->
             publisher.block(block)
         await publisher.wait_for(Acknowledgement(3))
         assert world.stored() == [0, 1, 2, 3]
+
+
+async def test_what_comes_of_a_block_earns_it_time_and_a_new_beginning_does_not(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A block that comes steadily is not late; one that begins anew again and again is, at the first deadline."""
+    limits = PublishLimits(block_s_max=10.0, earned_items_per_s=2, earned_bytes_per_s=1 << 40)
+    async with bench(tmp_path, limits) as world:
+        steady = await world.publisher()
+        steady.header(0)
+        for _ in range(40):
+            steady.items([make_item(ItemKind.SIGNED_TRANSACTION, b"")])
+            await trio.sleep(0.6)
+        assert not any(isinstance(told, StreamEnded) for told in steady.told), "24 s, of which 20 s were earned"
+        await trio.sleep(20)
+        assert (await steady.expect(StreamEnded)).status is PublishStatus.TIMEOUT
+        restless = await world.publisher()
+        for _ in range(25):
+            restless.items([header_of(0), *[make_item(ItemKind.SIGNED_TRANSACTION, b"")] * 3])
+            await trio.sleep(0.5)
+        assert (await restless.expect(StreamEnded)).status is PublishStatus.TIMEOUT
