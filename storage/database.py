@@ -165,6 +165,10 @@ class Database:
             raise storage_error(error) from error
         finally:
             connection.close()
+        if not version:
+            # The setting is in the file once SQLite has removed its journal. A power cut that brought the journal back,
+            # beside a write-ahead log that was begun since, would leave a file that has neither mode.
+            _sync_folder(self.directory)
         return version
 
     def _connect(self, *, query_only: bool) -> sqlite3.Connection:

@@ -57,6 +57,10 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
         if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
             return {}
         rows = connection.execute("SELECT name, partition, first_index, next_index FROM streams").fetchall()
+    for name, *numbers in rows:
+        # Without its lost pages the log may make rows of what never was one.
+        if not isinstance(name, str) or not all(isinstance(number, int) for number in numbers):
+            raise sqlite3.DatabaseError(f"the table of streams has the row {name!r}, {numbers}")
     return {(name, partition): (first, end) for name, partition, first, end in rows}
 
 

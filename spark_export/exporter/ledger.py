@@ -1,6 +1,6 @@
 """The ledger of an export: runs, their ranges and files, on SQLAlchemy's async engine. It decides nothing.
 
-What it has confirmed is on disk (`synchronous=FULL`). One exporter writes it at a time (`layout.py::ExportLock`);
+What it has confirmed is on disk (`synchronous=EXTRA`). One exporter writes it at a time (`layout.py::ExportLock`);
 others may read meanwhile.
 """
 
@@ -277,7 +277,9 @@ def is_full(error: DBAPIError) -> bool:
 
 def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=FULL"):
+    # A transaction ends when its journal is removed. FULL does not sync that: a power cut would undo the transaction,
+    # although the table has what it says. EXTRA syncs the folder too.
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

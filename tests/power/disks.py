@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from storage.lock import boot_id
 from tests.power.recording import Event, Kind
 
 SECTOR_BYTES: Final = 512
 PAGE_BYTES: Final = 4096
 NOISE_BYTES: Final = 32 * 1024
+THIS_START: Final = boot_id() or b"unknown"
+OTHER_START: Final = b"0" * len(THIS_START)
+"""A power cut lies between the recording and the disk: the machine has been started anew, which the node can tell."""
 
 
 class File:
@@ -196,7 +200,7 @@ class Disks:
                 # SQLite syncs nothing of its shared memory and rebuilds it, whatever it finds.
                 path.write_bytes(randomness.randbytes(NOISE_BYTES))
             else:
-                path.write_bytes(_content(file, cut, policy, randomness))
+                path.write_bytes(_content(file, cut, policy, randomness).replace(THIS_START, OTHER_START))
 
 
 def _content(file: File, cut: int, policy: Policy, randomness: random.Random) -> bytes:

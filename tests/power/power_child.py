@@ -2,6 +2,7 @@
 is filled without a node.
 
     python power_child.py command ARGUMENTS…          `stream-node ARGUMENTS…`
+    python power_child.py export FOLDER NODE STREAM       one run of the exporter, without Spark
     python power_child.py fill DIR STREAM COUNT       append messages one by one; end in good order
     python power_child.py fill-and-die DIR STREAM COUNT   end as by a kill: the write-ahead log stays
 """
@@ -40,6 +41,20 @@ def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
     database.close()
 
 
+def export(folder: Path, node: str, stream: str) -> None:
+    import asyncio
+
+    from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
+    from spark_export.exporter.node_side import Selection
+
+    async def run() -> None:
+        settings = ExportSettings(folder, node, master=INLINE, selection=Selection((stream,)))
+        async with open_exporter(settings) as exporter:
+            await exporter.run()
+
+    asyncio.run(run())
+
+
 def main(verb: str, *arguments: str) -> None:
     if verb == "command":
         from stream_node.cli.app import main as command
@@ -50,6 +65,8 @@ def main(verb: str, *arguments: str) -> None:
         threads.WAL_PAGES_MAX = 128
         sys.argv = ["stream-node", *arguments]
         command()
+    elif verb == "export":
+        export(Path(arguments[0]), *arguments[1:])
     else:
         directory, name, count = arguments
         fill(Path(directory), name, int(count), die=verb == "fill-and-die")

@@ -49,10 +49,6 @@ def check_complete(root: Path, events: list[Event]) -> None:
 def choose_states(events: list[Event], count: int, seed: int, *, since: int = 0) -> list[tuple[int, int]]:
     """Cuts behind events from `since` on, each with the seed of what it leaves. Half of them where something is done
     that is not a write; those are few, and what goes wrong goes wrong there."""
-    given = os.environ.get(STATE_VARIABLE)
-    if given:
-        at, _, with_seed = given.partition(":")
-        return [(int(at), int(with_seed))]
     randomness = random.Random(seed)
     turns = [at for at in range(since, len(events)) if events[at].kind is not Kind.WRITTEN]
     states = []
@@ -62,8 +58,17 @@ def choose_states(events: list[Event], count: int, seed: int, *, since: int = 0)
     return states
 
 
-def examine(events: list[Event], states: list[tuple[int, int]], check: Callable[[Path, int], None]) -> None:
-    """Make each state and have it checked: `check` gets its folder and its cut, and raises AssertionError."""
+def examine(
+    events: list[Event], states: list[tuple[int, int]], check: Callable[[Path, int], None], *, keep: bool = True
+) -> None:
+    """Make each state and have it checked: `check` gets its folder and its cut, and raises what is wrong.
+
+    keep: the recording of a state that fails stays in the temporary folder, and the failure says how to see it again.
+    """
+    given = os.environ.get(STATE_VARIABLE)
+    if given:
+        at, _, with_seed = given.partition(":")
+        states = [(int(at), int(with_seed))]
     disks = Disks(events)
     for cut, seed in states:
         with scratch() as folder:
@@ -71,6 +76,8 @@ def examine(events: list[Event], states: list[tuple[int, int]], check: Callable[
             try:
                 check(folder, cut)
             except Exception as error:
+                if not keep:
+                    raise
                 trace = _keep(events)
                 test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
                 error.add_note(
