@@ -286,7 +286,7 @@ class PublishDesk:
         custody, block_number = self.custody, notification.block_number
         stages = {lease.stage for lease in custody.leases.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
-            reason = f"block {block_number} could not be stored: {notification.reason}"
+            reason = f"block {block_number} is not confirmed: {notification.reason}"
             self._facility.publish(NodeFailed(reason, True, block_number))
         else:
             custody.forwarder.next_block = min(custody.forwarder.next_block, block_number)

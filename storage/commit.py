@@ -43,7 +43,8 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
-        failed = _tried_rollback(session) or (error if error.fatal else None)
+        fatal = error.failure if isinstance(error, CommitInDoubt) else error
+        failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
         if failed is not None or len(left) == len(pending):
             fail_all(left, error)

@@ -57,13 +57,14 @@ class DiskReadFailed(StorageError):
 class CommitInDoubt(DiskFailed):
     """The transaction was written to the log, and the disk failed before it was known to be there for good.
 
-    No reader of this life sees it. The next start finds out: it reads what the log has.
+    No reader of this life sees it. The next start finds out: it reads what the log has. failure: what the disk did.
     """
 
     in_doubt = True
 
     def __init__(self, failure: StorageError) -> None:
         super().__init__(f"what was being stored may or may not be there after the next start, since {failure}")
+        self.failure = failure
 
 
 class StorageReadOnly(StorageError):

@@ -135,7 +135,8 @@ class WritingThread(threading.Thread):
                 self._write_again(batch)
         except BaseException as error:
             # A mistake of ours, in any step of the commit or behind it.
-            self.failure = CommitInDoubt(storage_error(error))
+            self.failure = storage_error(error)
+            fail_all(batch, CommitInDoubt(self.failure))
         if self.failure is not None:
             fail_all(batch, self.failure)
             logger.critical("writing_stopped", operations=len(batch), reason=str(self.failure))

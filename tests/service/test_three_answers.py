@@ -53,6 +53,8 @@ async def test_a_push_whose_sync_failed_is_unknown_and_those_after_it_are_not_st
             with pytest.raises(PushNotStored):
                 await stream.push(b"too late with a key", key=b"k")
             assert [message.data for message in await stream.pull(0)] == [b"stored"], "this life does not show it"
+            assert "since the disk failed" in not_stored.value.reason
+            assert "may or may not" not in not_stored.value.reason
             assert [(error.value.in_doubt, error.value.fault) for error in (unknown, not_stored)] == [
                 (True, "node"),
                 (False, "node"),
