@@ -94,7 +94,8 @@ class Connection(Worker):
         self._received = self._received_bytes = self._sent = self._sent_bytes = 0
         self.own_address = address
         self.peer = peer
-        self.open_requests = OpenRequests()
+        # Of what goes out to a node that we called, requests are remembered; what goes back to a caller are answers.
+        self.open_requests = OpenRequests() if wire is not None else None
 
     def started(self) -> None:
         mailbox = self._node.find_mailbox(self.own_address)
@@ -105,6 +106,8 @@ class Connection(Worker):
 
     def receive(self, run: Sequence[Message]) -> None:
         """Drop our own hop, encode, and send the whole run at once; or keep what is passed on until there is room."""
+        if self.open_requests is not None:
+            self.open_requests.note(run)
         if self._closed or self._closed_because is not None or self._writer is None:
             for _ in run:
                 self._node.count_drop("connection_closed")
@@ -264,7 +267,8 @@ class Connection(Worker):
             self._frame_deadline_s = began_s + self._limits.frame_s
         if waiting_bytes != self._partial_bytes:
             self._note_partial(waiting_bytes)
-        self.open_requests.answered(messages)
+        if self.open_requests:
+            self.open_requests.answered(messages)
         with self._node.batch():
             fed = self._node.deliver_run(messages)
             full = [mailbox for mailbox in fed if mailbox.full]

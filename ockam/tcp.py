@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from ockam.accepting import accept_all
-from ockam.address import SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
+from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
 from ockam.connection import Connection
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.era import HEAD_SILENCE_S
@@ -51,6 +51,9 @@ FORWARD_QUEUE_MESSAGES_MAX = 40_000
 mailbox, since a peer that feeds a full one is not read on."""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """The same, by the size of the payloads: four times what fills a mailbox."""
+CONNECTION_PREFIX = b"TCP_"
+"""How the private addresses of connections begin."""
+ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
 
@@ -105,6 +108,7 @@ class TcpTransport:
         self._listening = trio.CancelScope()
         self._ended = trio.Event()
         node.register_forward(TCP, self._forward)
+        node.register_forward(LOCAL, self._missed)
 
     async def listen(self, host: str, port: int) -> list[str]:
         """Accept connections; the `host:port` really listened on (port 0 picks one). Raises OSError.
@@ -202,7 +206,7 @@ class TcpTransport:
                 return
 
     def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str) -> Connection:
-        address = local(f"TCP_{self._new_id()}")
+        address = local(CONNECTION_PREFIX + self._new_id().encode())
         connection = Connection(
             self._node,
             stream,
@@ -240,9 +244,17 @@ class TcpTransport:
 
     def _tell_gone(self, connection: Connection) -> None:
         """Answer what was passed on over a connection that has ended: nobody else will."""
-        with self._node.batch():
-            for route in connection.open_requests.take():
-                self._node.deliver(way_gone(route, connection.peer, "the connection to it ended"))
+        if connection.open_requests is not None:
+            with self._node.batch():
+                for route in connection.open_requests.take():
+                    self._node.deliver(way_gone(route, connection.peer, ENDED))
+
+    def _missed(self, message: Message) -> None:
+        """A message for an address that nobody has. Answers tell the way through the connection that they came over, so
+        that a peer goes on using the address of one that has ended; it is told, and asks for the way anew."""
+        hop = message.onward_route[0]
+        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_told(message):
+            self._node.send(way_gone(message.return_route, shown(hop), ENDED))
 
     async def _call(self, destination: str, framing: Framing) -> tuple[trio.SocketStream, Wire]:
         host, port = split_host_port(destination)
@@ -271,7 +283,7 @@ class TcpTransport:
         destination = hop.value.decode("utf-8", "replace")
         connection = self._calls.get(destination)
         if connection is not None and self._node.is_registered(connection.own_address):
-            return self._pass_on(connection, message)
+            return self._node.deliver(_through(connection.own_address, message))
         waiting = self._dialling.get(destination)
         if waiting is None:
             waiting = self._dialling[destination] = Mailbox()
@@ -307,12 +319,7 @@ class TcpTransport:
         with self._node.batch():
             while run := waiting.take_run():
                 for message in run:
-                    self._pass_on(connection, message)
-
-    def _pass_on(self, connection: Connection, message: Message) -> Mailbox | None:
-        if message.origin.kind != "local":
-            connection.open_requests.note(message)
-        return self._node.deliver(_through(connection.own_address, message))
+                    self._node.deliver(_through(connection.own_address, message))
 
 
 def _through(connection: Address, message: Message) -> Message:

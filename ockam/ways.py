@@ -68,20 +68,22 @@ class OpenRequests:
     def __init__(self) -> None:
         self._routes: dict[Route, None] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._routes)
+
     def __len__(self) -> int:
         return len(self._routes)
 
-    def note(self, message: Message) -> None:
-        """This message is passed on now."""
-        if is_told(message):
-            self._routes[message.return_route] = None
-            if len(self._routes) > OPEN_MAX:
-                del self._routes[next(iter(self._routes))]
+    def note(self, run: Iterable[Message]) -> None:
+        """These messages go out now; those of this node's own workers are not its business."""
+        for message in run:
+            if message.origin.kind != "local" and is_told(message):
+                self._routes[message.return_route] = None
+                if len(self._routes) > OPEN_MAX:
+                    del self._routes[next(iter(self._routes))]
 
     def answered(self, messages: Iterable[Message]) -> None:
         """These have come back over the connection."""
-        if not self._routes:
-            return
         last: Route | None = None
         for message in messages:
             if message.onward_route is not last:

@@ -10,7 +10,10 @@ from stream_service.names import near_names
 PREFIX = "STREAM_NODE_"
 OTHERS = frozenset(
     PREFIX + name
-    for name in ("ADDRESS", "CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS")
+    for name in (
+        *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE"),
+        *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
+    )
 )
 """Variables of the command line, of the demo, of the tests and of CI; all others are settings of a node."""
 OF_CONTAINERS = re.compile(

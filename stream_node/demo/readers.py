@@ -60,6 +60,14 @@ class Readers:
         """Partition, index and data of all that this consumer has read, over all its lives."""
         return read_records(self._file(name))
 
+    async def wait_more(self) -> None:
+        """Wait until each consumer has read something more than it has now."""
+        sizes = {name: self._file(name).stat().st_size for name in self._readers if self._file(name).exists()}
+        while True:
+            if all(self._file(name).stat().st_size > size for name, size in sizes.items()):
+                return
+            await trio.sleep(0.01)
+
     async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
         """Wait until each partition has been read to its last index. Raises RuntimeError if a consumer ended."""
         for name, partitions in self._readers.items():

@@ -56,6 +56,13 @@ class Step(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Pause(msgspec.Struct, frozen=True):
+    """How long the killed store took to come back, and then the consumers, until both had something new."""
+
+    restart_s: float
+    read_again_s: float
+
+
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
     """Run it all in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
     console = Console(stderr=as_json)
@@ -68,6 +75,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
     if as_json:
         report = {
             "steps": msgspec.to_builtins(demo.steps),
+            "pause": msgspec.to_builtins(demo.pause),
             "proof": msgspec.to_builtins(demo.proof),
             "export": msgspec.to_builtins(demo.exported),
             "blocks": msgspec.to_builtins(demo.blocks),
@@ -107,6 +115,7 @@ class Demo:
         self.steps: list[Step] = []
         self.exported: Exported | str = "it was not asked for"
         self.blocks: BlockProof | None = None
+        self.pause: Pause | None = None
         self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
     def run(self) -> None:
@@ -179,7 +188,12 @@ class Demo:
             f"{self._under_way:,} on their way"
         )
         await trio.to_thread.run_sync(store.start)
-        say(f"the store is back after {time.monotonic() - killed_s:.1f} s")
+        back_s = time.monotonic()
+        say(f"the store is back after {back_s - killed_s:.1f} s")
+        with trio.move_on_after(READ_TIMEOUT_S):
+            await readers.wait_more()
+        self.pause = Pause(back_s - killed_s, time.monotonic() - back_s)
+        say(f"both readers, behind the door, go on {self.pause.read_again_s:.2f} s after that")
         await self._wait_confirmed(1.0)
 
     async def _wait_confirmed(self, part: float) -> None:
@@ -251,6 +265,11 @@ def _print_report(console: Console, demo: Demo) -> None:
             step.what, f"{step.messages:,}", f"{step.size_bytes / 1e6:.1f}", f"{step.seconds:.2f}", f"{rate:,.0f}"
         )
     console.print(table)
+    if demo.pause is not None:
+        console.print(
+            f"the reading has a pause in it: {demo.pause.restart_s:.1f} s for the store's restart, "
+            f"and {demo.pause.read_again_s:.2f} s until both readers had messages again"
+        )
     proof = demo.proof
     console.print(
         f"{proof.confirmed:,} confirmed, {proof.stored:,} stored ({proof.stored_again:,} of them again, since the kill "

@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stream_service.client.backoff import Backoff, Reconnect
 from stream_service.client.errors import ClientError
 
 if TYPE_CHECKING:
     from stream_service.client.core import ClientCore
     from stream_service.client.session import Shell
+
+ASK_DELAY_S_MAX = 0.4
+"""How long the way can be back without anybody noticing. A question costs the node between one call."""
 
 
 class WayBack:
@@ -22,8 +27,9 @@ class WayBack:
     def __init__(self, shell: Shell, core: ClientCore, reconnect: Reconnect) -> None:
         self._shell = shell
         self._core = core
-        self._reconnect = reconnect
-        self._backoff = Backoff(reconnect, random.random)
+        delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
+        self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
+        self._backoff = Backoff(self._reconnect, random.random)
         self._planned = False
 
     def lost(self, first: bool) -> None:
