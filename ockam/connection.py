@@ -23,8 +23,9 @@ from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from ockam.node import Node
-from ockam.opening import READ_BYTES_MAX, Opening, skip_hello
+from ockam.opening import Opening, skip_hello
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.turns import Share, Turns
 from ockam.ways import OpenRequests
 from ockam.wire import Wire
 from ockam.worker import Worker
@@ -63,6 +64,7 @@ class Connection(Worker):
         limits: ConnectionLimits,
         partial_frames: PartialFrames,
         memory: PeerMemory,
+        turns: Turns,
         on_spoken: Callable[[Connection], None],
     ) -> None:
         """wire: None where the peer's first bytes tell it. on_spoken: called once, when the first message has come."""
@@ -76,6 +78,8 @@ class Connection(Worker):
         self._partial_frames = partial_frames
         self._on_spoken = on_spoken
         self._memory = memory
+        self._turns = turns
+        self._share = Share(peer.rpartition(":")[0])
         self.holdings = Holdings(memory, self._forget, self._close_slow)
         self._reader: FrameReader | None = None
         self._activity = -1
@@ -84,9 +88,12 @@ class Connection(Worker):
         self._outbound: list[bytes] = []
         self._kept: deque[Message] = deque()
         self._backlog_bytes = 0
-        self._wake_writer, self._wake_reader = trio.Event(), trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._sending = False
+        self._wake_reader = trio.Event()
         self._closed_because: str | None = None
-        self._closing = self._closed = False
+        self._closing = trio.Event()
+        self._closed = False
         self._scope = trio.CancelScope()
         self._read_scope = trio.CancelScope()
         self._frame_deadline_s = math.inf
@@ -124,6 +131,10 @@ class Connection(Worker):
         count, data = writer.encode(run, self._refuse)
         self._note_held()
         self._sent += count
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        """Send what the socket takes at once, and keep the rest for the sending task."""
         rest = data if self._backlog_bytes or not data or self._socket is None else send_now(self._socket, data)
         self._sent_bytes += len(data) - len(rest)
         self._enqueue(rest)
@@ -172,9 +183,8 @@ class Connection(Worker):
 
     def close_when_sent(self) -> None:
         """End the connection when everything that waits has been sent."""
-        self._closing = True
+        self._closing.set()
         self._read_scope.cancel()
-        self._wake_writer.set()
 
     async def run(self) -> str:
         """Serve the connection until it ends; the reason is a short stable word for counters."""
@@ -182,12 +192,17 @@ class Connection(Worker):
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._send_loop)
+                    self._nursery = nursery
+                    self._ensure_sending()
                     with self._read_scope:
                         reason = await self._receive_loop()
                         if reason != "broken":
                             await self._linger()
+                        # Thousands may leave at one moment, and the end of each takes its time.
+                        await self._turns.wait(self._share, leaves=True)
                         self.close_when_sent()
+                    # Where only reading has been stopped, answers still go out.
+                    await self._closing.wait()
         finally:
             self._closed = True
             self._outbound.clear()
@@ -196,8 +211,11 @@ class Connection(Worker):
             self._kept.clear()
             self._backlog_bytes = 0
             self.holdings.end()
-            with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(self._stream)
+            if self._socket is not None:
+                self._socket.close()
+            else:
+                with trio.CancelScope(shield=True):
+                    await trio.aclose_forcefully(self._stream)
         if self._closed_because == "broken" and reason != "drained":
             return reason
         return self._closed_because or reason
@@ -218,6 +236,10 @@ class Connection(Worker):
                 chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.hello_s)
             while True:
                 if chunk:
+                    waits_s = trio.current_time()
+                    await self._turns.wait(self._share)
+                    # The peer is not to blame for the time in which others had their turn.
+                    self._frame_deadline_s += trio.current_time() - waits_s
                     await self._route(reader, chunk)
                 chunk = b""  # A silent connection keeps nothing of what came last.
                 chunk = await self._read()
@@ -238,7 +260,7 @@ class Connection(Worker):
             chunk = await self._read()
             if not chunk:
                 return b""
-            self._enqueue(opening.feed(chunk))
+            self._put(opening.feed(chunk))
             if opening.frame_begun and self._frame_deadline_s == math.inf:
                 self._frame_deadline_s = trio.current_time() + self._limits.frame_s
         self._wire = opening.wire
@@ -256,6 +278,7 @@ class Connection(Worker):
             failure, messages = error, error.messages
         if messages:
             if not self._received:
+                self._share.is_known = True
                 self._on_spoken(self)
             self._received += len(messages)
             self._received_at_s = began_s
@@ -272,6 +295,7 @@ class Connection(Worker):
         with self._node.batch():
             fed = self._node.deliver_run(messages)
             full = [mailbox for mailbox in fed if mailbox.full]
+        self._turns.note(self._share, began_s)
         if failure is not None:
             raise failure
         for mailbox in full:
@@ -288,13 +312,13 @@ class Connection(Worker):
     async def _read(self) -> bytes:
         """The next bytes; b"" at the end. A frame that has begun must end within `frame_s`."""
         if self._frame_deadline_s == math.inf and self._limits.idle_s is None:
-            return bytes(await self._stream.receive_some(READ_BYTES_MAX))
+            return bytes(await self._stream.receive_some(self._share.read_bytes))
         idle_s = math.inf if self._limits.idle_s is None else self._limits.idle_s
         deadline_s = min(self._frame_deadline_s, trio.current_time() + idle_s)
         with trio.move_on_at(deadline_s):
             if self._partial_bytes > PARTIAL_FREE_BYTES:
                 await self._partial_frames.wait_turn(self)
-            return bytes(await self._stream.receive_some(READ_BYTES_MAX))
+            return bytes(await self._stream.receive_some(self._share.read_bytes))
         if deadline_s == self._frame_deadline_s:
             raise RemoteProtocolError("slow_frame", f"a frame was not complete after {self._limits.frame_s} s")
         raise RemoteProtocolError("idle", f"nothing came for {idle_s} s")
@@ -352,21 +376,24 @@ class Connection(Worker):
             return
         self._outbound.append(data)
         self._backlog_bytes += len(data)
-        self._wake_writer.set()
+        if not self._closing.is_set():
+            self._ensure_sending()
         if self._backlog_bytes > self._soft_bytes():
             self._mailbox.hold()
         if self._backlog_bytes > BACKLOG_BYTES_HARD:
             self._close_slow()
         self._note_held()
 
+    def _ensure_sending(self) -> None:
+        """Start the sending task where something waits and none runs. A peer that takes its answers at once needs none,
+        so that connections come and go at half the cost."""
+        if self._outbound and not self._sending and self._nursery is not None:
+            self._sending = True
+            self._nursery.start_soon(self._send_loop)
+
     async def _send_loop(self) -> None:
         """Send whatever waits, all of it at a time; a peer that takes nothing for `send_s` is a slow consumer."""
-        while True:
-            while not self._outbound:
-                if self._closing:
-                    return
-                self._wake_writer = trio.Event()
-                await self._wake_writer.wait()
+        while self._outbound:
             data = b"".join(self._outbound)
             self._outbound.clear()
             if not await self._send(data):
@@ -376,6 +403,7 @@ class Connection(Worker):
             if self._backlog_bytes <= self._soft_bytes():
                 self._wake_reader.set()
                 self._send_kept()
+        self._sending = False
 
     async def _send(self, data: bytes) -> bool:
         view = memoryview(data)

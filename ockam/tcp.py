@@ -27,8 +27,10 @@ from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
 from ockam.open_files import connections_that_fit
+from ockam.opening import READ_BYTES_MAX
 from ockam.partial_frames import PartialFrames
 from ockam.silent import SilentConnections
+from ockam.turns import Turns
 from ockam.ways import is_told, not_passed_on, way_gone
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -100,6 +102,7 @@ class TcpTransport:
         self._calls: dict[str, Connection] = {}
         self._dialling: dict[str, Mailbox] = {}
         self._partial_frames = PartialFrames()
+        self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
         self._memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()
@@ -216,6 +219,7 @@ class TcpTransport:
             limits=self._limits,
             partial_frames=self._partial_frames,
             memory=self._memory,
+            turns=self._turns,
             on_spoken=self._silent.discard,
         )
         self._node.register([address], lambda: connection)

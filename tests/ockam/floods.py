@@ -26,6 +26,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from ockam.address import Route, local
 from ockam.frames import FrameReader
 from ockam.message import HERE
@@ -215,21 +217,36 @@ def memory_mib(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def figures(found: list[tuple[float, float]], begin_s: float, end_s: float) -> dict[str, float]:
-    """In milliseconds, of the pushes between two moments."""
-    waits = sorted(wait_s * 1000 for when_s, wait_s in found if begin_s <= when_s < end_s)
-    if not waits:
-        return {"pushes": 0}
-    p99 = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
-    return {
-        "pushes": len(waits),
-        "median": round(statistics.median(waits), 1),
-        "p99": round(p99, 1),
-        "max": round(waits[-1], 1),
-    }
+class Waits(msgspec.Struct, frozen=True):
+    """Of the pushes between two moments; how long their confirms took, in milliseconds."""
+
+    pushes: int
+    median: float | None
+    p99: float | None
+    most: float | None
 
 
-def measure(name: str, code: Path, after_s: float = AFTER_S) -> dict[str, object]:
+def waits(found: list[tuple[float, float]], begin_s: float, end_s: float) -> Waits:
+    each = sorted(round(wait_s * 1000, 1) for when_s, wait_s in found if begin_s <= when_s < end_s)
+    if not each:
+        return Waits(0, None, None, None)
+    return Waits(len(each), statistics.median(each), each[min(len(each) - 1, len(each) * 99 // 100)], each[-1])
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One attack: the good client's waits, how long it took, and the node's resident memory."""
+
+    attack: str
+    before: Waits
+    during: Waits
+    after: Waits
+    attack_s: float
+    before_mib: int
+    most_mib: int
+    kept_mib: int
+
+
+def measure(name: str, code: Path, after_s: float = AFTER_S) -> Measured:
     """One attack on a node of its own."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", directory, "--listen", "127.0.0.1:0"]
@@ -249,7 +266,7 @@ def measure(name: str, code: Path, after_s: float = AFTER_S) -> dict[str, object
             node.wait(30)
 
 
-def _measure(name: str, address: tuple[str, int], pid: int, after_s: float) -> dict[str, object]:
+def _measure(name: str, address: tuple[str, int], pid: int, after_s: float) -> Measured:
     fork = multiprocessing.get_context("fork")
     results: Queue[list[tuple[float, float]]] = fork.Queue()
     stop: Queue[float] = fork.Queue()
@@ -275,14 +292,14 @@ def _measure(name: str, address: tuple[str, int], pid: int, after_s: float) -> d
     attack.kill()
     attack.join()
     # What a push waited for at the end of the attack belongs to it.
-    return {
-        "attack": name,
-        "before": figures(found, 0, began_s),
-        "during": figures(found, began_s, ended_s + 3),
-        "after": figures(found, ended_s + 3, time.monotonic()),
-        "seconds": round(ended_s - began_s, 1),
-        "memory_mib": {"before": round(quiet_mib), "most": round(most_mib), "kept": round(kept_mib)},
-    }
+    return Measured(
+        name,
+        waits(found, 0, began_s),
+        waits(found, began_s, ended_s + 3),
+        waits(found, ended_s + 3, time.monotonic()),
+        round(ended_s - began_s, 1),
+        *(round(each) for each in (quiet_mib, most_mib, kept_mib)),
+    )
 
 
 def main() -> None:
@@ -292,7 +309,7 @@ def main() -> None:
     parser.add_argument("--after-s", type=float, default=AFTER_S)
     given = parser.parse_args()
     for name in given.only or ATTACKS:
-        sys.stdout.write(json.dumps(measure(name, given.code, given.after_s)) + "\n")
+        sys.stdout.write(msgspec.json.encode(measure(name, given.code, given.after_s)).decode() + "\n")
         sys.stdout.flush()
 
 
