@@ -22,7 +22,9 @@ PAGE_BYTES: Final = 4096
 NOISE_BYTES: Final = 32 * 1024
 THIS_START: Final = boot_id() or b"unknown"
 OTHER_START: Final = b"0" * len(THIS_START)
-"""A power cut lies between the recording and the disk: the machine has been started anew, which the node can tell."""
+"""A power cut lies between the recording and the disk: the machine has been started anew, as files beside the database
+can tell. In the database nothing is replaced."""
+DATABASE_NAME: Final = "streams.sqlite"
 
 
 class File:
@@ -200,7 +202,10 @@ class Disks:
                 # SQLite syncs nothing of its shared memory and rebuilds it, whatever it finds.
                 path.write_bytes(randomness.randbytes(NOISE_BYTES))
             else:
-                path.write_bytes(_content(file, cut, policy, randomness).replace(THIS_START, OTHER_START))
+                content = _content(file, cut, policy, randomness)
+                if cut < len(self.events) and not name.startswith(DATABASE_NAME):
+                    content = content.replace(THIS_START, OTHER_START)
+                path.write_bytes(content)
 
 
 def _content(file: File, cut: int, policy: Policy, randomness: random.Random) -> bytes:
