@@ -134,6 +134,13 @@ class Log(Protocol):
         """
         ...
 
+    def begin_at(self, stream_id: int, index: int) -> None:
+        """Let a stream that never had a message begin at this index, as a copy of one whose front is gone.
+
+        Raises IndexConflict where its next index is not 0, StreamNotFound.
+        """
+        ...
+
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Delete the messages below `index`; the count of those deleted. The end stays where it is.
 

@@ -73,6 +73,13 @@ class SqliteLog:
         self._insert_rows(rows)
 
     @_mapped
+    def begin_at(self, stream_id: int, index: int) -> None:
+        self._check_transaction()
+        stream = self.get_stream(stream_id)
+        if self._connection.execute(statements.BEGIN_STREAM_AT, (index, index, stream_id)).rowcount == 0:
+            raise IndexConflict(stream_id, stream.next_index, index)
+
+    @_mapped
     def truncate_before(self, stream_id: int, index: int) -> int:
         self._check_transaction()
         stream = self.get_stream(stream_id)

@@ -170,6 +170,14 @@ class MemoryLog:
             )
             state.streams[append.stream_id] = _Stream(grown, rows, offset)
 
+    def begin_at(self, stream_id: int, index: int) -> None:
+        state = self._session.writable()
+        record = _get(state, stream_id).record
+        if record.next_index:
+            raise IndexConflict(stream_id, record.next_index, index)
+        moved = msgspec.structs.replace(record, first_index=index, next_index=index)
+        state.streams[stream_id] = _Stream(moved, [], index)
+
     def truncate_before(self, stream_id: int, index: int) -> int:
         state = self._session.writable()
         record, rows, offset = _get(state, stream_id)

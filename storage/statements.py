@@ -83,6 +83,12 @@ LIST_STREAMS_BELOW: Final = compiled(
     *("after_name", "after_partition", "end_name", "limit"),
 )
 """The same for names below `end_name`, which is how a prefix ends."""
+BEGIN_STREAM_AT: Final = compiled(
+    update(streams)
+    .where(_by_id, streams.c.next_index == _zero)
+    .values(first_index=bindparam("first"), next_index=bindparam("next")),
+    *("first", "next", "stream_id"),
+)
 TRUNCATE_STREAM: Final = compiled(
     update(streams)
     .where(_by_id)

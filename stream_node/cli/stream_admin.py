@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.growing import created_text, grow
 from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import columns, confirmed, counted, say, say_json
+from stream_node.cli.stream_copy import copy
 from stream_node.cli.values import (
     CommandFailed,
     UsageError,
@@ -42,9 +43,16 @@ NUMBERS = frozenset({1, 2, 3, 4, 5})
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make, list, inspect, shorten and delete streams.", no_args_is_help=True)
-    for command in (create, info, delete, truncate, retention):
-        group.command()(asks_node(command))
-    group.command("list")(asks_node(list_all))
+    for name, command in (
+        ("create", create),
+        ("copy", copy),
+        ("list", list_all),
+        ("info", info),
+        ("delete", delete),
+        ("truncate", truncate),
+        ("retention", retention),
+    ):
+        group.command(name)(asks_node(command))
     app.add_typer(group, name="stream")
 
 
@@ -70,62 +78,15 @@ def create(
     kept = _retention(max_age, max_messages, max_bytes)
 
     async def run(client: StreamClient) -> None:
-        grown = await _grow(client, stream, partitions)
+        grown = await grow(client, stream, partitions)
         if kept is not None:
             for each in grown.now:
                 await each.set_retention(kept)
         name = grown.now[0].name
         report = {"stream": name, "partitions": len(grown.now), "made": grown.made, "retention": _kept_row(kept)}
-        say(as_json, report, _created_text(name, grown))
+        say(as_json, report, created_text(name, grown))
 
     with_client(run, node, context, via)
-
-
-class _Grown(NamedTuple):
-    """What `stream create` found and left.
-
-    now: the partitions that there are. before: how many there were. count_before: over how many keys were spread, the
-    deleted ones too. A peer that does not list its streams leaves both None, and `now` is what was asked for.
-    """
-
-    now: Sequence[Stream]
-    before: int | None
-    count_before: int | None
-
-    @property
-    def made(self) -> int | None:
-        return None if self.before is None else len(self.now) - self.before
-
-
-async def _grow(client: StreamClient, name: str, partitions: int | None) -> _Grown:
-    """Make what is missing of so many partitions; without a number, a stream with one if there is none."""
-    from stream_service.client import RequestRefused
-
-    try:
-        before = await client.find_stream(name) if name else None
-    except RequestRefused:
-        return _Grown((await client.create_partitioned(name, partitions or 1)).partitions, None, None)
-    if before is None or partitions is not None:
-        await client.create_partitioned(name, partitions or 1)
-    # Looked at again, so that the answer is what is there: also those above the number asked for, or made by others.
-    now = (await client.get_stream(name)).partitions
-    return _Grown(now, 0, 0) if before is None else _Grown(now, len(before.partitions), before.count)
-
-
-def _created_text(name: str, grown: _Grown) -> str:
-    held = counted(len(grown.now), "partition")
-    if grown.made is None:
-        return f"{name} has {held} or more: this peer does not tell how many"
-    if not grown.made:
-        return f"{name} exists and has {held}; nothing was made"
-    if not grown.before:
-        return f"{name} was made with {held}"
-    if grown.now[-1].partition < (grown.count_before or 0):
-        return f"{name} has {held} again, {grown.made} of them new"
-    return (
-        f"{name} has {held} now, {grown.made} of them new: from now on a key may belong to another partition than "
-        "before, so messages with the same key may lie in two"
-    )
 
 
 def list_all(

@@ -26,7 +26,8 @@ from stream_service.client.reader import Page
 from stream_service.client.requests import Push
 from stream_service.client.session import Session
 from stream_service.client.starts import FIRST, BeforeLike, StartLike
-from stream_service.extensions import Retention, StreamInfo, TruncateResponse
+from stream_service.copying import CopyResponse
+from stream_service.extensions import Retention, RichMessage, StreamInfo, TruncateResponse
 from stream_service.protocol import StreamMessage
 
 
@@ -116,6 +117,11 @@ class Stream:
             ),
             self.inner.session,
         )
+
+    def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
+        """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
+        where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
+        return drive(self.inner.copy_in(index, messages))
 
     def info(self) -> StreamInfo:
         """Where it begins and ends, its size, its times, its retention."""

@@ -41,7 +41,9 @@ class Page(msgspec.Struct, frozen=True):
     @property
     def at_end(self) -> bool:
         """Whether there was nothing behind this page."""
-        return self.resume_index >= self.next_index if self.next_index is not None else not self.messages
+        # A page has at least one message where there is one. An empty one goes on where it was asked for, which is
+        # before the end of a stream whose messages have all been deleted.
+        return not self.messages or (self.next_index is not None and self.resume_index >= self.next_index)
 
 
 class Reader:

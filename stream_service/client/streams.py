@@ -23,6 +23,7 @@ from stream_service.client.reader import Page, patience_for
 from stream_service.client.session import Session
 from stream_service.client.shared import Membership, SharedConsumer
 from stream_service.client.starts import FIRST, BeforeLike, StartLike, before_of, start_of
+from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
     DELETE,
     INFO,
@@ -33,6 +34,7 @@ from stream_service.extensions import (
     InfoRequest,
     Retention,
     RetentionRequest,
+    RichMessage,
     RichPull,
     StreamInfo,
     TruncateRequest,
@@ -145,6 +147,12 @@ class Stream:
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
         return Publisher(self.session, self.port, window, sequences, keep_failed)
+
+    async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
+        """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
+        where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
+        copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
+        return await self.session.ask(self.port, COPY, CopyRequest(0, index, copied))
 
     async def info(self) -> StreamInfo:
         """Where it begins and ends, its size, its times, its retention."""

@@ -16,12 +16,13 @@ import structlog
 
 from ockam.address import Address
 from ockam.message import Message, reply_to
-from ockam.protocol import ProtocolError, find_name
+from ockam.protocol import ProtocolError, failed_payload, find_name
 from ockam.worker import Worker
 from storage.contract import Append, StreamRecord
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service import protocol
 from stream_service.bulk import BULK
+from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
 from stream_service.operations import EnsureStreams, FallingAppend, LoadSequences
 from stream_service.protocol import PULL, PUSH
@@ -29,6 +30,7 @@ from stream_service.stored import StoredStream
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.clock_machine import TOLERANCE_US
+from stream_service.workers.copies import StoreCopy
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
@@ -36,7 +38,7 @@ from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.tail_machine import Tail
 
-CHANGES = (PUSH, RICH_PUSH, TRUNCATE, DELETE, RETENTION)
+CHANGES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
 """What changes a stream, and is refused where somebody else keeps it."""
 STAGED_BEHIND_MIN = 32
 """Behind an append of fewer messages none are staged but wait in the mailbox, since handing them over one by one costs
@@ -140,6 +142,16 @@ class StreamWorker(Worker):
                         self._load_sequences(run[position:])
                         break
                     pushes.add_rich(message, request)
+                elif COPY.is_in(payload):
+                    copy = read_copy(payload, self._limits)
+                    if not len(pushes):
+                        self.context.send_run(pushes.answers_behind)
+                        self._copy(message, copy, run[position + 1 :])
+                        return
+                    # It goes behind the pushes before it.
+                    self._held = run[position:]
+                    self.context.pause()
+                    break
                 elif (answer := self._receive_other(message)) is not None:
                     pushes.add_answer(answer)
             except ProtocolError as error:
@@ -307,6 +319,53 @@ class StreamWorker(Worker):
         known = {"pushes": len(pushes), "outcome": failure.outcome.name.lower(), "reason": reason}
         logger.error("push_failed", stream=self._name, partition=self._partition, **known)
         self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run(answers))
+
+    def _copy(self, message: Message, copy: CopyRequest, behind: Sequence[Message]) -> None:
+        """Store messages with the times and at the indexes that they had elsewhere; then handle those behind."""
+        self._held = behind
+        self.context.pause()
+        self._pulls.hold()
+        end = self._end
+        begins = end.next_index == 0 != copy.index
+        if copy.index != end.next_index and not begins:
+            self._settled([self._copy_answer(message, copy, stored=False)])
+            return
+        refusal = self._counters.find_no_room([each.data for each in copy.messages])
+        if refusal is not None:
+            self._refuse_copy(message, refusal)
+            return
+        self._busy += 1
+        self._stages = False
+        times = {"last_time_us": self._last_time_us, "now_us": self._now_us()}
+        done = self.context.guard(lambda operation: self._copied(operation, message, copy))
+        self._storage.submit_write(StoreCopy(copy, end.stream_id, begins=begins, **times, on_done=done))
+
+    def _copied(self, operation: StoreCopy, message: Message, copy: CopyRequest) -> None:
+        self._busy -= 1
+        if operation.error is not None:
+            if isinstance(operation.error, IndexConflict):
+                raise operation.error
+            self._refuse_copy(message, str(operation.error))
+            return
+        # What comes next is not behind what the tail has; it keeps only what follows without a gap.
+        self._tail.clear()
+        if operation.begins:
+            self._end.first_index = copy.index
+        self._end.next_index = copy.index + len(copy.messages)
+        self._last_time_us = operation.last_time_us
+        self._pulls.wake()
+        self._settled([self._copy_answer(message, copy, stored=True)])
+
+    def _refuse_copy(self, message: Message, reason: str) -> None:
+        """Say that nothing was stored, as late as to a push, and go on."""
+        answer = reply_to(message, self.context.address, failed_payload(reason))
+        logger.error("copy_failed", stream=self._name, partition=self._partition, reason=reason)
+        self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run([answer]))
+        self._settled([])
+
+    def _copy_answer(self, message: Message, copy: CopyRequest, *, stored: bool) -> Message:
+        response = CopyResponse(copy.request_id, stored, self._end.next_index)
+        return reply_to(message, self.context.address, COPY.encode_response(response))
 
     def _load_sequences(self, held: Sequence[Message]) -> None:
         """Learn which sequenced messages are stored, and handle these messages after that."""

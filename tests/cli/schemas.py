@@ -163,6 +163,16 @@ class StreamCreated(Strict, frozen=True):
     retention: Kept | None
 
 
+class StreamCopied(Strict, frozen=True):
+    """copied: messages that are in both now, those of an earlier try too. made: whether the target is new."""
+
+    source: str
+    target: str
+    partitions: int
+    copied: int
+    made: bool
+
+
 class StreamDeleted(Strict, frozen=True):
     stream: str
     partitions: int
@@ -315,6 +325,7 @@ SCHEMAS: dict[str, type[Strict]] = {
     "demo": Demonstrated,
     "bench": Benched,
     "stream create": StreamCreated,
+    "stream copy": StreamCopied,
     "stream list": StreamRow,
     "stream info": StreamRow,
     "stream delete": StreamDeleted,

@@ -101,3 +101,19 @@ def test_a_follower_never_goes_on_in_a_stream_made_anew(world: World) -> None:
                 await anext(follower)
 
     world.run(scenario)
+
+
+def test_a_stream_whose_messages_are_all_gone_ends(world: World) -> None:
+    """Goal: who reads it from the first message on to the end is told that this is the end, and does not wait."""
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await client.create(world.name)
+            for _ in range(3):
+                await stream.push(b"x")
+            await stream.truncate(3)
+            assert [each async for each in stream.follow(stop_at_end=True)] == []
+            await stream.push(b"y")
+            assert [each.index async for each in stream.follow(stop_at_end=True)] == [3]
+
+    world.run(scenario)

@@ -135,3 +135,23 @@ def test_a_deleted_stream_is_gone_and_its_id_is_never_used_again(source: Source)
         with pytest.raises(StreamNotFound):
             session.log.append([Append(deleted, 2, 5, [b"c"])])
     assert stored_data(source, kept) == [b"kept"]
+
+
+def test_a_stream_without_messages_begins_where_it_is_told(source: Source) -> None:
+    with writing(source) as session:
+        stream_id = session.log.ensure_stream("a", 0, 1).stream_id
+        session.log.begin_at(stream_id, 7)
+        session.log.append([Append(stream_id, 7, 1, [b"x", b"y"])])
+    with reading(source) as session:
+        record = session.log.get_stream(stream_id)
+        assert (record.first_index, record.next_index, record.size_bytes) == (7, 9, 2)
+        assert [row[:2] for row in session.log.read(stream_id, 0, 9, EVERYTHING)] == [(7, b"x"), (8, b"y")]
+    with writing(source) as session:
+        for index in (0, 9, 20):
+            with pytest.raises(IndexConflict):
+                session.log.begin_at(stream_id, index)
+        session.log.truncate_before(stream_id, 9)
+        with pytest.raises(IndexConflict):
+            session.log.begin_at(stream_id, 3)
+        with pytest.raises(StreamNotFound):
+            session.log.begin_at(99, 3)

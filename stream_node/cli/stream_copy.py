@@ -1,0 +1,172 @@
+"""`stream-node stream copy`: a stream again under another name, or on another node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.asking import asking
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.output import counted, say
+from stream_node.cli.progress import ProgressLine
+from stream_node.cli.values import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from stream_service.client import RichMessage, Stream, StreamClient, StreamInfo
+
+PAGE_MESSAGES = 1_000
+"""As many as a node gives at once; a page is 1 MiB of data, or one message."""
+
+
+def copy(
+    source: Annotated[str, typer.Argument(callback=not_empty, help="The stream to copy.")],
+    target: Annotated[str, typer.Argument(callback=not_empty, help="The name of the copy.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="HOST:PORT|CONTEXT", help="The node of the copy; else the same node.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a copy that is there: one that was cut short, or is behind.")
+    ] = False,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a stream with its partitions, indexes, keys, headers, times and retention.
+
+    Example: stream-node stream copy orders orders --to 10.0.0.6:4000
+
+    Under another name, and later what is new: stream-node stream copy orders orders-copy --resume
+
+    Every message keeps its partition and its index, so that positions of consumers mean the same. What is published
+    while it runs may be missing; --resume copies it, and is safe to repeat. A copy is the node's own: what it keeps by
+    default goes by the times of the messages.
+    """
+    if to is None and source == target:
+        raise UsageError("a stream cannot be copied onto itself; choose another name, or another node with --to")
+
+    async def run(client: StreamClient) -> None:
+        async with _client_at(to, client) as other:
+            if other.address == client.address and not via and source == target:
+                raise UsageError(f"{source!r} is at {other.address}: a stream cannot be copied onto itself")
+            sources = await get_partitions(client, source, None)
+            infos = [await each.info() for each in sources]
+            targets, made = await _open_target(other, target, infos, resume=resume)
+            copied, total = 0, sum(each.count for each in infos)
+            with ProgressLine() as progress:
+
+                def told(messages: int) -> None:
+                    nonlocal copied
+                    copied += messages
+                    progress.draw("copying", copied, total, [counted(copied, "message")])
+
+                for original, info, copy_of in zip(sources, infos, targets, strict=True):
+                    await _copy_partition(original, info, copy_of, told)
+                    if made and info.retention is not None:
+                        await copy_of.set_retention(info.retention)
+        report = {"source": source, "target": target, "partitions": len(targets), "copied": copied, "made": made}
+        done = f"{counted(copied, 'message')} in {counted(len(targets), 'partition')} copied from {source} to {target}"
+        say(as_json, report, f"{done}{'' if to is None else f' at {to}'}")
+
+    with_client(run, node, context, via)
+
+
+@asynccontextmanager
+async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
+    """A client of the node of the copy: at an address, or of a context by its name."""
+    from ockam.address import complete_address, tcp
+    from stream_node.contexts import Target, contexts_file, load_contexts
+    from stream_service.client import connect
+
+    if to is None:
+        yield here
+        return
+    found = load_contexts(contexts_file()).targets.get(to)
+    target = found if found is not None else Target(complete_address(to))
+    async with connect(
+        target.address,
+        via=tuple(map(tcp, target.via)),
+        service=target.service,
+        framing=target.framing,
+        contact_timeout_s=asking().contact_timeout_s,
+    ) as client:
+        yield client
+
+
+async def _open_target(
+    client: StreamClient, name: str, infos: Sequence[StreamInfo], *, resume: bool
+) -> tuple[Sequence[Stream], bool]:
+    """The partition for each of the source's, in order, and whether they were made now. Raises CommandFailed."""
+    wanted = [each.partition for each in infos]
+    found = await client.find_stream(name)
+    if found is None:
+        made = await client.create_partitioned(name, wanted[-1] + 1)
+        return [made.get_partition(partition) for partition in wanted], True
+    there = await found.info()
+    if [each.partition for each in there] != list(range(wanted[-1] + 1)):
+        raise CommandFailed(
+            f"{name} has {counted(len(there), 'partition')} already, and a copy of {infos[0].stream_name} needs "
+            f"{wanted[-1] + 1}; choose another name"
+        )
+    if any(each.next_index for each in there) and not resume:
+        held = counted(sum(each.count for each in there), "message")
+        raise CommandFailed(
+            f"{name} is there with {held}; --resume goes on if it is a copy of {infos[0].stream_name}, else choose "
+            "another name"
+        )
+    return [found.get_partition(partition) for partition in wanted], False
+
+
+async def _copy_partition(source: Stream, info: StreamInfo, target: Stream, told: Callable[[int], None]) -> None:
+    """Copy what the source has now and the target has not. Raises CommandFailed where it cannot follow on."""
+    place = f"{target.name}/{target.partition}"
+    there = await target.info()
+    index = there.next_index or info.first_index
+    if there.next_index:
+        await _check_follows(source, info, target, there)
+        told(max(0, min(index, info.next_index) - info.first_index))
+    while index < info.next_index:
+        messages = (await source.pull_page(index, min(PAGE_MESSAGES, info.next_index - index))).messages
+        if not messages:
+            return
+        if messages[0].index != index and index:
+            if (await target.info()).next_index:
+                raise CommandFailed(
+                    f"{source.name} no longer has the messages from {index} on, which {place} needs next"
+                )
+            index = messages[0].index
+        answer = await target.copy_in(index, messages)
+        index += len(messages)
+        # A request that was sent again, since its answer was lost, finds what the first one has stored.
+        if not answer.stored and not (answer.next_index == index and await _has(target, messages[-1])):
+            raise CommandFailed(f"somebody else writes to {place}: it ends at {answer.next_index}, not at {index}")
+        told(len(messages))
+
+
+async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
+    """Raises CommandFailed where the target is no copy of the source's messages, as far as both still have them."""
+    place, last = f"{target.name}/{target.partition}", there.next_index - 1
+    if there.next_index > info.next_index or there.next_index < info.first_index:
+        raise CommandFailed(
+            f"{place} ends at {there.next_index}, and {source.name} has messages from {info.first_index} to "
+            f"{info.next_index}: nothing can follow on"
+        )
+    if there.count and last >= info.first_index:
+        (original,) = (await source.pull_page(last, 1)).messages
+        if not await _has(target, original):
+            raise CommandFailed(f"{place} is no copy of {source.name}: the messages at {last} differ")
+
+
+async def _has(target: Stream, message: RichMessage) -> bool:
+    """Whether the target has that message at its index; the times may differ where clocks do."""
+    found = (await target.pull_page(message.index, 1)).messages
+    return bool(found) and (found[0].index, found[0].key, list(found[0].headers), found[0].data) == (
+        message.index,
+        message.key,
+        list(message.headers),
+        message.data,
+    )
