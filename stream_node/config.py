@@ -26,6 +26,8 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Delay: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=366 * 86_400)]
 LeaseTime: TypeAlias = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+MemoryBytes: TypeAlias = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=2**62)]
+"""Less than a MiB would hold no answer."""
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 ENVIRONMENT_PREFIX = PREFIX
@@ -83,7 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     send_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds | None = None
     connections_max: Count = 10_000
-    peer_memory_bytes_max: Annotated[int, msgspec.Meta(ge=1024 * 1024, le=2**62)] = MEMORY_BYTES_MAX
+    peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
     streams_max: Count = 100_000
     partitions_max: Count = 4_096
     pull_bytes_max: Count = 1024 * 1024

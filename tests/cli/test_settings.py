@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node.config import Amount, Config, ConfigError, Count, Delay, LeaseTime, Seconds, load_config
+from stream_node.config import Amount, Config, ConfigError, Count, Delay, LeaseTime, MemoryBytes, Seconds, load_config
 from stream_node.environment import OTHERS
 from tests.cli.command import CommandLine
 from tests.cli.schemas import ConfigChecked, ConfigShown, Setting
@@ -120,7 +120,8 @@ def test_every_time_and_size_takes_its_unit(field: msgspec.structs.FieldInfo) ->
     """By the types of the settings, not by their names, which is how the units are found."""
     times = (Seconds, Seconds | None, Delay, LeaseTime)
     is_time = field.type in times or field.name == "retention_age_s"
-    is_size = field.type in (Count, Count | None, Amount, Amount | None) and re.search("bytes|buffer_size", field.name)
+    numbers = (Count, Count | None, Amount, Amount | None, MemoryBytes)
+    is_size = field.type in numbers and re.search("bytes|buffer_size", field.name)
     for text, taken in (("2m", is_time), ("2MiB", is_size)):
         environment = {f"STREAM_NODE_{field.name.upper()}": text}
         if taken:

@@ -291,8 +291,8 @@ def test_who_reads_an_unknown_stream_is_told_and_makes_none(
     assert "no partition 1" in at_node("pull", stream, "--partition", "1").failed(1)
 
 
-def test_what_the_node_refuses_is_1_with_the_nodes_reason(at_node: CommandLine, tmp_path: Path) -> None:
-    assert "a stream name is not empty" in at_node("push", "", "--data", "x").failed(1)
+def test_what_cannot_be_carried_out_is_1_and_an_empty_name_is_2(at_node: CommandLine, tmp_path: Path) -> None:
+    assert "a name is empty" in at_node("push", "", "--data", "x").failed(2)
     assert "missing" in at_node("push", "s", tmp_path / "missing").failed(1)
 
 
