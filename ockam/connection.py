@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from ockam.address import Address
+from ockam.address import Address, Route
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameReader, FrameWriter
@@ -26,7 +26,7 @@ from ockam.node import Node
 from ockam.opening import Opening, skip_hello
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.turns import Share, Turns
-from ockam.ways import OpenRequests
+from ockam.ways import OpenRequests, goes_in_circle, is_told, not_passed_on
 from ockam.wire import Wire
 from ockam.worker import Worker
 
@@ -93,7 +93,7 @@ class Connection(Worker):
         self._wake_reader = trio.Event()
         self._closed_because: str | None = None
         self._closing = trio.Event()
-        self._closed = False
+        self._closed = self._circles_told = False
         self._scope = trio.CancelScope()
         self._read_scope = trio.CancelScope()
         self._frame_deadline_s = math.inf
@@ -121,10 +121,30 @@ class Connection(Worker):
             return
         self._sent_at_s = trio.current_time()
         if run[0].origin.kind != "local" or self._backlog_bytes > self._soft_bytes():
-            self._kept += [message for message in run if message.origin.kind != "local"]
+            self._keep([message for message in run if message.origin.kind != "local"])
             run = [message for message in run if message.origin.kind == "local"]
             self._send_kept()
         self._encode(self._writer, run)
+
+    def _keep(self, run: Sequence[Message]) -> None:
+        """Take what is to be passed on. What comes round a second time goes no further: two nodes that pass on to each
+        other would be busy with it alone, and each would wait until the other takes more."""
+        last: Route | None = None
+        circles = False
+        for message in run:
+            # A run mostly came along one way, which is looked at once.
+            if message.return_route is not last:
+                last = message.return_route
+                circles = goes_in_circle(last, self._node.is_registered)
+            if not circles:
+                self._kept.append(message)
+                continue
+            self._node.count_drop("forward_circle")
+            if not self._circles_told:
+                self._circles_told = True
+                logger.warning("forward_refused", reason="it goes in a circle", peer=message.origin.peer, to=self.peer)
+            if is_told(message):
+                self._node.send(not_passed_on(message, "it has passed through this node before"))
 
     def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
         """Send the run, or what the socket does not take at once behind what waits already."""

@@ -31,7 +31,7 @@ from ockam.opening import READ_BYTES_MAX
 from ockam.partial_frames import PartialFrames
 from ockam.silent import SilentConnections
 from ockam.turns import Turns
-from ockam.ways import is_told, not_passed_on, way_gone
+from ockam.ways import CONNECTION_PREFIX, is_told, not_passed_on, way_gone
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -53,8 +53,6 @@ FORWARD_QUEUE_MESSAGES_MAX = 40_000
 mailbox, since a peer that feeds a full one is not read on."""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """The same, by the size of the payloads: four times what fills a mailbox."""
-CONNECTION_PREFIX = b"TCP_"
-"""How the private addresses of connections begin."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
@@ -92,7 +90,7 @@ class TcpTransport:
     ) -> None:
         self._node = node
         self._nursery = nursery
-        self._allow_forward = frozenset(destination.encode() for destination in allow_forward)
+        self.allow_forward(allow_forward)
         self._limits = limits if limits is not None else ConnectionLimits()
         self._new_id = new_id
         self._connections_max = connections_max
@@ -132,6 +130,10 @@ class TcpTransport:
         connection = self._add(stream, wire, destination)
         self._nursery.start_soon(self._run, connection)
         return connection
+
+    def allow_forward(self, destinations: Collection[str]) -> None:
+        """From now on remote peers may route to these `host:port` and to no others."""
+        self._allow_forward = frozenset(destination.encode() for destination in destinations)
 
     def stop_accepting(self) -> None:
         self._listening.cancel()

@@ -7,10 +7,10 @@ open whether they were stored, and their sender sends them again by itself. Noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import bare
-from ockam.address import SHOWN_BYTES_MAX, Route
+from ockam.address import LOCAL, SHOWN_BYTES_MAX, Address, Route
 from ockam.message import HERE, Message
 from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
@@ -21,6 +21,8 @@ NOT_PASSED_ON = "not passed on: "
 """How the reason goes on where the operator does not allow a destination, or a message has gone in a circle."""
 NO_WAY = "no way to "
 """And where the destination could not be called, or its connection ended; the same may succeed later."""
+CONNECTION_PREFIX = b"TCP_"
+"""How the private addresses of connections begin."""
 OPEN_MAX = 10_000
 """How many requests that were passed on are remembered for each connection; of more, the oldest are forgotten."""
 
@@ -55,6 +57,17 @@ def is_way_gone(reason: str) -> bool:
 def _answer(route: Route, payload: bytes) -> Message:
     # Without a return route, so that whoever gets it cannot answer it with an error in turn.
     return Message(route, (), payload, HERE)
+
+
+def goes_in_circle(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
+    """Whether a message that came along this way has passed through this node before, over a connection still open.
+
+    Every node puts the connection that a message came over in front of its way back, and a peer cannot take it off. So
+    one of ours behind the first says that the message has been here. is_here: whether an address is one of this node.
+    """
+    return any(
+        hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
+    )
 
 
 class OpenRequests:

@@ -1,0 +1,109 @@
+"""Goal: a message that goes in a circle between nodes that may pass on to each other stops at its second visit, and a
+good client notices nothing of many of them. Method: two real nodes, a peer whose routes go round, and a neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+import bare
+from ockam.address import Route, local, tcp
+from ockam.protocol import ERROR
+from ockam.wire_head import HEAD
+from tests.ockam.tcp_server import Server, serve
+
+OWN = bare.encode("node/stream_pull/1", str) + b"\x00"
+ROUNDS = 31
+"""With the worker at the end, as many as a route may have hops."""
+FLOOD = 20_000
+BODY = bytes(1_000)
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[Server, Server]]:
+    """Each may pass on to the other. They are told so when they listen, since only then their addresses are known."""
+    async with serve() as first, serve() as second:
+        for server in (first, second):
+            server.transport.allow_forward([first.address, second.address])
+        yield first, second
+
+
+def dropped(server: Server) -> int:
+    return server.node.statistics().dropped.get("forward_circle", 0)
+
+
+async def all_stopped(first: Server, second: Server, count: int) -> None:
+    with trio.fail_after(60):
+        while dropped(first) + dropped(second) < count:
+            await trio.sleep(0.005)
+
+
+def circle(first: Server, second: Server) -> Route:
+    return (tcp(second.address), tcp(first.address)) * ROUNDS + (local("echo"),)
+
+
+async def test_there_and_back_is_no_circle() -> None:
+    """A node may be reached through its neighbour; only passing on a second time is too much."""
+    async with two_nodes() as (first, second):
+        peer = await first.peer(HEAD)
+        await peer.send((tcp(second.address), tcp(first.address), local("echo")), b"hello")
+        assert (await peer.receive()).payload == b"hello"
+        assert dropped(first) + dropped(second) == 0
+
+
+async def test_a_circle_ends_at_its_second_visit_and_says_so() -> None:
+    async with two_nodes() as (first, second):
+        peer = await first.peer(HEAD)
+        await peer.send(circle(first, second), b"not one of ours")
+        await peer.send(circle(first, second), OWN)
+        answer = await peer.receive()
+        assert answer.onward_route == (local("me"),)
+        assert ERROR.decode_response(answer.payload).reason == (
+            "Invalid request: not passed on: it has passed through this node before"
+        )
+        await all_stopped(first, second, 2)
+        assert (dropped(first), dropped(second)) == (2, 0)
+        # Out of each node once: what came to the first node again went no further.
+        received = [each.received for server in (first, second) for each in server.transport.statistics().connections]
+        assert sum(received) <= 2 + 2 + 2 + 2
+
+
+async def test_a_circle_by_the_addresses_of_connections_ends_too() -> None:
+    """Answers tell these addresses, and a route may be made of them as well."""
+    async with two_nodes() as (first, second):
+        peer = await first.peer(HEAD)
+        await peer.send((tcp(second.address), local("echo")), b"x")
+        there = (await peer.receive()).return_route[0]
+        other = await second.peer(HEAD)
+        await other.send((tcp(first.address), local("echo")), b"x")
+        back = (await other.receive()).return_route[0]
+        await peer.send((there, back) * ROUNDS + (local("echo"),), OWN)
+        answer = await peer.receive()
+        assert "not passed on" in ERROR.decode_response(answer.payload).reason
+
+
+async def test_a_good_client_is_answered_during_and_after_a_flood_of_circles() -> None:
+    async with two_nodes() as (first, second):
+        good, bad = await first.peer(HEAD), await first.peer(HEAD)
+        frame = bad.frame(circle(first, second), BODY)
+        flooded = trio.Event()
+
+        async def flood() -> None:
+            for _ in range(FLOOD // 100):
+                await bad.stream.send_all(frame * 100)
+            flooded.set()
+
+        asked = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            # Its way goes through both nodes, as the flood does.
+            while not flooded.is_set() or asked < 10:
+                await good.send((tcp(second.address), local("echo")), b"%d" % asked)
+                assert (await good.receive()).payload == b"%d" % asked
+                asked += 1
+        await all_stopped(first, second, FLOOD)
+        await good.send((tcp(second.address), local("echo")), b"after")
+        assert (await good.receive()).payload == b"after"
