@@ -72,10 +72,21 @@ class Unsubscribe(msgspec.Struct, frozen=True):
     request_id: bare.UInt
 
 
-# type SubscribeRequest union { Subscribe = 0 | Received = 1 | Unsubscribe = 2 }
-SubscribeRequest: TypeAlias = Subscribe | Received | Unsubscribe
+# type SubscribePacked struct { subscribe: Subscribe }
+class SubscribePacked(msgspec.Struct, frozen=True):
+    """As `Subscribe`, from a subscriber that takes `PackedItems`, too.
+
+    A node that does not know this message answers it with `error`; the subscriber then sends `Subscribe`.
+    """
+
+    subscribe: Subscribe
+
+
+# type SubscribeRequest union { Subscribe = 0 | Received = 1 | Unsubscribe = 2 | SubscribePacked = 3 }
+SubscribeRequest: TypeAlias = Subscribe | Received | Unsubscribe | SubscribePacked
 _SubscribeRequest: TypeAlias = Annotated[
-    Subscribe | Received | Unsubscribe, bare.Union({0: Subscribe, 1: Received, 2: Unsubscribe})
+    Subscribe | Received | Unsubscribe | SubscribePacked,
+    bare.Union({0: Subscribe, 1: Received, 2: Unsubscribe, 3: SubscribePacked}),
 ]
 
 
@@ -136,13 +147,30 @@ class SubscriptionEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
+# type PackedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  packed: data
+#   piece: Piece }
+class PackedItems(msgspec.Struct, frozen=True, gc=False):
+    """As `SubscribedItems`. packed: the `list<data>` of the items in one zstd frame, which says how long that is.
+
+    What the window and `Received` count are the bytes of the items, not these.
+    """
+
+    request_id: bare.UInt
+    sequence: bare.UInt
+    block_number: bare.U64
+    verified: bool
+    packed: bytes
+    piece: Piece
+
+
 # type SubscribeResponse union { Subscribed = 0 | SubscribedItems = 1 | SubscribedBlockEnd = 2 |
-#   SubscribedBlockWithdrawn = 3 | SubscriptionEnded = 4 }
-SubscribeResponse: TypeAlias = (
+#   SubscribedBlockWithdrawn = 3 | SubscriptionEnded = 4 | PackedItems = 5 }
+UnpackedResponse: TypeAlias = (
     Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded
 )
+SubscribeResponse: TypeAlias = UnpackedResponse | PackedItems
 _SubscribeResponse: TypeAlias = Annotated[
-    Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded,
+    Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded | PackedItems,
     bare.Union(
         {
             0: Subscribed,
@@ -150,6 +178,7 @@ _SubscribeResponse: TypeAlias = Annotated[
             2: SubscribedBlockEnd,
             3: SubscribedBlockWithdrawn,
             4: SubscriptionEnded,
+            5: PackedItems,
         }
     ),
 ]
@@ -237,7 +266,8 @@ class StatusDetail(msgspec.Struct, frozen=True):
 # type StatusResponse struct { request_id: uint  first_available: optional<u64>  last_available: optional<u64>
 #   only_latest_state: bool  next_expected: optional<u64>  detail: optional<StatusDetail> }
 class StatusResponse(msgspec.Struct, frozen=True):
-    """next_expected: the block that a publisher should send next."""
+    """next_expected: the lowest block that the node lacks and nobody sends, which a publisher should send next: the
+    real node's `next_expected_block`. None while the node starts."""
 
     request_id: bare.UInt
     first_available: bare.U64 | None

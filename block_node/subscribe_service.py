@@ -26,7 +26,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.persistence_store import BlockStore
-from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded
+from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribePacked, SubscribeStatus, SubscriptionEnded
 from block_node.subscribe_plan import Refusal, SubscribeLimits, plan_subscription
 from block_node.subscribe_session import SubscribeSession
 from ockam.address import local
@@ -94,12 +94,15 @@ class SubscribeService(Plugin):
     def handle(self, message: Message) -> None:
         try:
             request = SUBSCRIBE.decode_request(message.payload)
+            packs = isinstance(request, SubscribePacked)
+            if isinstance(request, SubscribePacked):
+                request = request.subscribe
             if not isinstance(request, Subscribe):
                 raise ProtocolError("this goes to the address of a subscription, from which its answers come")
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
-        refusal = self._begin(message, request)
+        refusal = self._begin(message, request, packs)
         if refusal is not None:
             self._ended[refusal.status.name] += 1
             ended = SubscriptionEnded(request.request_id, 0, refusal.status, refusal.reason)
@@ -141,7 +144,7 @@ class SubscribeService(Plugin):
     def statistics(self) -> SubscribeStatistics:
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
-    def _begin(self, message: Message, request: Subscribe) -> Refusal | None:
+    def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
         """Start a subscription, or say why not."""
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
@@ -152,7 +155,15 @@ class SubscribeService(Plugin):
         if not message.return_route:
             return None
         session = SubscribeSession(
-            message, request.request_id, plan, request.window_bytes, self._store, self._limits, self._now_s, self._left
+            message,
+            request.request_id,
+            plan,
+            request.window_bytes,
+            self._store,
+            self._limits,
+            self._now_s,
+            self._left,
+            packs=packs,
         )
         self._begun += 1
         self._sessions[session] = None

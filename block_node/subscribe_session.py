@@ -15,6 +15,7 @@ import msgspec
 
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, Chunk, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.packing import packed
 from block_node.persistence_errors import BlockNumberUnknown
 from block_node.persistence_operations import PLACES_PER_READ, Part, ReadBlocks
 from block_node.persistence_store import BlockStore
@@ -71,6 +72,8 @@ class SubscribeSession(Worker):
         limits: SubscribeLimits,
         now_s: Callable[[], float],
         on_end: Callable[[SubscribeSession, SubscribeStatus | None], None],
+        *,
+        packs: bool = False,
     ) -> None:
         self._request = request
         self._request_id = request_id
@@ -80,6 +83,7 @@ class SubscribeSession(Worker):
         self._limits = limits
         self._now_s = now_s
         self._on_end = on_end
+        self._packs = packs
         self._began_s = self._moved_s = now_s()
         self._sequence = 0
         self._sent_bytes = self._taken_bytes = 0
@@ -318,11 +322,9 @@ class SubscribeSession(Worker):
         if not self._sent_bytes - self._taken_bytes:
             self._moved_s = self._now_s()
         self._sent_bytes += chunk.size_bytes
-        self._tell(
-            SubscribedItems(
-                self._request_id, self._next_sequence(), self.next_block, verified, chunk.items, chunk.piece
-            )
-        )
+        sequence = self._next_sequence()
+        items = SubscribedItems(self._request_id, sequence, self.next_block, verified, chunk.items, chunk.piece)
+        self._tell(packed(items) if self._packs else items)
 
     def _next_sequence(self) -> int:
         self._sequence += 1

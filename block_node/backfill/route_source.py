@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from block_node.backfill.source import FetchListener, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
+from block_node.packing import unpacked
 from block_node.persistence_schema import NUMBER_MAX
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
@@ -22,6 +23,7 @@ from block_node.protocol_reading import (
     Subscribed,
     SubscribedBlockEnd,
     SubscribedItems,
+    SubscribePacked,
     SubscribeRequest,
     SubscribeStatus,
     SubscriptionEnded,
@@ -48,6 +50,12 @@ LACKING = frozenset(
 REQUEST_ID = 1
 
 
+class Packing:
+    """Whether a source packs items: taken for granted until it refuses the request, as nodes of earlier versions do."""
+
+    known = True
+
+
 class RouteSource:
     """See the module. route: to the node, without its services. silence_s_max: without a sign of life in a request."""
 
@@ -56,6 +64,7 @@ class RouteSource:
         self._route = route
         self._new_id = new_id
         self._silence_s_max = silence_s_max
+        self._packing = Packing()
 
     def ask_status(self, on_done: StatusDone) -> None:
         patience_s = min(ANSWER_S_MAX, self._silence_s_max)
@@ -65,7 +74,9 @@ class RouteSource:
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetching:
         address = local("BF_" + self._new_id())
-        fetching = Fetching(self._node, self._to("block_subscribe"), first, last, listener, self._silence_s_max)
+        fetching = Fetching(
+            self._node, self._to("block_subscribe"), first, last, listener, self._silence_s_max, self._packing
+        )
         self._node.register([address], lambda: fetching)
         return fetching
 
@@ -116,7 +127,14 @@ class Fetching(Worker):
     """
 
     def __init__(
-        self, node: Node, route: Route, first: int, last: int, listener: FetchListener, silence_s_max: float
+        self,
+        node: Node,
+        route: Route,
+        first: int,
+        last: int,
+        listener: FetchListener,
+        silence_s_max: float,
+        packing: Packing,
     ) -> None:
         self._node = node
         self._route = route
@@ -128,6 +146,8 @@ class Fetching(Worker):
         self._items: list[bytes] = []
         self._piece: list[bytes] = []
         self._taken_bytes = self._told_bytes = 0
+        self._packing = packing
+        self._packs = packing.known
         self._silence_s = 0.0
         self._look_s = min(LOOK_S, silence_s_max / 4)
 
@@ -148,6 +168,11 @@ class Fetching(Worker):
         self._silence_s = 0.0
         try:
             if ERROR.is_in(message.payload):
+                if self._packs and not self._way and self._listener is not None:
+                    # It may be of a version that packs nothing, and is asked once more, without.
+                    self._packs = self._packing.known = False
+                    self._begin()
+                    return
                 self._end(f"refused: {ERROR.decode_response(message.payload).reason}")
                 return
             response = SUBSCRIBE.decode_response(message.payload)
@@ -160,6 +185,7 @@ class Fetching(Worker):
                 raise ProtocolError(f"message {self._sequence} of the subscription was lost")
             else:
                 self._sequence += 1
+                response = unpacked(response)
                 if isinstance(response, SubscribedItems):
                     self._take(response)
                 elif isinstance(response, SubscribedBlockEnd):
@@ -174,7 +200,7 @@ class Fetching(Worker):
 
     def _begin(self) -> None:
         request = Subscribe(REQUEST_ID, self._next, self._last, False, WINDOW_BYTES)
-        if not self._send(self._route, request):
+        if not self._send(self._route, SubscribePacked(request) if self._packs else request):
             self._end("unreachable: there is no way to it")
 
     def _take(self, message: SubscribedItems) -> None:

@@ -56,12 +56,13 @@ class BlockClient:
         *,
         reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
         wait: bool = True,
+        compress: bool = False,
     ) -> Iterator[Blocking[ReceivedBlock]]:
         """Whole verified blocks from `start` to `end`, in order, each once, over whatever connections that takes."""
         with (
             start_blocking_portal() as portal,
             portal.wrap_async_context_manager(
-                self._inner.subscribe(start, end, reconnect=reconnect, wait=wait)
+                self._inner.subscribe(start, end, reconnect=reconnect, wait=wait, compress=compress)
             ) as blocks,
         ):
             yield Blocking(portal, blocks)
@@ -76,10 +77,11 @@ class BlockClient:
         window_bytes: int = WINDOW_BYTES,
         reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
         wait: bool = True,
+        compress: bool = False,
     ) -> Iterator[Blocking[SubscriptionEvent]]:
         """What comes of those blocks, as it comes: for blocks larger than memory, or early ones."""
         subscription = self._inner.subscribe_events(
-            start, end, early=early, window_bytes=window_bytes, reconnect=reconnect, wait=wait
+            start, end, early=early, window_bytes=window_bytes, reconnect=reconnect, wait=wait, compress=compress
         )
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(subscription) as events:
             yield Blocking(portal, events)

@@ -89,10 +89,12 @@ class BlockClient:
         window_bytes: int = WINDOW_BYTES,
         reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
         wait: bool = True,
+        compress: bool = False,
     ) -> AsyncIterator[Subscription]:
         """What comes of the blocks from `start` to `end`, as it comes: for blocks larger than memory, or early ones.
 
-        start None: from the first available where there is an end, else what comes from now on.
+        start None: from the first available where there is an end, else what comes from now on. compress: items come
+        compressed with zstd, where the node can do that; for slow lines.
         """
         subscription = Subscription(
             self._nodes,
@@ -104,6 +106,7 @@ class BlockClient:
             answer_s_max=self._answer_s_max,
             reconnect=reconnect,
             wait=wait,
+            compress=compress,
         )
         failure: BaseException | None = None
         async with anyio.create_task_group() as tasks:
@@ -129,9 +132,11 @@ class BlockClient:
         *,
         reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
         wait: bool = True,
+        compress: bool = False,
     ) -> AsyncIterator[WholeBlocks]:
         """Whole verified blocks from `start` to `end`, in order, each once, over whatever connections that takes."""
-        async with self.subscribe_events(start, end, reconnect=reconnect, wait=wait) as events:
+        subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
+        async with subscription as events:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:

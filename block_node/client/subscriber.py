@@ -11,6 +11,7 @@ import msgspec
 
 from block_node.client.connection import BlockConnection, Conversation, open_connection
 from block_node.client.errors import DamagedAnswer, SubscriptionRefused
+from block_node.packing import unpacked
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     STATUS,
@@ -22,15 +23,23 @@ from block_node.protocol_reading import (
     SubscribedBlockEnd,
     SubscribedBlockWithdrawn,
     SubscribedItems,
-    SubscribeResponse,
+    SubscribePacked,
     SubscribeStatus,
     SubscriptionEnded,
+    UnpackedResponse,
     Unsubscribe,
 )
 from ockam.address import Route
 from ockam.protocol import ProtocolError
 from stream_service.client.backoff import Backoff, Reconnect
-from stream_service.client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_service.client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestRefused,
+    RequestTimeout,
+    UnexpectedAnswer,
+)
 
 SERVICE: Final = "block_subscribe"
 WINDOW_BYTES: Final = 8 * 1024 * 1024
@@ -76,7 +85,7 @@ class Subscription:
     """What one subscriber wants and where it stands, over all connections. An async iterator of events.
 
     wait: whether to wait where the last source ended or no node has the next block yet; else that is an error, where
-    there is no other node. connections: how many have been made.
+    there is no other node. compress: ask for items compressed with zstd. connections: how many have been made.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class Subscription:
         answer_s_max: float,
         reconnect: Reconnect,
         wait: bool,
+        compress: bool = False,
     ) -> None:
         self._nodes = list(nodes)
         self._via = via
@@ -101,6 +111,7 @@ class Subscription:
         self._backoff = Backoff(reconnect, random.random)
         self._give_up_s = reconnect.give_up_s
         self._wait = wait
+        self._compress = compress
         self._next = start
         self._begun: int | None = None
         self._found_empty: set[str] = set()
@@ -170,12 +181,21 @@ class Subscription:
     async def _take_all(self, conversation: Conversation, start: int | None) -> None:
         """What one connection brings, until the end that was asked for. Raises what ended it otherwise."""
         request = Subscribe(1, start, self._end, self._early, self._window_bytes)
-        await conversation.send(SUBSCRIBE.encode_request(request))
+        await conversation.send(SUBSCRIBE.encode_request(SubscribePacked(request) if self._compress else request))
+        asked_packed = self._compress
         sequence = taken_bytes = told_bytes = 0
         subscribed = False
         try:
             while True:
-                response = await self._answer(conversation, None if subscribed else self._answer_s_max)
+                try:
+                    response = await self._answer(conversation, None if subscribed else self._answer_s_max)
+                except RequestRefused:
+                    if subscribed or not asked_packed:
+                        raise
+                    # The node is of a version that packs nothing.
+                    asked_packed = False
+                    await conversation.send(SUBSCRIBE.encode_request(request))
+                    continue
                 if isinstance(response, Subscribed):
                     subscribed = True
                     self._note_start(conversation.node, response.start_block, start)
@@ -218,12 +238,12 @@ class Subscription:
         if self._next is None:
             self._next = number
 
-    async def _answer(self, conversation: Conversation, timeout_s: float | None) -> SubscribeResponse:
+    async def _answer(self, conversation: Conversation, timeout_s: float | None) -> UnpackedResponse:
         payload = await conversation.receive(timeout_s)
         if payload is None:
             raise RequestTimeout(f"the node has not answered for {self._answer_s_max:g} s")
         try:
-            return SUBSCRIBE.decode_response(payload)
+            return unpacked(SUBSCRIBE.decode_response(payload))
         except ProtocolError as error:
             raise UnexpectedAnswer(f"not an answer to a {SUBSCRIBE.name}: {error}") from error
 

@@ -93,6 +93,7 @@ def subscribe(
     end: Annotated[int | None, typer.Option("--to", min=0, help="The last block; endless if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="A folder to write each block to, as a file.")] = None,
     suffix: SuffixOption = ".blk.zstd",
+    compress: Annotated[bool, typer.Option("--compress", help="Have it sent compressed, for a slow line.")] = False,
     node: NodeOption = None,
     also: AlsoOption = None,
     context: ContextOption = None,
@@ -112,7 +113,7 @@ def subscribe(
         make_folder(out)
 
     async def run(client: BlockClient) -> None:
-        async with client.subscribe(start, end, wait=end is None) as blocks:
+        async with client.subscribe(start, end, wait=end is None, compress=compress) as blocks:
             async for block in blocks:
                 file = None if out is None else out / f"{block.number}{suffix}"
                 if file is not None:

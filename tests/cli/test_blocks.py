@@ -61,6 +61,7 @@ def test_a_chain_there_and_back(command: CommandLine, tmp_path: Path, monkeypatc
         rows = command("block", "subscribe", *arguments).read_lines(BlockRow)
         assert [row.block for row in rows] == [1, 2, 3, 4, 5]
         assert rows[3].root == one.root
+        assert command("block", "subscribe", *arguments, "--compress").read_lines(BlockRow) == rows
         for number in range(1, 6):
             assert list(read_items(copy / f"{number}.blk")) == list(read_items(chain / f"{number}.blk.zstd"))
         again = command("block", "publish", chain, "--json").read(BlocksPublished)

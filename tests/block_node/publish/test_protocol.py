@@ -15,12 +15,14 @@ from ockam.protocol import Protocol, ProtocolError
 
 REQUESTS: list[tuple[Protocol[Any, Any], Any]] = [
     (p.PUBLISH, p.OpenSession(b"token")),
+    (p.PUBLISH, p.OpenRootSession(b"token")),
     (p.PUBLISH, p.BlockItems(0, [b"header", b""])),
     (p.PUBLISH, p.BlockItems(1, [b"beginning of an item"], p.Piece.FIRST)),
     (p.PUBLISH, p.EndOfBlock(2, 2**64 - 1)),
     (p.PUBLISH, p.EndStream(3, p.PublisherEndCode.TOO_FAR_BEHIND, 5, 9)),
     (p.PUBLISH, p.EndStream(3, p.PublisherEndCode.RESET)),
     (r.SUBSCRIBE, r.Subscribe(1, None, 7, False, 1 << 20)),
+    (r.SUBSCRIBE, r.SubscribePacked(r.Subscribe(1, None, 7, False, 1 << 20))),
     (r.SUBSCRIBE, r.Received(1, 100)),
     (r.SUBSCRIBE, r.Unsubscribe(1)),
     (r.GET, r.GetBlock(1, 5, False, 0)),
@@ -30,6 +32,7 @@ REQUESTS: list[tuple[Protocol[Any, Any], Any]] = [
 RESPONSES: list[tuple[Protocol[Any, Any], Any]] = [
     (p.PUBLISH, p.SessionOpened(b"token", None, 0)),
     (p.PUBLISH, p.Acknowledgement(0)),
+    (p.PUBLISH, p.RootAcknowledgement(7, [p.DurableBlock(7, bytes(48), True)])),
     (p.PUBLISH, p.DuplicateBlock(3, 7)),
     (p.PUBLISH, p.Behind(9, None, 0)),
     (p.PUBLISH, p.SkipBlock(9)),
@@ -38,6 +41,7 @@ RESPONSES: list[tuple[Protocol[Any, Any], Any]] = [
     (r.SUBSCRIBE, r.Subscribed(1, None)),
     (r.SUBSCRIBE, r.Subscribed(1, 7)),
     (r.SUBSCRIBE, r.SubscribedItems(1, 0, 7, True, [b"item"], p.Piece.LAST)),
+    (r.SUBSCRIBE, r.PackedItems(1, 0, 7, True, b"frame", p.Piece.LAST)),
     (r.SUBSCRIBE, r.SubscribedBlockEnd(1, 1, 7, bytes(48))),
     (r.SUBSCRIBE, r.SubscribedBlockWithdrawn(1, 2, 8)),
     (r.SUBSCRIBE, r.SubscriptionEnded(1, 3, r.SubscribeStatus.SOURCE_ERROR, "gone")),
@@ -69,6 +73,11 @@ def test_responses_come_back_as_they_were(protocol: Protocol[Any, Any], message:
         (p.PUBLISH.encode_request(p.BlockItems(3, [b"\x0a\x00"])), b"\x07\x01\x03\x01\x02\x0a\x00\x00"),
         (p.PUBLISH.encode_request(p.EndOfBlock(4, 5)), b"\x0a\x02\x04\x05" + bytes(7)),
         (p.PUBLISH.encode_request(p.EndStream(5, p.PublisherEndCode.RESET)), b"\x05\x03\x05\x01\x00\x00"),
+        (p.PUBLISH.encode_request(p.OpenRootSession(b"ab")), b"\x04\x04\x02ab"),
+        (
+            p.PUBLISH.encode_response(p.RootAcknowledgement(5, [p.DurableBlock(5, b"r", True)])),
+            b"\x15\x07\x05" + bytes(7) + b"\x01\x05" + bytes(7) + b"\x01r\x01",
+        ),
         (p.PUBLISH.encode_response(p.Acknowledgement(5)), b"\x09\x01\x05" + bytes(7)),
         (
             p.PUBLISH.encode_response(p.StreamEnded(p.PublishStatus.TIMEOUT, None, 2, "")),

@@ -1,0 +1,51 @@
+"""Items of blocks on their way to a subscriber, compressed with zstd (`PackedItems`). It decides nothing about blocks.
+
+Packed is the BARE form of `list<data>`, in one frame that says how long it is. Nothing is kept between two messages, so
+that each can be read alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zstandard
+
+import bare
+from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeResponse, UnpackedResponse
+from ockam.protocol import ProtocolError
+
+LEVEL: Final = 1
+"""Blocks get a sixth of their size at any level; the lowest one costs the least."""
+UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of one message. A node sends a megabyte of items at most, and their lengths."""
+
+# type Items list<data>
+_encoder = bare.Encoder(list[bytes])
+_decoder = bare.Decoder(list[bytes])
+
+
+def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
+    """The message with its items compressed, or as it was where that would not make it smaller."""
+    data = _encoder.encode(message.items)
+    compressed = zstandard.ZstdCompressor(level=LEVEL).compress(data)
+    if len(compressed) >= len(data):
+        return message
+    return PackedItems(
+        message.request_id, message.sequence, message.block_number, message.verified, compressed, message.piece
+    )
+
+
+def unpacked(message: SubscribeResponse) -> UnpackedResponse:
+    """The message with plain items. Raises ProtocolError where the bytes are damaged, or more than any node sends."""
+    if not isinstance(message, PackedItems):
+        return message
+    try:
+        size_bytes = zstandard.frame_content_size(message.packed)
+        if not 0 <= size_bytes <= UNPACKED_BYTES_MAX:
+            raise ProtocolError(f"packed items of {size_bytes} bytes; at most {UNPACKED_BYTES_MAX}")
+        items = _decoder.decode(zstandard.ZstdDecompressor().decompress(message.packed))
+    except (zstandard.ZstdError, bare.DecodeError) as error:
+        raise ProtocolError(f"packed items that cannot be read: {error}") from error
+    return SubscribedItems(
+        message.request_id, message.sequence, message.block_number, message.verified, items, message.piece
+    )
