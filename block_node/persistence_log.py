@@ -103,7 +103,7 @@ class ChainLog:
             if stream is None:
                 return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
             session.connection.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
-            known = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+            known = sql.find_sound_chain(session, self.chain)
             if known is None or known[:2] != (stream.stream_id, stream.next_index):
                 self._rebuild(session, stream)
             return stream, self.state(session)
@@ -111,7 +111,7 @@ class ChainLog:
     def state(self, session: Session) -> StoredChain:
         with _mapped():
             execute = session.connection.execute
-            _, _, blocks, size_bytes, verifier_state = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+            _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
             first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
             without_hole = count and last - first + 1 == count
             available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
@@ -158,11 +158,9 @@ class ChainLog:
                 session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
                 index += len(run)
             self._add_place(session, place)
-            session.connection.execute(sql.GROW_CHAIN, (index, 1, place.size_bytes, self.chain))
+            sql.grow_chain(session, self.chain, index, 1, place.size_bytes, block.verifier_state)
             if block.corrected_root:
-                session.connection.execute(sql.SET_ROOT, (block.corrected_root, self.chain, block.number - 1))
-            if block.verifier_state:
-                session.connection.execute(sql.SET_VERIFIER_STATE, (block.verifier_state, self.chain))
+                sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
             self._drop_staged(session, block.attempt)
             return place, True
 
@@ -231,11 +229,10 @@ class ChainLog:
             evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
             for place in gone:
                 evicted.add(place.number)
-            execute(sql.CLEAR_EVICTED, (self.chain,))
-            execute_many(sql.ADD_EVICTED, [(self.chain, *each) for each in evicted])
+            sql.set_evicted(session, self.chain, evicted)
             size_bytes = sum(place.size_bytes for place in gone)
             stream = session.log.get_stream(self._stream_id(session))
-            execute(sql.GROW_CHAIN, (stream.next_index, -len(gone), -size_bytes, self.chain))
+            sql.grow_chain(session, self.chain, stream.next_index, -len(gone), -size_bytes)
             first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
             session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
             return gone
@@ -244,18 +241,19 @@ class ChainLog:
         """Make the index again from the marks of the messages. Of two blocks of one number, the first one counts."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
-        execute(sql.SET_CHAIN, (self.chain, stream.stream_id, stream.next_index, 0, 0, b""))
+        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
         blocks = size_bytes = 0
-        corrected: list[tuple[bytes, str, int]] = []
+        corrected: list[tuple[int, bytes]] = []
         for place, root_before in self._stored_places(session, stream):
             if root_before:
-                corrected.append((root_before, self.chain, place.number - 1))
+                corrected.append((place.number - 1, root_before))
             if self.find(session, place.number) is None:
                 self._add_place(session, place)
                 blocks += 1
                 size_bytes += place.size_bytes
-        execute(sql.GROW_CHAIN, (stream.next_index, blocks, size_bytes, self.chain))
-        session.connection.executemany(sql.SET_ROOT, corrected)
+        sql.grow_chain(session, self.chain, stream.next_index, blocks, size_bytes)
+        for number, root in corrected:
+            sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
         """The whole blocks of the stream, by their marks, and where they correct it the root of the block before.
@@ -288,11 +286,11 @@ class ChainLog:
             index += 1
 
     def _ensure_stream(self, session: Session, time_us: int) -> StreamRecord:
-        known = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+        known = sql.find_chain(session, self.chain)
         if known is not None:
             return session.log.get_stream(known[0])
         stream = session.log.ensure_stream(stream_name(self.chain), 0, time_us)
-        session.connection.execute(sql.SET_CHAIN, (self.chain, stream.stream_id, stream.next_index, 0, 0, b""))
+        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
         return stream
 
     def _stream_id(self, session: Session) -> int:
@@ -308,7 +306,7 @@ class ChainLog:
         yield from block.parts
 
     def _add_place(self, session: Session, place: BlockPlace) -> None:
-        session.connection.execute(sql.ADD_PLACE, (self.chain, *msgspec.structs.astuple(place)))
+        sql.add_place(session, self.chain, place)
 
     def _drop_staged(self, session: Session, attempt: int | None) -> None:
         if attempt is not None:

@@ -9,7 +9,7 @@ import msgspec
 
 from block_node.persistence_errors import BlockNumberUnknown
 from block_node.persistence_log import ChainLog, NewBlock, StoredChain
-from block_node.persistence_schema import GET_CHAIN, RECOUNT_CHAIN, BlockPlace
+from block_node.persistence_schema import GET_CHAIN, BlockPlace, recount_chain
 from storage.contract import Operation, Session, StreamRecord
 from storage.errors import DatabaseCorrupt
 
@@ -70,8 +70,7 @@ class RecountChain(ReadChain):
     __slots__ = ()
 
     def apply(self, session: Session) -> None:
-        chain = self.log.chain
-        session.connection.execute(RECOUNT_CHAIN, (chain, chain, chain))
+        recount_chain(session, self.log.chain)
         super().apply(session)
 
 

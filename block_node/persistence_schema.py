@@ -6,7 +6,9 @@ evicted (`block_evicted`); that is only a memory of what need not be fetched aga
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 import msgspec
 from sqlalchemy import (
@@ -30,7 +32,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.contract import Session
+from storage.errors import DatabaseCorrupt, corrupt_text
 from storage.schema import metadata
+from storage.seal import seal_column, seal_of
 from storage.statements import compiled
 
 NUMBER_MAX: Final = 2**63 - 1
@@ -45,6 +49,7 @@ block_chains = Table(
     Column("blocks", BigInteger, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("verifier_state", LargeBinary, nullable=False),
+    seal_column(),
 )
 """One row a chain. indexed_to: the stream's next index when `block_index` was last written; where the stream says
 otherwise, the index is rebuilt. blocks, size_bytes: of all rows in `block_index`. verifier_state: what the verifier
@@ -60,6 +65,7 @@ block_index = Table(
     Column("items", Integer, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("root", LargeBinary, nullable=False),
+    seal_column(),
     Index("block_index_by_place", "chain", "first_index"),
 )
 block_evicted = Table(
@@ -68,6 +74,7 @@ block_evicted = Table(
     Column("chain", Text, primary_key=True),
     Column("first", BigInteger, primary_key=True),
     Column("last", BigInteger, nullable=False),
+    seal_column(),
 )
 block_staged = Table(
     "block_staged",
@@ -130,43 +137,85 @@ GET_CHAIN: Final = compiled(
         block_chains.c.blocks,
         block_chains.c.size_bytes,
         block_chains.c.verifier_state,
+        block_chains.c.seal,
     ).where(_this_chain),
     "chain",
 )
-SET_CHAIN: Final = compiled(
+_SET_CHAIN: Final = compiled(
     insert_into(block_chains).prefix_with("OR REPLACE"),
-    *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state"),
+    *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal"),
 )
-GROW_CHAIN: Final = compiled(
-    update(block_chains)
-    .where(_this_chain)
-    .values(
-        indexed_to=bindparam("indexed_to"),
-        blocks=block_chains.c.blocks + bindparam("more_blocks"),
-        size_bytes=block_chains.c.size_bytes + bindparam("more_bytes"),
-    ),
-    *("indexed_to", "more_blocks", "more_bytes", "chain"),
+_COUNT_PLACES: Final = compiled(
+    select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
 )
+ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
+"""stream_id, indexed_to, blocks, size_bytes, verifier_state."""
 
-SET_VERIFIER_STATE: Final = compiled(
-    update(block_chains).where(_this_chain).values(verifier_state=bindparam("verifier_state")),
-    *("verifier_state", "chain"),
-)
 
-_of_counted = _places.chain == bindparam("counted")
-_of_summed = _places.chain == bindparam("summed")
-RECOUNT_CHAIN: Final = compiled(
-    update(block_chains)
-    .where(_this_chain)
-    .values(
-        blocks=select(func.count()).select_from(block_index).where(_of_counted).scalar_subquery(),
-        size_bytes=select(func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_summed).scalar_subquery(),
-    ),
-    *("counted", "summed", "chain"),
-)
+def find_chain(session: Session, chain: str) -> ChainRow | None:
+    """Raises DatabaseCorrupt where the row is not what was written."""
+    row = session.connection.execute(GET_CHAIN, (chain,)).fetchone()
+    if row is None:
+        return None
+    stream_id, indexed_to, blocks, size_bytes, verifier_state, seal = row
+    found: ChainRow = (stream_id, indexed_to, blocks, size_bytes, verifier_state)
+    if seal != seal_of(block_chains.name, (chain, *found)):
+        raise DatabaseCorrupt(corrupt_text(f"the row of the chain {chain!r} is not what was written"))
+    return found
 
-ADD_PLACE: Final = compiled(
-    insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root")
+
+def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
+    """None also where the row is not what was written: all of it can be made again from the stream."""
+    with suppress(DatabaseCorrupt):
+        return find_chain(session, chain)
+    return None
+
+
+def set_chain(session: Session, chain: str, row: ChainRow) -> None:
+    session.connection.execute(_SET_CHAIN, (chain, *row, seal_of(block_chains.name, (chain, *row))))
+
+
+def grow_chain(
+    session: Session, chain: str, indexed_to: int, more_blocks: int, more_bytes: int, verifier_state: bytes = b""
+) -> None:
+    """verifier_state: empty where it stays as it is."""
+    known = find_chain(session, chain)
+    assert known is not None, "a chain that grows has begun"
+    stream_id, _, blocks, size_bytes, state = known
+    row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
+    set_chain(session, chain, row)
+
+
+def recount_chain(session: Session, chain: str) -> None:
+    """Make the totals fit what is in `block_index`."""
+    known = find_chain(session, chain)
+    if known is not None:
+        blocks, size_bytes = session.connection.execute(_COUNT_PLACES, (chain,)).fetchone()
+        set_chain(session, chain, (known[0], known[1], blocks, size_bytes, known[4]))
+
+
+def add_place(session: Session, chain: str, place: BlockPlace) -> None:
+    row = (chain, *msgspec.structs.astuple(place))
+    session.connection.execute(_ADD_PLACE, (*row, seal_of(block_index.name, row)))
+
+
+def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
+    """Correct the root of a block that is stored; nothing where it is not."""
+    row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
+    if row is not None:
+        seal = seal_of(block_index.name, (chain, *row[:-1], root))
+        session.connection.execute(_SET_ROOT, (root, seal, chain, number))
+
+
+def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
+    """In place of what was evicted before."""
+    session.connection.execute(_CLEAR_EVICTED, (chain,))
+    rows = [(chain, first, last) for first, last in ranges]
+    session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
+
+
+_ADD_PLACE: Final = compiled(
+    insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root", "seal")
 )
 FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
 PLACES_FROM: Final = compiled(
@@ -189,8 +238,9 @@ ROOTS: Final = compiled(
     select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
     *("chain", "number"),
 )
-SET_ROOT: Final = compiled(
-    update(block_index).where(_numbered).values(root=bindparam("root")), *("root", "chain", "number")
+_SET_ROOT: Final = compiled(
+    update(block_index).where(_numbered).values(root=bindparam("root"), seal=bindparam("seal")),
+    *("root", "seal", "chain", "number"),
 )
 DELETE_PLACE: Final = compiled(delete_from(block_index).where(_numbered), *("chain", "number"))
 CLEAR_PLACES: Final = compiled(delete_from(block_index).where(_of_chain), "chain")
@@ -212,8 +262,8 @@ _evicted = block_evicted.c
 EVICTED: Final = compiled(
     select(_evicted.first, _evicted.last).where(_evicted.chain == bindparam("chain")).order_by(_evicted.first), "chain"
 )
-CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
-ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last"))
+_CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
+_ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last", "seal"))
 
 ADD_STAGED: Final = compiled(insert_into(block_staged), *("chain", "attempt", "part", "data"))
 GET_STAGED: Final = compiled(

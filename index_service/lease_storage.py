@@ -14,6 +14,7 @@ from index_service.lease_machine import StoredLease
 from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
 from storage.schema import metadata
+from storage.seal import check_sealed, seal_column, seal_of
 
 lease_fences = Table(
     "lease_fences",
@@ -24,12 +25,15 @@ lease_fences = Table(
     Column("fence", BigInteger, nullable=False),
     Column("holder", String),
     Column("ttl_ms", Integer, nullable=False),
+    seal_column(),
     sqlite_with_rowid=False,
 )
 """fence: the highest ever given. holder: the member that may still use it, for `ttl_ms` beyond the end of a node.
 Rows stay for ever: a fence that began again at 1 would let in who had it before."""
 
-lease_floor = Table("lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False))
+lease_floor = Table(
+    "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
+)
 """At most one row: every fence given from now on is above it. Written where fences that were given are forgotten."""
 
 _insert = sqlite.insert(lease_fences).values(
@@ -39,11 +43,12 @@ _insert = sqlite.insert(lease_fences).values(
     fence=bindparam("fence"),
     holder=bindparam("holder"),
     ttl_ms=bindparam("ttl_ms"),
+    seal=bindparam("seal"),
 )
 _WRITE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in ("fence", "holder", "ttl_ms")},
+        set_={column: _insert.excluded[column] for column in ("fence", "holder", "ttl_ms", "seal")},
         where=_insert.excluded.fence >= lease_fences.c.fence,
     )
 )
@@ -52,12 +57,23 @@ _of_group = (
     lease_fences.c.stream_name == bindparam("stream_name"),
 )
 _LOAD = compiled(
-    select(lease_fences.c.partition, lease_fences.c.fence, lease_fences.c.holder, lease_fences.c.ttl_ms)
+    select(
+        lease_fences.c.partition,
+        lease_fences.c.fence,
+        lease_fences.c.holder,
+        lease_fences.c.ttl_ms,
+        lease_fences.c.seal,
+    )
     .where(*_of_group)
     .order_by(lease_fences.c.partition)
 )
-_FLOOR = compiled(select(lease_floor.c.fence))
-_FENCE = compiled(select(lease_fences.c.fence).where(*_of_group, lease_fences.c.partition == bindparam("partition")))
+_FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal))
+_FENCE = compiled(
+    select(lease_fences.c.fence, lease_fences.c.holder, lease_fences.c.ttl_ms, lease_fences.c.seal).where(
+        *_of_group, lease_fences.c.partition == bindparam("partition")
+    )
+)
+_DO = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
 
 
 class LoadLeases(Operation):
@@ -80,10 +96,14 @@ class LoadLeases(Operation):
         found = session.connection.execute(
             _LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}
         ).fetchall()
-        self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _ in found]
+        for row in found:
+            check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), _DO)
+        self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found]
         floor = session.connection.execute(_FLOOR).fetchone()
+        if floor is not None:
+            check_sealed(lease_floor.name, floor, _DO)
         self.floor = 0 if floor is None else int(floor[0])
-        self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms in found if holder is not None), default=0)
+        self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms, _ in found if holder is not None), default=0)
 
 
 class WriteLeases(Operation):
@@ -116,6 +136,10 @@ class WriteLeases(Operation):
                     "fence": row.fence,
                     "holder": row.holder,
                     "ttl_ms": self.ttl_ms,
+                    "seal": seal_of(
+                        lease_fences.name,
+                        (self.client_id, self.stream_name, row.partition, row.fence, row.holder, self.ttl_ms),
+                    ),
                 }
                 for row in self.changes
             ],
@@ -123,24 +147,34 @@ class WriteLeases(Operation):
 
 
 def find_fence(session: Session, key: Key) -> int | None:
-    """The highest fence ever given for this partition."""
+    """The highest fence ever given for this partition. Raises DatabaseCorrupt where that is not what was written."""
     client_id, stream_name, partition = key
     found = session.connection.execute(
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
     ).fetchone()
-    return None if found is None else int(found[0])
+    if found is None:
+        return None
+    check_sealed(lease_fences.name, (*key, *found), _DO)
+    return int(found[0])
 
 
 def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
-    """Put every fence to come above `floor`, and shut out all who have one, in a database that nobody else uses.
+    """Put every fence to come above `floor`, and shut out all who have one, in a database of the present version that
+    nobody else uses.
 
     For a database that goes back in time: who holds a fence that it has not seen must not meet that fence again.
     """
     connection.execute(str(CreateTable(lease_fences, if_not_exists=True).compile(dialect=sqlite.dialect())))
     connection.execute(str(CreateTable(lease_floor, if_not_exists=True).compile(dialect=sqlite.dialect())))
-    connection.execute("UPDATE lease_fences SET fence = max(fence + 1, ?)", (floor,))
+    columns = "client_id, stream_name, partition, fence, holder, ttl_ms"
+    for *key, fence, holder, ttl_ms in connection.execute(f"SELECT {columns} FROM lease_fences").fetchall():
+        fence = max(fence + 1, floor)
+        connection.execute(
+            "UPDATE lease_fences SET fence = ?, seal = ? WHERE client_id = ? AND stream_name = ? AND partition = ?",
+            (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key),
+        )
     (highest,) = connection.execute(
         "SELECT max(?, coalesce((SELECT max(fence) FROM lease_floor), 0))", (floor,)
     ).fetchone()
     connection.execute("DELETE FROM lease_floor")
-    connection.execute("INSERT INTO lease_floor VALUES (?)", (highest,))
+    connection.execute("INSERT INTO lease_floor VALUES (?, ?)", (highest, seal_of(lease_floor.name, (highest,))))

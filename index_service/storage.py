@@ -28,7 +28,9 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, find_fence, lease_fences
 from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
+from storage.migrate import has_seal
 from storage.schema import metadata
+from storage.seal import check_sealed, seal_column, seal_of
 
 INDEX_MAX = 2**63 - 1
 """No stream has an index above this (SQLite's integers end here), so no position can be there either."""
@@ -41,6 +43,7 @@ saved_indexes = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("idx", BigInteger, nullable=False),
     Column("saved_us", BigInteger, nullable=False),
+    seal_column(),
     Index("saved_indexes_by_stream", "stream_name", "client_id", "partition"),
     sqlite_with_rowid=False,
 )
@@ -52,19 +55,20 @@ _insert = sqlite.insert(saved_indexes).values(
     partition=bindparam("partition"),
     idx=bindparam("idx"),
     saved_us=bindparam("saved_us"),
+    seal=bindparam("seal"),
 )
 _CREATE = compiled(_insert.on_conflict_do_nothing())
 _RAISE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us},
+        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
         where=_insert.excluded.idx > saved_indexes.c.idx,
     )
 )
 _REPLACE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us},
+        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
     )
 )
 _of_key = (
@@ -72,7 +76,7 @@ _of_key = (
     saved_indexes.c.stream_name == bindparam("stream_name"),
     saved_indexes.c.partition == bindparam("partition"),
 )
-_FIND = compiled(select(saved_indexes.c.idx).where(*_of_key))
+_FIND = compiled(select(saved_indexes.c.idx, saved_indexes.c.saved_us, saved_indexes.c.seal).where(*_of_key))
 _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 
 
@@ -116,18 +120,17 @@ class IndexRequests(Operation):
         self.indexes = []
         self.fenced = set()
         for place, (key, index, answered, fence) in enumerate(self.requests):
-            row = _row(key)
             if fence is not None and find_fence(session, key) != fence:
                 self.fenced.add(place)
             elif index is not None:
-                execute(_RAISE, {**row, "idx": index, "saved_us": self.now_us})
+                execute(_RAISE, _sealed(key, index, self.now_us))
             if index is not None and not answered:
                 self.indexes.append(None)
                 continue
-            found = execute(_FIND, row).fetchone()
+            found = _find_index(session, key)
             if found is None and index is None:
-                execute(_CREATE, {**row, "idx": 0, "saved_us": self.now_us})
-            self.indexes.append(0 if found is None else found[0])
+                execute(_CREATE, _sealed(key, 0, self.now_us))
+            self.indexes.append(found or 0)
 
 
 class SetPosition(WriteLeases):
@@ -158,11 +161,12 @@ class SetPosition(WriteLeases):
         execute = session.connection.execute
         row = _row(self.key)
         found = execute(_FIND, row).fetchone()
+        # Not checked: setting or forgetting a position is what puts a damaged one right.
         self.before = None if found is None else found[0]
         if self.index is None:
             execute(_DELETE, row)
         else:
-            execute(_REPLACE, {**row, "idx": self.index, "saved_us": self.now_us})
+            execute(_REPLACE, _sealed(self.key, self.index, self.now_us))
 
 
 class PositionRow(NamedTuple):
@@ -210,12 +214,38 @@ class ListPositions(Operation):
 
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
     """Raise every position to what another database has, as far as its table can be read. In a transaction."""
-    names = ("client_id", "stream_name", "partition", "idx", "saved_us")
+    if has_seal(other, saved_indexes.name) is None:
+        return
+    sealed = has_seal(other, saved_indexes.name)
     # Without the table's index, so that each row is read where it stands.
-    rows = iter(other.execute(f"SELECT {', '.join(names)} FROM saved_indexes NOT INDEXED"))
+    rows = iter(other.execute("SELECT * FROM saved_indexes NOT INDEXED"))
     with suppress(sqlite3.Error):
-        for row in rows:
-            connection.execute(_RAISE, dict(zip(names, row, strict=True)))
+        for client_id, stream_name, partition, index, saved_us, *seal in rows:
+            row = _sealed((client_id, stream_name, partition), index, saved_us)
+            if not sealed or seal == [row["seal"]]:
+                connection.execute(_RAISE, row)
+
+
+def _find_index(session: Session, key: Key) -> int | None:
+    """What is saved under a key. Raises DatabaseCorrupt where that is not what was saved."""
+    found = session.connection.execute(_FIND, _row(key)).fetchone()
+    if found is None:
+        return None
+    check_sealed(saved_indexes.name, (*key, *found), "set the position anew with `stream-node index set`")
+    return int(found[0])
+
+
+def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
+    """The row to be written."""
+    client_id, stream_name, partition = key
+    return {
+        "client_id": client_id,
+        "stream_name": stream_name,
+        "partition": partition,
+        "idx": index,
+        "saved_us": saved_us,
+        "seal": seal_of("saved_indexes", (client_id, stream_name, partition, index, saved_us)),
+    }
 
 
 def _row(key: Key) -> dict[str, str | int]:

@@ -16,8 +16,11 @@ import structlog
 from storage.durable_files import make_folder, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
 from storage.lock import DirectoryLock
+from storage.migrate import migrate
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
+from storage.seal import stream_seal
 from storage.session import SqliteSession
+from storage.statements import SEALED_STREAMS
 from storage.unfinished import check_not_replaced, remove_unfinished
 from storage.wal_check import prepare_log, refuse_damaged
 
@@ -130,7 +133,8 @@ class Database:
         3. after an unclean stop, its structure is sound (looked at up to CHECKED_BYTES_MAX), and what is only
            in the write-ahead log is copied into the file and synced: a sync that failed before the stop may
            have left pages that only look written;
-        4. every table exists.
+        4. it is of the present version, and every table exists;
+        5. the row of every stream is what was written: a wrong end would give an index twice.
         """
         version = self._inspect()
         session = self.session()
@@ -139,6 +143,7 @@ class Database:
                 _check_structure(session.connection, self.path)
                 session.checkpoint("TRUNCATE")
             _create_schema(session, version)
+            _check_streams(session.connection)
         finally:
             session.close()
         _sync_folder(self.directory)
@@ -252,6 +257,8 @@ def _create_schema(session: SqliteSession, version: int) -> None:
     """
     session.begin()
     try:
+        if version:
+            migrate(session.connection)
         for statement in create_statements():
             session.connection.execute(statement)
         if version != SCHEMA_VERSION:
@@ -260,6 +267,16 @@ def _create_schema(session: SqliteSession, version: int) -> None:
     except sqlite3.Error as error:
         raise storage_error(error) from error
     session.commit()
+
+
+def _check_streams(connection: sqlite3.Connection) -> None:
+    try:
+        for name, partition, *columns in connection.execute(SEALED_STREAMS):
+            if columns.pop() != stream_seal(name, partition, *columns):
+                reason = f"the row of the stream {name!r}/{partition} is not what was written"
+                raise DatabaseCorrupt(corrupt_text(reason))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
 
 
 def _has_log(path: Path) -> bool:

@@ -12,6 +12,7 @@ from storage.checksum import checksum_full, checksum_plain, checksums_plain, see
 from storage.contract import Append, Record, StreamRecord
 from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text, storage_error
 from storage.page import can_join, read_page
+from storage.seal import stream_seal
 
 INDEX_MAX = 2**63 - 1
 """SQLite's integers end here."""
@@ -48,7 +49,8 @@ class SqliteLog:
     @_mapped
     def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
         self._check_transaction()
-        self._connection.execute(statements.INSERT_STREAM, (name, partition, created_us))
+        seal = stream_seal(name, partition, created_us, None, 0, 0, 0)
+        self._connection.execute(statements.INSERT_STREAM, (name, partition, created_us, seal))
         record = self.find_stream(name, partition)
         assert record is not None, "it was inserted or there already"
         return record
@@ -76,7 +78,11 @@ class SqliteLog:
     def begin_at(self, stream_id: int, index: int) -> None:
         self._check_transaction()
         stream = self.get_stream(stream_id)
-        if self._connection.execute(statements.BEGIN_STREAM_AT, (index, index, stream_id)).rowcount == 0:
+        name, partition, created_us, attributes, *_ = self._connection.execute(
+            statements.SEALED_STREAM, (stream_id,)
+        ).fetchone()
+        seal = stream_seal(name, partition, created_us, attributes, index, index, stream.size_bytes)
+        if self._connection.execute(statements.BEGIN_STREAM_AT, (index, index, seal, stream_id)).rowcount == 0:
             raise IndexConflict(stream_id, stream.next_index, index)
 
     @_mapped

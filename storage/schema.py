@@ -16,7 +16,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-SCHEMA_VERSION = 1
+from storage.seal import seal_column
+
+SCHEMA_VERSION = 2
 """Kept in the file header as `user_version`; raised with every change that older programs cannot read."""
 APPLICATION_ID = 0x53744E64
 """Kept in the file header as `application_id` ("StNd"): another program's database is never touched."""
@@ -34,10 +36,12 @@ streams = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_us", BigInteger, nullable=False),
     Column("attributes", LargeBinary),
+    seal_column(),
     UniqueConstraint("name", "partition"),
     sqlite_autoincrement=True,
 )
-"""One row a stream-partition. AUTOINCREMENT, so that the id of a deleted stream never names another one."""
+"""One row a stream-partition, see `storage.seal` for the seal. AUTOINCREMENT, so that the id of a deleted stream never
+names another one."""
 
 messages = Table(
     "messages",

@@ -26,6 +26,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 
 from storage.schema import messages, streams
+from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR, STREAM_COLUMNS
 
 _dialect = sqlite.dialect(paramstyle="qmark")
 
@@ -68,9 +69,10 @@ INSERT_STREAM: Final = compiled(
         next_index=_zero,
         size_bytes=_zero,
         created_us=bindparam("created_us"),
+        seal=bindparam("seal"),
     )
     .on_conflict_do_nothing(),
-    *("name", "partition", "created_us"),
+    *("name", "partition", "created_us", "seal"),
 )
 FIND_STREAM: Final = compiled(
     select(*_record).where(streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")),
@@ -86,15 +88,17 @@ LIST_STREAMS_BELOW: Final = compiled(
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
-    .values(first_index=bindparam("first"), next_index=bindparam("next")),
-    *("first", "next", "stream_id"),
+    .values(first_index=bindparam("first"), next_index=bindparam("next"), seal=bindparam("seal")),
+    *("first", "next", "seal", "stream_id"),
 )
-TRUNCATE_STREAM: Final = compiled(
-    update(streams)
-    .where(_by_id)
-    .values(first_index=bindparam("first"), size_bytes=streams.c.size_bytes - bindparam("deleted_bytes")),
-    *("first", "deleted_bytes", "stream_id"),
+TRUNCATE_STREAM: Final = (
+    "UPDATE streams SET first_index = ?1, size_bytes = size_bytes - ?2, seal = "
+    f"(seal + {FIRST_FACTOR} * (?1 - first_index) + {MODULUS} - ({SIZE_FACTOR} * ?2) % {MODULUS}) % {MODULUS} "
+    "WHERE id = ?3"
 )
+"""Parameters: first index, bytes deleted, stream id."""
+SEALED_STREAM: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams WHERE id = ?"
+SEALED_STREAMS: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams"
 DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
 
 
@@ -105,7 +109,8 @@ def advance_streams(count: int) -> str:
     """
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
-        "UPDATE streams SET next_index = ends.column3, size_bytes = streams.size_bytes + ends.column4 "
+        "UPDATE streams SET next_index = ends.column3, size_bytes = streams.size_bytes + ends.column4, seal = "
+        f"(seal + {NEXT_FACTOR} * (ends.column3 - next_index) + {SIZE_FACTOR} * ends.column4) % {MODULUS} "
         f"FROM (VALUES {rows}) AS ends WHERE streams.id = ends.column1 AND streams.next_index = ends.column2"
     )
 

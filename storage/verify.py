@@ -13,8 +13,10 @@ import msgspec
 
 from storage.contract import Session, StreamRecord
 from storage.errors import storage_error
+from storage.migrate import SEALED, has_seal
 from storage.page import find_damage
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
+from storage.seal import SEAL, find_broken
 from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
@@ -67,6 +69,7 @@ class _Verification:
         self._streams = 0
         self._messages = 0
         self._size_bytes = 0
+        self._sealed = True
 
     def run(self) -> VerifyReport:
         self._check_schema()
@@ -76,6 +79,7 @@ class _Verification:
             self._streams += 1
             self._progress(self._streams, self._messages)
         self._check_orphans()
+        self._check_seals()
         return VerifyReport(
             streams=self._streams,
             messages=self._messages,
@@ -91,13 +95,19 @@ class _Verification:
 
     def _check_schema(self) -> None:
         execute = self._connection.execute
-        for name, wanted in (("application_id", APPLICATION_ID), ("user_version", SCHEMA_VERSION)):
-            found = execute(f"PRAGMA {name}").fetchone()[0]
-            if found != wanted:
-                self._problem(f"the file has {name} {found}, not {wanted}")
+        found = execute("PRAGMA application_id").fetchone()[0]
+        if found != APPLICATION_ID:
+            self._problem(f"the file has application_id {found}, not {APPLICATION_ID}")
+        version = execute("PRAGMA user_version").fetchone()[0]
+        if not 1 <= version <= SCHEMA_VERSION:
+            self._problem(f"the file has user_version {version}, not {SCHEMA_VERSION}")
+        # A file of version 1 is as it should be, too: its rows are sealed by the start that brings it up to date.
+        self._sealed = version != 1
         for table in metadata.sorted_tables:
             columns = {row[1] for row in execute(f"PRAGMA table_info('{table.name}')")}
             missing = [column.name for column in table.columns if column.name not in columns]
+            if not self._sealed:
+                missing = [name for name in missing if name != SEAL]
             if missing and (columns or table in (streams, messages)):
                 self._problem(f"table {table.name} has no column {', '.join(missing)}")
 
@@ -154,6 +164,18 @@ class _Verification:
                     self._problem(f"{count} messages belong to stream {stream_id}, which does not exist")
         except sqlite3.Error as error:
             self._problem(f"the table of messages cannot be read to its end: {error}")
+
+    def _check_seals(self) -> None:
+        """The rows of all tables that have seals. What is sealed in this version must be."""
+        for table in SEALED if self._sealed else ():
+            try:
+                if has_seal(self._connection, table) is False:
+                    self._problem(f"table {table} has no column {SEAL}")
+                elif has_seal(self._connection, table):
+                    for problem in find_broken(self._connection, table):
+                        self._problem(problem)
+            except sqlite3.Error as error:
+                self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
         """All stream ids in a table, each found from the one before, so that no cursor stays open."""

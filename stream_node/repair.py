@@ -28,8 +28,11 @@ from storage.database import FILE_NAME
 from storage.errors import StorageError, storage_error
 from storage.lock import DirectoryLock
 from storage.log import SqliteLog
+from storage.migrate import migrate
 from storage.page import find_damage
+from storage.seal import stream_seal
 from storage.session import SqliteSession
+from storage.statements import SEALED_STREAM
 from storage.verify import verify
 from storage.wal_check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
 from storage.wal_machine import Verdict
@@ -257,6 +260,7 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
             connection.execute("BEGIN IMMEDIATE")
+            migrate(connection)
             with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
                 for stream in plan.salvage:
                     _put_back(connection, behind, stream)
@@ -285,6 +289,7 @@ def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream
         # Under the id that it had: the checksums of its messages begin with it.
         row = (stream.stream_id, stream.name, stream.partition, stream.first, stream.first, 0, stream.created_us)
         connection.execute(f"INSERT INTO streams ({STREAM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        _seal(connection, stream.stream_id)
     elif known.next_index < stream.first:
         # What lay between was truncated behind the damage.
         connection.execute("DELETE FROM messages WHERE stream_id = ?", (stream.stream_id,))
@@ -292,6 +297,7 @@ def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream
             "UPDATE streams SET first_index = ?1, next_index = ?1, size_bytes = 0 WHERE id = ?2",
             (stream.first, stream.stream_id),
         )
+        _seal(connection, stream.stream_id)
     before = _find_message(connection, stream.stream_id, stream.first - 1)
     time_us = stream.created_us if before is None else before[0]
     for index in range(stream.first, stream.end):
@@ -299,3 +305,8 @@ def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream
         found = _find_message(behind, stream.stream_id, index)
         time_us, key, headers, data = found or (time_us, None, LOST_BESIDE, b"")
         log.append([Append(stream.stream_id, index, time_us, [data], [key], [headers])])
+
+
+def _seal(connection: sqlite3.Connection, stream_id: int) -> None:
+    *columns, _ = connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
+    connection.execute("UPDATE streams SET seal = ? WHERE id = ?", (stream_seal(*columns), stream_id))

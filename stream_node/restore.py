@@ -24,6 +24,7 @@ from storage.durable_files import make_folder, remove_folders, rename_durably, s
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock, left_in_this_boot
+from storage.migrate import migrate
 from storage.unfinished import BESIDE, find_unfinished, remove_unfinished, unfinished_of
 from storage.wal_check import prepare_log
 from stream_node.backup import (
@@ -138,7 +139,10 @@ def _copy_log(database: Path) -> None:
 def _forget_leases(part: Path) -> None:
     """What was leased since is unknown, so fences go on above what any can be: the time, as they rise more slowly."""
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        migrate(connection)
         raise_fences(connection, time.time_ns() // 1_000)
+        connection.execute("COMMIT")
     # Closing copies the log too, but says nothing when it fails; then the fences would be lost with the log.
     _copy_log(part)
     sync(part)

@@ -27,8 +27,10 @@ from sqlalchemy.dialects import sqlite
 
 import bare
 from storage.contract import Session, StreamRecord
+from storage.errors import DatabaseCorrupt, corrupt_text
 from storage.schema import messages, metadata, streams
-from storage.statements import compiled
+from storage.seal import seal_column, seal_of, stream_seal
+from storage.statements import SEALED_STREAM, compiled
 from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
@@ -82,8 +84,10 @@ GET_ATTRIBUTES: Final = compiled(
     select(streams.c.attributes).where(streams.c.id == bindparam("stream_id")), "stream_id"
 )
 SET_ATTRIBUTES: Final = compiled(
-    update(streams).where(streams.c.id == bindparam("stream_id")).values(attributes=bindparam("attributes")),
-    *("attributes", "stream_id"),
+    update(streams)
+    .where(streams.c.id == bindparam("stream_id"))
+    .values(attributes=bindparam("attributes"), seal=bindparam("seal")),
+    *("attributes", "seal", "stream_id"),
 )
 GET_TIME: Final = compiled(
     select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
@@ -109,14 +113,17 @@ time_falls = Table(
     metadata,
     Column("stream_id", Integer, primary_key=True, autoincrement=False),
     Column("idx", BigInteger, primary_key=True, autoincrement=False),
+    seal_column(),
     sqlite_with_rowid=False,
 )
 """The indexes of messages whose time is before that of the message before them: rare, one for each time that a wrong
 clock was set back. There is no foreign key, as of messages; the id of a deleted stream is never used again."""
 
 INSERT_FALL: Final = compiled(
-    sqlite.insert(time_falls).values(stream_id=bindparam("stream_id"), idx=bindparam("index")).on_conflict_do_nothing(),
-    *("stream_id", "index"),
+    sqlite.insert(time_falls)
+    .values(stream_id=bindparam("stream_id"), idx=bindparam("index"), seal=bindparam("seal"))
+    .on_conflict_do_nothing(),
+    *("stream_id", "index", "seal"),
 )
 DELETE_FALLS: Final = compiled(delete(time_falls).where(time_falls.c.stream_id == bindparam("stream_id")), "stream_id")
 LIST_FALLS: Final = compiled(
@@ -140,9 +147,16 @@ def get_retention(session: Session, stream_id: int) -> Retention | None:
 
 
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
-    """In a transaction."""
+    """In a transaction. Raises DatabaseCorrupt where the stream's row is not what was written."""
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
-    session.connection.execute(SET_ATTRIBUTES, (encoded, stream_id))
+    row = session.connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
+    if row is None:
+        return
+    *columns, seal = row
+    if seal != stream_seal(*columns):
+        raise DatabaseCorrupt(corrupt_text(f"the row of the stream {columns[0]!r} is not what was written"))
+    columns[3] = encoded
+    session.connection.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
@@ -172,7 +186,8 @@ def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[b
 
 def note_fall(session: Session, stream_id: int, index: int) -> None:
     """From this index on the times of a stream begin anew, below those before. In a transaction."""
-    session.connection.execute(INSERT_FALL, (stream_id, index))
+    row = (stream_id, index)
+    session.connection.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateTable
 
 from storage.contract import Operation, Session
 from storage.schema import metadata
+from storage.seal import seal_column, seal_of
 from storage.statements import compiled
 
 backfill_targets = Table(
@@ -21,17 +22,25 @@ backfill_targets = Table(
     metadata,
     Column("chain", Text, primary_key=True),
     Column("newest_known", BigInteger, nullable=False),
+    seal_column(),
 )
 """One row a chain that was ever behind."""
 
 _CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
 _FIND: Final = compiled(
-    select(backfill_targets.c.newest_known).where(backfill_targets.c.chain == bindparam("chain")), "chain"
+    select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
+        backfill_targets.c.chain == bindparam("chain")
+    ),
+    "chain",
 )
-_insert = sqlite.insert(backfill_targets).values(chain=bindparam("chain"), newest_known=bindparam("newest_known"))
+_insert = sqlite.insert(backfill_targets).values(
+    chain=bindparam("chain"), newest_known=bindparam("newest_known"), seal=bindparam("seal")
+)
 _SAVE: Final = compiled(
-    _insert.on_conflict_do_update(index_elements=["chain"], set_={"newest_known": _insert.excluded.newest_known}),
-    *("chain", "newest_known"),
+    _insert.on_conflict_do_update(
+        index_elements=["chain"], set_={name: _insert.excluded[name] for name in ("newest_known", "seal")}
+    ),
+    *("chain", "newest_known", "seal"),
 )
 
 
@@ -48,7 +57,9 @@ class LoadTarget(Operation):
     def apply(self, session: Session) -> None:
         session.connection.execute(_CREATE)
         row = session.connection.execute(_FIND, (self.chain,)).fetchone()
-        self.newest_known = None if row is None else row[0]
+        # A target that is not what was saved is no target: publishers and sources tell it anew.
+        sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
+        self.newest_known = row[0] if sound else None
 
 
 class SaveTarget(Operation):
@@ -60,4 +71,5 @@ class SaveTarget(Operation):
         self.newest_known = newest_known
 
     def apply(self, session: Session) -> None:
-        session.connection.execute(_SAVE, (self.chain, self.newest_known))
+        row = (self.chain, self.newest_known)
+        session.connection.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))

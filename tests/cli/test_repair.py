@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from index_service.lease_storage import lease_fences, lease_floor
-from index_service.storage import saved_indexes
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases
+from index_service.storage import Access, IndexRequests
 from spark_export.errors import SourceError
 from spark_export.file_catalog import database_path
 from storage.database import Database
@@ -106,13 +107,7 @@ def _check_loss(directory: Path, confirmed: list[bytes]) -> None:
 def left(tmp_path: Path) -> Path:
     """Commits of large messages: most pages of the log are written once."""
 
-    def save(session: SqliteSession, commit: int) -> None:
-        session.begin()
-        for table in (saved_indexes, lease_fences, lease_floor):
-            session.connection.execute(f"SELECT count(*) FROM {table.name}")
-        session.commit()
-
-    return killed(tmp_path, COMMITS, size=LARGE, meanwhile=save)
+    return killed(tmp_path, COMMITS, size=LARGE)
 
 
 def lost_page(directory: Path) -> int:
@@ -228,16 +223,9 @@ def test_a_repair_that_is_interrupted_leaves_the_old_log_or_the_new(
 def test_positions_and_fences_behind_a_lost_page_stay(tmp_path: Path) -> None:
     def save(session: SqliteSession, commit: int) -> None:
         session.begin()
-        session.connection.execute(
-            "INSERT OR REPLACE INTO saved_indexes (client_id, stream_name, partition, idx, saved_us) "
-            "VALUES ('mailer', 'one', 0, ?, 1)",
-            (commit,),
-        )
-        session.connection.execute(
-            "INSERT OR REPLACE INTO lease_fences (client_id, stream_name, partition, fence, holder, ttl_ms) "
-            "VALUES ('mailer', 'one', 0, ?, 'me', 9)",
-            (commit + 1,),
-        )
+        IndexRequests([Access(("mailer", "one", 0), commit)], 1, on_done=lambda _: None).apply(session)
+        lease = StoredLease(0, commit + 1, "me")
+        WriteLeases("mailer", "one", [lease], 9, on_done=lambda _: None).apply(session)
         session.commit()
 
     directory = killed(tmp_path, COMMITS, size=LARGE, meanwhile=save)

@@ -165,6 +165,8 @@ def test_a_row_of_the_table_of_streams_that_cannot_be_read_is_a_problem(damaged:
     assert [problem.split(":")[0] for problem in problems] == [
         "stream 1 cannot be read to its end",
         "stream 2 cannot be read to its end",
+        "the row of streams with id 1 is not what was written (its seal differs)",
+        "table streams cannot be read to its end",
     ]
 
 

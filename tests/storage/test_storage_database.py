@@ -165,13 +165,13 @@ def _leave_unclean(directory: Path) -> None:
 
 
 def _damage_structure(directory: Path) -> None:
-    """Overwrite the second half of the file's pages; the header and the schema stay."""
+    """Overwrite the last pages of the file, which hold messages; the header, the schema and the streams stay."""
     database = Database.open(directory)
     make_stream(database, [b"%d" % number * 50 for number in range(500)])
     database.close()
     with (directory / FILE_NAME).open("r+b") as file:
         size_bytes = file.seek(0, os.SEEK_END)
-        start = size_bytes // PAGE_BYTES // 2 * PAGE_BYTES
+        start = size_bytes - 4 * PAGE_BYTES
         file.seek(start)
         file.write(b"\xff" * (size_bytes - start))
 

@@ -18,6 +18,7 @@ from block_node.ranges import BlockRanges
 from storage.contract import Append
 from storage.database import Database
 from storage.errors import DatabaseCorrupt
+from storage.verify import verify
 from tests.block_node.persistence.block_samples import (
     block_of,
     check_database,
@@ -196,6 +197,10 @@ def test_a_mistake_of_the_index_does_not_become_a_wrong_block(database: Database
         assert place is not None
         with pytest.raises(DatabaseCorrupt, match=f"index {index} does not have part 0 of block 1"):
             LOG.read(session, place, 0, 1 << 20)
+        assert [problem[:24] for problem in verify(session).problems] == ["the row of block_index w"]
+    with writing(database) as session:
+        session.connection.execute("DELETE FROM block_chains")
+    open_chain(database, LOG)
 
 
 def test_the_lowest_blocks_are_evicted_and_remembered(database: Database) -> None:

@@ -1,0 +1,56 @@
+"""Brings a database of an older version up to date, in the transaction that its caller has begun.
+
+The tables of other packages are named here: whichever of them are loaded, every table in the file takes the step.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from storage.schema import SCHEMA_VERSION
+from storage.seal import SEAL, STREAM_COLUMNS, seal_of, stream_seal
+
+SEALED: Final = (
+    "streams",
+    "saved_indexes",
+    "lease_fences",
+    "lease_floor",
+    "time_falls",
+    "block_chains",
+    "block_index",
+    "block_evicted",
+    "backfill_targets",
+)
+"""Version 2: their rows have a seal."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """From whatever version the file has to the present one. Raises sqlite3.Error."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 1:
+        _seal_all(connection)
+    if 0 < version < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
+    """Whether its rows have a seal; None where there is no such table."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
+    return SEAL in columns if columns else None
+
+
+def _seal_all(connection: sqlite3.Connection) -> None:
+    """Add the column, and seal every row as it stands."""
+    connection.create_function("seal_of_row", -1, lambda table, *values: seal_of(table, values))
+    connection.create_function("seal_of_stream", 7, stream_seal)
+    for table in SEALED:
+        if has_seal(connection, table) is not False:
+            continue
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
+        connection.execute(f'ALTER TABLE "{table}" ADD COLUMN {SEAL} BIGINT NOT NULL DEFAULT 0')
+        if table == "streams":
+            seal = f"seal_of_stream({STREAM_COLUMNS})"
+        else:
+            seal = f"seal_of_row('{table}', {', '.join(f'{chr(34)}{name}{chr(34)}' for name in names)})"
+        connection.execute(f'UPDATE "{table}" SET {SEAL} = {seal}')

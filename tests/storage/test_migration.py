@@ -1,0 +1,102 @@
+"""Goal: a database of an older version is brought up to date with every value as it was, or stays as it was."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
+from block_node.persistence_log import ChainLog
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import LoadLeases
+from index_service.storage import Access, IndexRequests
+from storage.contract import Append
+from storage.database import FILE_NAME, Database
+from storage.migrate import SEALED
+from storage.schema import SCHEMA_VERSION, metadata
+from storage.verify import verify
+from stream_service.extensions import Retention
+from stream_service.stored import get_retention
+from tests.storage.storage_samples import reading, writing
+from tests.storage.test_seals import NOW_US, nothing, problems_of
+
+VERSION_1 = Path(__file__).parents[1] / "vectors" / "storage" / "version_1.sqlite.gz"
+"""A database made by the program when its schema had version 1, with rows in every table."""
+
+
+def unpacked(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / FILE_NAME).write_bytes(gzip.decompress(VERSION_1.read_bytes()))
+    return directory
+
+
+def rows_of(directory: Path) -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+        found = {}
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            names = [row[1] for row in connection.execute(f"PRAGMA table_info({name})") if row[1] != "seal"]
+            found[name] = sorted(connection.execute(f"SELECT {', '.join(names)} FROM {name}").fetchall(), key=repr)
+        return found
+
+
+def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_was(tmp_path: Path) -> None:
+    directory = unpacked(tmp_path / "data")
+    before = rows_of(directory)
+    assert {name for name, rows in before.items() if rows} >= set(SEALED) - {"time_falls"}
+    assert problems_of(directory) == (), "a reader takes the older file as it is"
+    database = Database.open(directory)
+    with reading(database) as session:
+        assert verify(session).problems == ()
+        assert session.connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        record = session.log.find_stream("größe", 1)
+        assert record is not None
+        assert get_retention(session, record.stream_id) == Retention(60, None, 10**6)
+        leases = LoadLeases("mailer", "größe", nothing)
+        leases.apply(session)
+        assert (leases.rows, leases.floor) == ([StoredLease(0, 5, "member"), StoredLease(1, 6, None)], 4)
+    after = rows_of(directory)
+    assert {name: rows for name, rows in after.items() if name in before} == before
+    with writing(database) as session:
+        asked = IndexRequests([Access(("mailer", "größe", 0), None)], 8, nothing)
+        asked.apply(session)
+        assert asked.indexes == [2]
+        log = ChainLog("blocks")
+        stream, state = log.open(session)
+        assert (list(state.available), stream is not None) == ([(1, 3)], True)
+        session.log.append([Append(record.stream_id, record.next_index, NOW_US, [b"more"])])
+    database.close()
+    assert problems_of(directory) == ()
+    with closing(sqlite3.connect(directory / FILE_NAME)) as migrated, closing(sqlite3.connect(":memory:")) as new:
+        for table in metadata.sorted_tables:
+            new.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
+            if table.name in before:
+                shape = [
+                    [tuple(row[1:3]) + tuple(row[5:]) for row in each.execute(f"PRAGMA table_info({table.name})")]
+                    for each in (migrated, new)
+                ]
+                assert shape[0] == shape[1], table.name
+
+
+def test_a_kill_while_a_database_is_brought_up_to_date_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = unpacked(tmp_path / "data")
+
+    def fail() -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    before = rows_of(directory)
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.database.create_statements", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            Database.open(directory)
+    with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert rows_of(directory) == before
+    Database.open(directory).close()
+    assert problems_of(directory) == ()
