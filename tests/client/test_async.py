@@ -215,10 +215,22 @@ async def test_why_a_node_cannot_be_reached_is_told() -> None:
                 pass
 
 
+def test_a_node_that_is_back_is_noticed_within_a_fifth_of_the_time_that_it_was_away() -> None:
+    """Goal: the clients of a node that was restarted in s seconds are back half a second later, for s up to 2.5."""
+    for draw in (0.0, 0.5, 1.0):
+        backoff = Backoff(Reconnect(), lambda draw=draw: draw)  # type: ignore[misc]
+        away_s = 0.0
+        while away_s < 2.5:
+            delay_s = backoff.next_delay_s()
+            assert delay_s <= max(0.05, away_s / 5 + 0.05)
+            away_s += delay_s
+    assert [Backoff(Reconnect(), lambda: 1.0).next_delay_s() for _ in range(100)][-1] <= Reconnect().delay_s_max
+
+
 def test_delays_grow_with_jitter_and_begin_anew() -> None:
     draws = iter((0.0, 1.0, 0.5, 1.0, 1.0, 1.0))
-    backoff = Backoff(Reconnect(delay_s=1.0, delay_s_max=4.0, give_up_s=10.0), lambda: next(draws))
-    assert [backoff.next_delay_s() for _ in range(5)] == [0.5, 2.0, 3.0, 4.0, 4.0]
+    backoff = Backoff(Reconnect(delay_s=1.0, delay_s_max=1.5, give_up_s=10.0), lambda: next(draws))
+    assert [backoff.next_delay_s() for _ in range(5)] == pytest.approx([0.5, 1.2, 0.75 * 1.44, 1.5, 1.5])
     backoff.succeeded()
     assert backoff.next_delay_s() == 1.0
     assert not backoff.is_over(1e9)
