@@ -28,6 +28,10 @@ Where the RFC and its first implementation differ, this follows the RFC: releasi
 a release below zero, a second store of one name and numbers that do not increase are errors. Of what the
 RFC leaves open, this is as that implementation: `get` has None for an unknown block, `put` of known blocks
 changes nothing, and the head of an added store is held once, for the caller.
+
+A branch with several faults gets one error. The errors that the first implementation has come first, in its order,
+which is that of the conditions of the RFC: MissingInput, MissingPredecessor, MissingPredecessorInBranch. The errors
+that only this package has, NumberNotIncreasing and BlockConflict, follow for a branch without those faults.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from block_manager.block import NULL_BLOCK_ID, Block
-from block_manager.errors import BlockConflict, MissingPredecessor
+from block_manager.errors import BlockConflict, MissingInput, MissingPredecessor
 from block_manager.holds import BlockContext, BlockIterator, Hold
 from block_manager.known_blocks import KnownBlocks
 from block_manager.persist import Persister, PersistStatistics
@@ -73,18 +77,23 @@ class BlockManager:
         be null (RFC, `put`). Blocks that are here are left as they are, with no further hold.
 
         Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing,
-        BlockConflict, BlockStoreError; then nothing was added.
+        BlockConflict, BlockStoreError; then nothing was added. Of several faults one is raised: see the
+        module's last paragraph.
         """
         blocks = list(branch)
-        check_branch(blocks)
+        if not blocks:
+            raise MissingInput
         first = blocks[0]
         with self._known.lock():
             found = self._known.find_many_locked([first.previous_id, *(block.block_id for block in blocks)])
             parent = found.get(first.previous_id)
+            # Condition 1 of the RFC comes before the order inside the branch. Callers that fetch a missing
+            # parent and try again depend on it: the parent may be in the same list, behind its child.
+            if parent is None and first.previous_id != NULL_BLOCK_ID:
+                raise MissingPredecessor(first.block_id, first.previous_id)
+            check_branch(blocks)
             if parent is not None:
                 check_number(first, parent)
-            elif first.previous_id != NULL_BLOCK_ID:
-                raise MissingPredecessor(first.block_id, first.previous_id)
             for block in blocks:
                 if found.get(block.block_id, block) != block:
                     raise BlockConflict(block.block_id, "another block is here under this id")

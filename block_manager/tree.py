@@ -8,6 +8,7 @@ store moves the body only; its entry lives on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -15,7 +16,6 @@ from block_manager.block import NULL_BLOCK_ID, Block
 from block_manager.errors import (
     BlockConflict,
     IntegrityBroken,
-    MissingInput,
     MissingPredecessorInBranch,
     NumberNotIncreasing,
     ReferenceBelowZero,
@@ -36,23 +36,20 @@ class TreeStatistics(msgspec.Struct, frozen=True):
 def check_branch(branch: Sequence[Block]) -> None:
     """Whether the blocks follow each other (RFC, `put`, conditions 2 and 3).
 
-    Raises MissingInput, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict.
+    Raises MissingPredecessorInBranch for a gap anywhere, else NumberNotIncreasing or BlockConflict.
     """
-    if not branch:
-        raise MissingInput
+    for before, block in pairwise(branch):
+        if block.previous_id != before.block_id:
+            raise MissingPredecessorInBranch(block.block_id, block.previous_id, before.block_id)
+    for before, block in pairwise(branch):
+        check_number(block, before)
     seen: set[str] = set()
-    before: Block | None = None
     for block in branch:
-        if before is not None:
-            if block.previous_id != before.block_id:
-                raise MissingPredecessorInBranch(block.block_id, block.previous_id, before.block_id)
-            check_number(block, before)
         if block.block_id == NULL_BLOCK_ID:
             raise BlockConflict(block.block_id, "this id stands for no block")
         if block.block_id in seen:
             raise BlockConflict(block.block_id, "it is twice in one branch")
         seen.add(block.block_id)
-        before = block
 
 
 def check_number(block: Block, parent: Block) -> None:

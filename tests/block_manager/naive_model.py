@@ -76,16 +76,17 @@ class NaiveModel:
     def put(self, blocks: list[Block]) -> None:
         if not blocks:
             raise MissingInput
+        first = blocks[0]
+        if not self.contains(first.previous_id):
+            raise MissingPredecessor(first.block_id, first.previous_id)
         for block, child in pairwise(blocks):
             if child.previous_id != block.block_id:
                 raise MissingPredecessorInBranch(child.block_id, child.previous_id, block.block_id)
+        for block, child in pairwise(blocks):
             if child.number <= block.number:
                 raise NumberNotIncreasing(child.block_id, child.number, block.number)
         if len({block.block_id for block in blocks} | {NULL_BLOCK_ID}) <= len(blocks):
             raise BlockConflict(blocks[0].block_id, "twice, or null")
-        first = blocks[0]
-        if not self.contains(first.previous_id):
-            raise MissingPredecessor(first.block_id, first.previous_id)
         parent = self.find(first.previous_id)
         if parent is not None and first.number <= parent.number:
             raise NumberNotIncreasing(first.block_id, first.number, parent.number)
