@@ -231,7 +231,8 @@ class MemoryLog:
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
         record, rows, offset = _get(self._session.visible(), stream_id)
         start = max(index, record.first_index)
-        return next((row[0] for row in rows[start - offset :] if len(row[1]) <= bytes_max), None)
+        visible = rows[start - offset : record.next_index - offset]
+        return next((row[0] for row in visible if len(row[1]) <= bytes_max), None)
 
 
 def _get(state: _State, stream_id: int) -> _Stream:
