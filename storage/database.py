@@ -21,7 +21,7 @@ from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 from storage.seal import stream_seal
 from storage.session import SqliteSession
 from storage.statements import SEALED_STREAMS
-from storage.unfinished import check_not_replaced, remove_unfinished
+from storage.unfinished import check_not_replaced, remove_scratch, remove_unfinished
 from storage.wal_check import prepare_log, refuse_damaged
 
 logger = structlog.get_logger(__name__)
@@ -149,9 +149,12 @@ class Database:
         _sync_folder(self.directory)
 
     def _clear_unfinished(self) -> None:
-        """Remove what a restore has left that was interrupted before it replaced anything. Raises StorageError."""
+        """Remove what a restore has left that was interrupted before it replaced anything, and the working folders of
+        surveys and repairs that were killed: a hard link in them would keep the database's room when that is deleted.
+        Raises StorageError."""
         check_not_replaced(self.path)
         try:
+            remove_scratch(self.path)
             if remove_unfinished(self.path):
                 logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
         except OSError as error:

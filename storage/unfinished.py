@@ -1,10 +1,14 @@
-"""A database that is being made beside another one, to take its place: its name, and what an interruption leaves of it.
+"""What an interrupted restore, survey or repair leaves in a data directory: how it is named, found and removed.
 
-The new database has the other's name and `PART_SUFFIX` until it is whole. Whoever makes it holds the directory's lock.
+A database that is being made to take another one's place has the other's name and `PART_SUFFIX` until it is whole. A
+survey of a damaged log and a repair work in folders of their own, which have a hard link to the database or a copy of
+it. Whoever makes or removes any of this holds the directory's lock; a reader that surveys a stopped node's log does
+not, and is told by SQLite when its folder goes.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from storage.errors import StorageError
@@ -12,6 +16,10 @@ from storage.errors import StorageError
 PART_SUFFIX = ".part"
 BESIDE = ("", "-journal", "-wal", "-shm")
 """SQLite keeps its journals and shared memory in files beside the database, named so."""
+SURVEY_PREFIX = ".wal-survey-"
+"""Of the folders in which `storage.wal_survey` opens the database with another log."""
+REPAIR_PREFIX = ".repair-"
+"""Of the folders in which `stream-node repair` makes a log without what is lost."""
 
 
 def unfinished_of(database: Path) -> Path:
@@ -32,6 +40,23 @@ def remove_unfinished(database: Path) -> int:
     for path in found:
         path.unlink(missing_ok=True)
     return len(found)
+
+
+def find_scratch(database: Path) -> list[Path]:
+    """What an interruption has left of a survey or a repair: their folders, and copies of the log that were not whole
+    when it came."""
+    patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
+    return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
+
+
+def remove_scratch(database: Path) -> None:
+    """Remove that. The database itself stays: a folder has another name of the file. Raises OSError."""
+    for path in find_scratch(database):
+        if path.is_dir() and not path.is_symlink():
+            # A reader may be removing its own folder just now.
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def check_not_replaced(database: Path) -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from storage.unfinished import SURVEY_PREFIX
 from storage.wal_machine import Scan, WalReader
 from storage.wal_rewrite import rebuild, rewrite
-
-FOLDER_PREFIX = ".wal-survey-"
 
 
 class Behind(NamedTuple):
@@ -68,7 +67,7 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
     """The database as it is with another log: a hard link to the file, which is opened for reading only, and a log of
     its own. Raises sqlite3.Error, OSError."""
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=database.parent))
+    folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
     try:
         link = folder / database.name
         os.link(database, link)

@@ -33,14 +33,14 @@ from storage.page import find_damage
 from storage.seal import stream_seal
 from storage.session import SqliteSession
 from storage.statements import SEALED_STREAM
+from storage.unfinished import REPAIR_PREFIX, remove_scratch
 from storage.verify import verify
 from storage.wal_check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
 from storage.wal_machine import Verdict
 from storage.wal_rewrite import rebuild, rewrite
-from storage.wal_survey import FOLDER_PREFIX, opened_with_log
+from storage.wal_survey import opened_with_log
 from stream_service.stored import LOST_BESIDE
 
-REPAIR_PREFIX: Final = ".repair-"
 CHUNK_BYTES: Final = 1024 * 1024
 OTHERS_MAX: Final = 20
 STREAM_COLUMNS: Final = "id, name, partition, first_index, next_index, size_bytes, created_us"
@@ -120,9 +120,7 @@ def _owned(directory: Path) -> Iterator[tuple[Path, bool]]:
         raise StorageError(f"there is no database in {directory}; say where the node keeps its data")
     lock = DirectoryLock(directory)
     try:
-        for prefix in (REPAIR_PREFIX, FOLDER_PREFIX):
-            for folder in directory.glob(prefix + "*"):
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_scratch(database)
         yield database, not lock.same_boot
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error) from error

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -218,6 +221,38 @@ def test_a_repair_that_is_interrupted_leaves_the_old_log_or_the_new(
         assert not [each for each in directory.iterdir() if each.is_dir()]
         shutil.rmtree(directory)
     assert outcomes == {"done", "failed"}
+
+
+KILLED_AT_ITS_END = """
+import os, shutil, signal, sys
+from pathlib import Path
+from storage.database import Database
+from stream_node.repair import plan_repair, repair
+shutil.rmtree = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
+directory = Path(sys.argv[1])
+"""
+"""What works in a folder of its own is killed when it is to remove that."""
+
+
+@pytest.mark.parametrize(
+    "act", ["Database.open(directory)", "Database.open(directory, read_only=True)", "plan_repair(directory)"]
+)
+def test_the_folder_of_a_survey_that_was_killed_goes_with_the_next_start(left: Path, tmp_path: Path, act: str) -> None:
+    """In it is a hard link to the database: room that nobody could find when the database is deleted."""
+    undamaged = (left / WAL_NAME).read_bytes()
+    change(left, 5_000)
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_ITS_END + act, str(left)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [each.name for each in left.iterdir() if each.name.startswith(".wal-survey-")]
+    # A repair that was killed: its folder has a copy of the database, its new log lies beside the old one.
+    shutil.copytree(left, tmp_path / "copied")
+    shutil.move(tmp_path / "copied", left / ".repair-killed")
+    (left / f"{WAL_NAME}.part").write_bytes(undamaged[:100])
+    with pytest.raises(WalDamaged):
+        Database.open(left)
+    assert [each.name for each in left.iterdir() if each.is_dir() or each.suffix == ".part"] == []
+    (left / WAL_NAME).write_bytes(undamaged)
+    assert stored_commits(left, LARGE) == COMMITS
 
 
 def test_positions_and_fences_behind_a_lost_page_stay(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ import structlog
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageBusy, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
+from storage.schema import SCHEMA_VERSION
 from stream_node.restore import Present
+from tests.storage.test_migration import rows_of, unpacked
+from tests.storage.test_seals import problems_of
 from tests.support.backups import WORDS, kill_with_log, names, put, store, stored_streams, take
 from tests.support.data_dir import stored_messages
 
@@ -115,3 +118,23 @@ def test_a_database_that_another_program_reads_is_not_replaced(
     assert stored_streams(data) == {"words": 3, "later": 1}
     put(taken, data, over=True)
     assert stored_streams(data) == {"words": 3}
+
+
+def test_a_backup_of_an_older_version_is_restored_with_every_value_and_brought_up_to_date(tmp_path: Path) -> None:
+    old = unpacked(tmp_path / "old")
+    before = rows_of(old)
+    manifest = take(old, tmp_path / "taken", check=True)
+    assert manifest.schema_version == 1
+    assert rows_of(tmp_path / "taken") == before, "a backup is what was there"
+    store(tmp_path / "data", "since", [b"then"])
+    for target in (tmp_path / "new", tmp_path / "data"):
+        put(tmp_path / "taken", target, over=True, check=True)
+        with closing(sqlite3.connect(target / FILE_NAME)) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        assert problems_of(target) == ()
+        after = rows_of(target)
+        # A restore raises the fences, and changes nothing else.
+        raised = {"lease_fences", "lease_floor"}
+        assert {name: rows for name, rows in after.items() if name in before.keys() - raised} == {
+            name: rows for name, rows in before.items() if name not in raised
+        }

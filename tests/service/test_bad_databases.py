@@ -21,6 +21,7 @@ from ockam.protocol import ERROR
 from storage.database import FILE_NAME
 from storage.errors import StorageError
 from storage.schema import SCHEMA_VERSION
+from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.config import Config
 from stream_node.process import NodeProcess
 from stream_node.server import Server
@@ -198,8 +199,8 @@ async def test_a_missing_message_is_never_passed_over_in_silence(tmp_path: Path)
         assert "message 7 of stream" in ERROR.decode_response(answer.payload).reason
 
 
-async def test_a_clean_stop_leaves_nothing_behind_but_the_database(tmp_path: Path) -> None:
+async def test_a_clean_stop_leaves_the_database_an_empty_lock_file_and_the_trusted_time(tmp_path: Path) -> None:
     await fill(tmp_path)
-    assert files_in(tmp_path) == ["node.lock", FILE_NAME]
+    assert files_in(tmp_path) == [CLOCK_NAME, "node.lock", FILE_NAME]
     assert (tmp_path / "node.lock").read_bytes() == b""
     assert len(stored_messages(tmp_path, "s")) == 50
