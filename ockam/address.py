@@ -21,6 +21,8 @@ DEFAULT_PORT = 4000
 """Where a node listens unless it is told otherwise."""
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_NO_HOST = re.compile(r"[/@\s]")
+"""Such a character comes from a URL or from a slip; no resolver could say what is wrong."""
 SHOWN_BYTES_MAX = 200
 """How much of an address of a peer's making goes into a log line."""
 
@@ -71,7 +73,8 @@ def split_host_port(text: str) -> tuple[str, int]:
     """`host:port` as its two parts; an IPv6 host stands in brackets. Raises InvalidAddress."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not colon or not host or _NO_HOST.search(host) or not is_port:
         raise InvalidAddress(f"{text!r} is not HOST:PORT (for example {_example(text)})")
     return host, int(port)
 
@@ -79,9 +82,12 @@ def split_host_port(text: str) -> tuple[str, int]:
 def _example(text: str) -> str:
     """What was probably meant: the host and port of a URL, the host of an address without a good port."""
     scheme, mark, rest = text.partition("://")
-    host, _, port = (rest if mark else scheme).partition("/")[0].rpartition(":")
+    place = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
+    host, _, port = place.rpartition(":")
     if not host and not port.isdigit():
         host, port = port, ""
+    if _NO_HOST.search(host):
+        host = ""
     return f"{host or '127.0.0.1'}:{port if port.isdigit() and int(port) <= 65535 else DEFAULT_PORT}"
 
 

@@ -82,8 +82,10 @@ def publish(
         report |= {"seconds": round(seconds, 6), "passed_over": list(map(str, passed_over))}
         what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
         compared = f"; {publisher.compared:,} of them had come before, with the same root" if publisher.compared else ""
-        passed = f"\n{_passed_over(passed_over)}" if passed_over else ""
-        say(as_json, report, f"{what} durable ({seconds:.2f} s){compared}{passed}")
+        lines = [f"{what} durable ({seconds:.2f} s){compared}"]
+        if passed_over:
+            lines.append(_passed_over(passed_over))
+        say(as_json, report, lines)
 
     _with_blocks(run, node, also, context, via)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stream_node.cli.asking import asking
-from stream_node.cli.output import counted
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -145,9 +144,8 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
     chosen = [each for each in found.partitions if each.partition == partition]
     if not chosen:
         there = [each.partition for each in found.partitions]
-        raise StreamNotFound(
-            f"stream {name!r} has no partition {partition}: it has {counted(len(there), 'partition')}, {_ranges(there)}"
-        )
+        noun = "partition" if len(there) == 1 else "partitions"
+        raise StreamNotFound(f"stream {name!r} has no partition {partition}: it has {noun} {_ranges(there)}")
     return chosen
 
 

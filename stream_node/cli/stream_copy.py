@@ -56,21 +56,25 @@ def copy(
             sources = await get_partitions(client, source, None)
             infos = [await each.info() for each in sources]
             targets, made = await _open_target(other, target, infos, resume=resume)
-            copied, total = 0, sum(each.count for each in infos)
+            copied, there_before, total = 0, 0, sum(each.count for each in infos)
             with ProgressLine() as progress:
 
                 def told(messages: int) -> None:
                     nonlocal copied
                     copied += messages
-                    progress.draw("copying", copied, total, [counted(copied, "message")])
+                    progress.draw("copying", there_before + copied, total, [counted(copied, "message")])
 
                 for original, info, copy_of in zip(sources, infos, targets, strict=True):
-                    await _copy_partition(original, info, copy_of, told)
+                    begin = await _begin(original, info, copy_of)
+                    there_before += max(0, begin - info.first_index)
+                    await _copy_partition(original, begin, info.next_index, copy_of, told)
                     if made and info.retention is not None:
                         await copy_of.set_retention(info.retention)
-        report = {"source": source, "target": target, "partitions": len(targets), "copied": copied, "made": made}
+        report = {"source": source, "target": target, "partitions": len(targets), "copied": copied}
+        report |= {"there_before": there_before, "made": made}
         done = f"{counted(copied, 'message')} in {counted(len(targets), 'partition')} copied from {source} to {target}"
-        say(as_json, report, f"{done}{'' if to is None else f' at {to}'}")
+        before = f"; {there_before:,} were there before" if there_before else ""
+        say(as_json, report, f"{done}{'' if to is None else f' at {to}'}{before}")
 
     with_client(run, node, context, via)
 
@@ -121,16 +125,21 @@ async def _open_target(
     return [found.get_partition(partition) for partition in wanted], False
 
 
-async def _copy_partition(source: Stream, info: StreamInfo, target: Stream, told: Callable[[int], None]) -> None:
-    """Copy what the source has now and the target has not. Raises CommandFailed where it cannot follow on."""
-    place = f"{target.name}/{target.partition}"
+async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
+    """The index of the first message that the target lacks. Raises CommandFailed where nothing can follow on there."""
     there = await target.info()
-    index = there.next_index or info.first_index
     if there.next_index:
         await _check_follows(source, info, target, there)
-        told(max(0, min(index, info.next_index) - info.first_index))
-    while index < info.next_index:
-        messages = (await source.pull_page(index, min(PAGE_MESSAGES, info.next_index - index))).messages
+    return there.next_index or info.first_index
+
+
+async def _copy_partition(
+    source: Stream, index: int, end_index: int, target: Stream, told: Callable[[int], None]
+) -> None:
+    """Copy the messages from `index` to before `end_index`. Raises CommandFailed where somebody is in the way."""
+    place = f"{target.name}/{target.partition}"
+    while index < end_index:
+        messages = (await source.pull_page(index, min(PAGE_MESSAGES, end_index - index))).messages
         if not messages:
             return
         if messages[0].index != index and index:

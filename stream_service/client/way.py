@@ -100,8 +100,11 @@ class Way:
         return True
 
     def gone(self, error: ClientError) -> None:
-        """The service cannot be reached any more: the connection ended, or a node between has lost the next one."""
-        if not self._is_gone:
+        """The service cannot be reached any more: the connection ended, or a node between has lost the next one.
+
+        What was never reached is not gone: `on_link` hears nothing of it, and the requests fail with the reason.
+        """
+        if self.reached and not self._is_gone:
             self._is_gone = True
             self.on_link(error)
 

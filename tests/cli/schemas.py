@@ -164,12 +164,13 @@ class StreamCreated(Strict, frozen=True):
 
 
 class StreamCopied(Strict, frozen=True):
-    """copied: messages that are in both now, those of an earlier try too. made: whether the target is new."""
+    """copied: by this command. there_before: messages that the target had already. made: whether the target is new."""
 
     source: str
     target: str
     partitions: int
     copied: int
+    there_before: int
     made: bool
 
 

@@ -42,6 +42,18 @@ def test_every_command_says_what_is_there(command: CommandLine, arguments: tuple
     assert line == f"stream-node: {address} is no stream node: it answered as Redis does"
 
 
+@pytest.mark.parametrize("serve", [strangers.redis, strangers.ends_at_once])
+@pytest.mark.parametrize("arguments", [("tail", "x"), ("consume", "x", "--client", "me", "--follow")])
+def test_what_was_never_there_is_not_told_to_be_gone(
+    command: CommandLine, serve: Callable[..., None], arguments: tuple[str, ...]
+) -> None:
+    """One line, why the command ends; none that says that it waits."""
+    with strangers.answering(serve) as address:
+        line = command(*arguments, "--node", address, "--timeout", "0.3").failed(3)
+    assert line.startswith(f"stream-node: {address} ")
+    assert "is gone" not in line
+
+
 @pytest.mark.parametrize("serve", [strangers.silent, strangers.ends_at_once])
 def test_a_port_that_says_nothing_is_told_without_the_long_wait(
     command: CommandLine, serve: Callable[..., None]

@@ -68,7 +68,10 @@ def test_a_host_without_a_port_is_at_port_4000(command: CommandLine, text: str, 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
+        ("http://10.0.0.5:4000", "10.0.0.5:4000"),
         ("http://10.0.0.5:4000/streams", "10.0.0.5:4000"),
+        ("user@node:4000", "node:4000"),
+        ("my node:4001", "127.0.0.1:4001"),
         ("http://10.0.0.5", "10.0.0.5:4000"),
         ("https://node", "node:4000"),
         ("4000", "127.0.0.1:4000"),
