@@ -440,4 +440,6 @@ class Connection(Worker):
                 return False
             self._backlog_bytes -= len(part)
             self._note_held()
+            if self._backlog_bytes <= self._soft_bytes():
+                self.holdings.tell_taken()
         return True

@@ -1,7 +1,7 @@
 """How much memory the peers of a node may make it hold together. It reads no sockets and keeps no time.
 
-Counted here: what connections remember of headers, answers that peers have not taken, and pulls that wait for a
-message.
+Counted here: what connections remember of headers, answers that peers have not taken, and pulls that wait for a message
+or until their peer has taken earlier answers.
 Unfinished frames have a bound of their own (`partial_frames`), and so have mailboxes.
 """
 
@@ -36,6 +36,7 @@ class Holdings:
     """What one connection makes the node hold.
 
     forget: gives the memory of headers back. close: ends the connection.
+    has_ended: the connection is gone or about to go. Nothing is counted from then on, and nobody waits for answers.
     Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`, and part of the memory's.
     """
 
@@ -44,6 +45,8 @@ class Holdings:
         "_forget",
         "_memory",
         "_parked",
+        "_watchers",
+        "has_ended",
         "header_bytes",
         "parked_bytes",
         "size_bytes",
@@ -55,10 +58,14 @@ class Holdings:
         self._forget = forget
         self._close = close
         self._parked: dict[Hashable, tuple[int, Callable[[bool], None]]] = {}
+        self._watchers: dict[Hashable, Callable[[bool], None]] = {}
+        self.has_ended = False
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
         """The headers remembered and the answers unread take this much now."""
+        if self.has_ended:
+            return
         memory = self._memory
         memory.header_bytes += header_bytes - self.header_bytes
         memory.unread_bytes += unread_bytes - self.unread_bytes
@@ -69,6 +76,8 @@ class Holdings:
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
         """A pull waits for a message. give_up: ends that, with an answer or without; it must call `unpark`."""
+        if self.has_ended:
+            return
         self._parked[pull] = size_bytes, give_up
         self._memory.parked_bytes += size_bytes
         self.parked_bytes += size_bytes
@@ -81,10 +90,38 @@ class Holdings:
         self.parked_bytes -= size_bytes
         self._sum()
 
+    def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
+        """Have `tell` called with False each time the peer has taken answers, and with True when the connection ends.
+
+        For a worker that keeps pulls back until then. At the end it must give back what it told `note_waiting`, and
+        `unwatch`.
+        """
+        self._watchers[watcher] = tell
+
+    def unwatch(self, watcher: Hashable) -> None:
+        """Safe to repeat."""
+        self._watchers.pop(watcher, None)
+
+    def note_waiting(self, change_bytes: int) -> None:
+        """The pulls that are kept back take so much more now, or less. They count as parked, and give way to nobody
+        while their connection lasts."""
+        self._memory.parked_bytes += change_bytes
+        self.parked_bytes += change_bytes
+        self._sum()
+
+    def tell_taken(self) -> None:
+        """The peer has taken answers, and is no longer behind."""
+        if self._watchers:
+            for tell in list(self._watchers.values()):
+                tell(False)
+
     def end(self) -> None:
-        """The connection is gone, and all that it made the node hold."""
+        """The connection is gone, and all that it made the node hold. Safe to repeat."""
         self._give_up_parked(answers=False)
+        for tell in list(self._watchers.values()):
+            tell(True)
         self.note(0, 0)
+        self.has_ended = True
 
     def _sum(self) -> None:
         before, self.size_bytes = self.size_bytes, self.header_bytes + self.unread_bytes + self.parked_bytes
@@ -114,16 +151,16 @@ class Holdings:
     def yield_all(self) -> None:
         """End the connection, whose peer does not take its answers."""
         self._close()
-        self.note(0, 0)
+        self.end()
 
 
 class PeerMemory:
     """The sum over all connections of a node, and who yields when it passes the bound.
 
-    Who holds most yields first: it forgets headers and its waiting pulls are answered, both of which lose nothing.
-    Where unread answers still pass the bound, the connections that hold most are closed as slow consumers. Before it
-    comes to that, from half of the bound on, connections are only read, and get answers, while their unread answers are
-    below `share_bytes`.
+    The connection that holds most yields first: it forgets headers and its long polls are answered, both of which lose
+    nothing. Where the rest (unread answers, and the pulls that wait behind them) still passes the bound, the
+    connections that hold most are closed as slow consumers. Before it comes to that, from half of the bound on,
+    connections are only read, and get answers, while their unread answers are below `share_bytes`.
     Invariant: after every change `size_bytes` is at most `bytes_max`, but for what is being sent meanwhile. `behind` is
     how many connections have unread answers, `holders` are those that hold anything.
     """
@@ -170,7 +207,7 @@ class PeerMemory:
             forgets, given_up = holdings.yield_painless()
             self._forgotten += forgets
             self._given_up += given_up
-        for holdings in sorted(by_size, key=lambda holdings: holdings.unread_bytes, reverse=True):
+        for holdings in sorted(by_size, key=lambda holdings: holdings.size_bytes, reverse=True):
             if self.size_bytes <= target_bytes:
                 return
             self._closed += 1

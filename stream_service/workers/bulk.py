@@ -14,13 +14,9 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 from storage.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
+from stream_service.workers.held_back import BACKLOG_BYTES_MAX
 from stream_service.workers.needs import StreamServices
-from stream_service.workers.pulls import (
-    BACKLOG_BYTES_MAX,
-    BACKLOG_RETRY_S,
-    StreamEnd,
-    payload_bytes_max,
-)
+from stream_service.workers.pulls import StreamEnd, payload_bytes_max
 
 READS_WAITING_MAX = 1_000
 """Bulk reads of one stream that may wait; a reader has a few at a time."""
@@ -28,6 +24,9 @@ PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Of one page, whatever was asked for: it is in memory several times on its way."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
 """Envelope, bounds, and the schema of the Arrow stream; about 2 KiB."""
+
+BACKLOG_RETRY_S = 0.02
+"""Between two looks whether a reader has taken its pages; few readers ask, each for a few."""
 
 logger = structlog.get_logger(__name__)
 

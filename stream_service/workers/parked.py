@@ -19,6 +19,11 @@ PARKED_BYTES = 1_500
 """What a pull that waits takes in memory, beside the addresses of its return route."""
 
 
+def size_in_memory(pull: Pull) -> int:
+    """What a pull that waits is counted with, in bytes."""
+    return PARKED_BYTES + sum([len(hop.value) for hop in pull.message.return_route])
+
+
 class ParkedPulls:
     """Pulls that wait, oldest first. Each is counted among what its connection makes the node hold (`Origin.holdings`).
 
@@ -45,9 +50,7 @@ class ParkedPulls:
         heapq.heappush(self._deadlines, (pull.deadline_s, self._count))
         self._ensure_timer()
         # Last, since it may need room and end what waits, this one too.
-        message = pull.message
-        size_bytes = PARKED_BYTES + sum([len(hop.value) for hop in message.return_route])
-        message.origin.holdings.park(pull, size_bytes, partial(self._yield, self._count))
+        pull.message.origin.holdings.park(pull, size_in_memory(pull), partial(self._yield, self._count))
 
     def take_all(self) -> list[Pull]:
         """All pulls that wait, oldest first; none waits any longer."""

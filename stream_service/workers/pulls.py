@@ -17,6 +17,7 @@ from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, R
 from stream_service.operations import Page, ReadPages, size_of
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
 from stream_service.stored import decode_beside
+from stream_service.workers.held_back import HeldPulls
 from stream_service.workers.needs import StreamServices
 from stream_service.workers.parked import ParkedPulls
 from stream_service.workers.tail_machine import Tail
@@ -31,9 +32,6 @@ PULLS_WAITING_MAX = 10_000
 """With this many pulls waiting the stream takes no more messages from its mailbox, and so from its peers."""
 PULLS_PER_READ_MAX = 256
 """How many pulls one read serves at most; it ends sooner when it has `pull_bytes_max` of data."""
-BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""A peer with more unsent answers than this gets no further ones until it has taken some."""
-BACKLOG_RETRY_S = 0.02
 PARKED_MAX = 10_000
 """How many pulls of one stream may wait for a message; more are answered at once."""
 
@@ -89,7 +87,9 @@ class PullQueue:
         self._on_room = on_room
         self._waiting: deque[Pull] = deque()
         self._parked = ParkedPulls(worker, self._give_up)
-        self._held_back: list[Pull] = []
+        self._held_back = HeldPulls(self._caught_up)
+        self._takes_held = False
+        self._wakes = False
         self._reading = False
         self._resting = False
         self._on_hold = False
@@ -97,7 +97,8 @@ class PullQueue:
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) + len(self._held_back) >= PULLS_WAITING_MAX
+        # Not those held back: else whoever takes no answers would keep all others from the stream.
+        return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, message: Message, request: PullRequest) -> None:
         """Note a pull; `answer` serves it."""
@@ -117,9 +118,8 @@ class PullQueue:
 
     def refuse(self, reason: str) -> None:
         """Answer all pulls that wait with `error`: there will be nothing to read."""
-        waiting = [*self._waiting, *self._parked.take_all(), *self._held_back]
+        waiting = [*self._waiting, *self._parked.take_all(), *self._held_back.take_all()]
         self._waiting.clear()
-        self._held_back = []
         address = self._worker.context.address
         self._worker.context.send_run([reply_to(pull.message, address, error_payload(reason)) for pull in waiting])
 
@@ -137,11 +137,11 @@ class PullQueue:
 
     def _answer(self) -> None:
         """Answer pulls: at once where they lie beyond the end or in the tail, else when they have been read."""
-        while self._waiting and not self._reading and not self._resting and not self._on_hold:
+        while (self._waiting or self._held_back.is_ready) and not (self._reading or self._resting or self._on_hold):
             pulls = self._take()
             known = self._find_known(pulls)
             if known:
-                self._waiting.extendleft(reversed(pulls[known:]))
+                self._put_back(pulls[known:])
                 self._answer_or_park(pulls[:known])
             elif pulls:
                 self._read(pulls)
@@ -186,25 +186,42 @@ class PullQueue:
             self._on_room()
 
     def _take(self) -> list[Pull]:
-        """The oldest pulls, but of peers who have not taken their earlier answers: those are held back, in order."""
-        behind = {id(pull.message.origin) for pull in self._held_back}
-        pulls = []
-        for _ in range(min(len(self._waiting), PULLS_PER_READ_MAX)):
-            pull = self._waiting.popleft()
-            origin = pull.message.origin
-            if id(origin) in behind or origin.is_behind(BACKLOG_BYTES_MAX):
-                if not self._held_back:
-                    self._worker.context.call_later(BACKLOG_RETRY_S, self._retry)
-                behind.add(id(origin))
-                self._held_back.append(pull)
-            else:
-                pulls.append(pull)
+        """The oldest pulls, and those held back whose peers have caught up, in turn. Pulls of peers that have not taken
+        their earlier answers are held back instead."""
+        pulls: list[Pull] = []
+        while len(pulls) < PULLS_PER_READ_MAX:
+            # A read ends when it has one full page, so it must not be always the same side that is first.
+            self._takes_held = not self._takes_held
+            pull = self._held_back.take() if self._takes_held else None
+            if pull is None:
+                pull = self._take_waiting() or self._held_back.take()
+            if pull is None:
+                break
+            pulls.append(pull)
         return pulls
 
-    def _retry(self) -> None:
-        """See whether those who were behind have caught up."""
-        self._waiting.extendleft(reversed(self._held_back))
-        self._held_back = []
+    def _take_waiting(self) -> Pull | None:
+        while self._waiting:
+            pull = self._waiting.popleft()
+            if not self._held_back.holds(pull):
+                return pull
+            self._held_back.hold(pull)
+        return None
+
+    def _put_back(self, pulls: Sequence[Pull]) -> None:
+        """These were taken and found no room: they are again the oldest, each before the other pulls of its peer."""
+        for pull in reversed(pulls):
+            if not self._held_back.put_back(pull):
+                self._waiting.appendleft(pull)
+
+    def _caught_up(self) -> None:
+        """A peer has taken its answers. The connection that tells so is amid a send: answer in the next turn."""
+        if not self._wakes:
+            self._wakes = True
+            self._worker.context.call_later(0.0, self._wake_held)
+
+    def _wake_held(self) -> None:
+        self._wakes = False
         self._answer()
         if not self.full:
             self._on_room()
@@ -225,7 +242,7 @@ class PullQueue:
             count = len(pulls)
             for pull in pulls:
                 pull.page.found = read.error
-        self._waiting.extendleft(reversed(pulls[count:]))
+        self._put_back(pulls[count:])
         self._answer_or_park(pulls[:count])
         self._answer()
         if not self.full:
@@ -269,6 +286,7 @@ class PullQueue:
         """The worker has stopped: nothing waits here any more, and nothing is kept."""
         self._tail.close()
         self._parked.take_all()
+        self._held_back.take_all()
 
     def _answer_to(self, pull: Pull) -> Message:
         address = self._worker.context.address

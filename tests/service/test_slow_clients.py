@@ -6,6 +6,7 @@ Method: a whole server with short time limits, raw sockets, a neighbour who push
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from structlog.testing import capture_logs
 
 from ockam import connection as connection_module
 from ockam.address import Route, split_host_port
+from ockam.message import Origin
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from storage.errors import StorageError
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest
+from stream_service.workers import parked as parked_module
 from stream_service.workers import pulls as pulls_module
 from stream_service.workers.pulls import Pull, PullQueue
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
@@ -150,6 +153,88 @@ async def test_more_pulls_than_a_stream_lets_wait_are_all_answered_in_order(
         async with trio.open_nursery() as nursery:
             for task in (pull_many, push_many, pull_many, push_many):
                 nursery.start_soon(task, server, route)
+
+
+async def test_who_does_not_read_pages_holds_up_nobody_else_on_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More pulls than a stream lets wait, of a peer that takes no answers; others push to the stream and pull from it.
+
+    While nothing is taken nothing looks for it, and when the peer has gone nothing of its pulls is left.
+    """
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
+    monkeypatch.setattr(pulls_module, "PULLS_WAITING_MAX", 50)
+    looked: Counter[str] = Counter()
+    is_behind = Origin.is_behind
+
+    def look(origin: Origin, bytes_max: int) -> bool:
+        looked[origin.peer] += 1
+        return is_behind(origin, bytes_max)
+
+    async with served(tmp_path, pull_bytes_max=200_000) as server, neighbour(server):
+        good, bad = await server.peer(), await server.peer()
+        route = await good.create("s")
+        await good.push_all(route, [bytes(20_000)] * 10)
+        small = server.statistics().tcp.memory
+        await bad.stream.send_all(bad.frame(route, PULL.encode_request(PullRequest(1, 0, 10))) * 1_000)
+        held_bytes = 500 * parked_module.PARKED_BYTES
+        await wait_until(lambda: server.statistics().tcp.memory.parked_bytes > held_bytes)
+        host, port = bad.stream.socket.getsockname()
+        name = f"{host}:{port}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Origin, "is_behind", look)
+            for number in range(10, 60):
+                assert (await good.push(route, bytes(20_000))).index == number
+                assert [message.index for message in (await good.pull(route, number, 10)).messages] == [number]
+        assert name not in looked
+        bad.stream.socket.close()
+        await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
+        assert server.statistics().tcp.memory.size_bytes <= small.size_bytes + 10_000
+        assert server.statistics().node.crashes == 0
+
+
+async def test_slow_readers_get_all_pages_in_the_order_of_their_pulls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks for pages that are hundreds of times as much as may wait for it; one has a read of its own for each."""
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
+    monkeypatch.setattr(pulls_module, "PULLS_PER_READ_MAX", 7)
+
+    async def pull_slowly(server: Served, route: Route) -> None:
+        peer = await server.peer()
+        pages = await pull_all(peer, route, [(number % 10, 3) for number in range(200)])
+        for number, page in enumerate(pages):
+            expected = [(at, b"%d" % at * 20_000) for at in range(number % 10, min(10, number % 10 + 3))]
+            assert [(each.index, each.data) for each in page.messages] == expected[: len(page.messages)] != []
+
+    async with served(tmp_path) as server, neighbour(server):
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push_all(route, [b"%d" % number * 20_000 for number in range(10)])
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(pull_slowly, server, route)
+        await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
+
+
+async def test_pulls_that_are_held_back_share_the_bound_of_all_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that takes no answers and goes on asking is closed for its pulls alone; here each weighs 100 kB."""
+    monkeypatch.setattr(parked_module, "PARKED_BYTES", 100_000)
+    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
+    bound = 8 * 1024 * 1024
+    async with served(tmp_path, peer_memory_bytes_max=bound, pull_bytes_max=200_000) as server, neighbour(server):
+        good, bad = await server.peer(), await server.peer()
+        route = await good.create("s")
+        await good.push_all(route, [bytes(20_000)] * 10)
+        pulls = bad.frame(route, PULL.encode_request(PullRequest(1, 0, 10)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_for_ever, bad.stream, pulls * 1_000)
+            await server.wait_closed_because("slow_consumer")
+        assert (await good.push(route, b"on")).index == 10
+        await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
+        assert server.statistics().tcp.memory.closed == 1
 
 
 async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
