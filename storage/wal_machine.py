@@ -202,33 +202,39 @@ def scan(wal: WalReader, find_page: FindPage) -> Scan:
     last = belong[-1] if belong else 0
     seed, good, bad = wal.seed, 0, 0 if wal.header_valid else 1
     whole: dict[int, Frame] = {}
-    doubtful: dict[int, Sums] = {}
+    doubtful: dict[int, Sums | None] = {}
     found: dict[int, Damage] = {}
     # One frame more: the salts of the last one may be what is wrong.
     for number in range(1, min(last + 1, wal.frames) + 1):
         head = wal.head(number)
         sums = wal.sums(number, seed)
-        if sums == head.sums and head.page > 0:
+        # Frames with other salts may be left over from the log before this one, where a power cut took what was to
+        # stand over them. They fit behind each other; behind a whole frame of this log fits only one whose salts alone
+        # are wrong.
+        proven = head.salts == wal.salts or number == 1 or number - 1 in whole
+        if sums == head.sums and head.page > 0 and proven:
             whole[number] = head
             if head.salts != wal.salts:
                 found[number] = Damage(number, How.SALT, head.page, head.commit, wal.page(number))
             seed = sums
         elif number > last:
             break
-        elif number < wal.frames and head.page > 0 and wal.links(number + 1, sums):
+        elif number < wal.frames and head.page > 0 and proven and wal.links(number + 1, sums):
             # The next frame goes on from what this one's checksum should be.
             whole[number] = head
             found[number] = Damage(number, How.CHECKSUM, head.page, head.commit, wal.page(number))
             seed = sums
         else:
-            doubtful[number] = seed
+            doubtful[number] = seed if proven else None
             seed = head.sums
+        # The first frame that does not fit is where SQLite stops; up to there every commit mark counts.
         if number not in whole or number in found:
             bad = bad or number
         elif not bad and head.commit:
             good = number
-    for number in list(doubtful)[:CORRECTED_MAX]:
-        damage = _correct(wal, number, doubtful[number])
+    # A wrong word is looked for in frames of this log alone: in another's it could only be found by accident.
+    for number, seed in [(number, seed) for number, seed in doubtful.items() if seed is not None][:CORRECTED_MAX]:
+        damage = _correct(wal, number, seed)
         if damage is not None:
             found[number] = damage
     return _finish(wal, find_page, good, bad, whole, doubtful, found)
@@ -240,10 +246,14 @@ def _finish(
     good: int,
     bad: int,
     whole: dict[int, Frame],
-    doubtful: dict[int, Sums],
+    doubtful: dict[int, Sums | None],
     found: dict[int, Damage],
 ) -> Scan:
-    """Where the transactions behind the first bad frame end, and what is known of each bad frame before that."""
+    """Where the transactions behind the first bad frame end, and what is known of each bad frame before that.
+
+    whole: the frames that fit. doubtful: those that do not, each with the checksum that stands before it, or None where
+    the frame may be another log's. found: those of which one part alone is wrong.
+    """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
     commits = tuple(sorted(number for number in marks if bad and number > good))
@@ -256,12 +266,12 @@ def _finish(
         head = wal.head(number)
         damage = found.get(number, Damage(number, How.LOST, head.page, head.commit, None))
         if damage.how in (How.LOST, How.DOUBT):
-            content = find_page(head.page)
+            seed, content = doubtful[number], find_page(head.page)
             if last_written.get(head.page, 0) > number:
                 damage = damage._replace(how=How.LATER)
-            elif content is not None and len(content) == wal.page_bytes:
+            elif seed is not None and content is not None and len(content) == wal.page_bytes:
                 data = PAIR.pack(head.page, head.commit) + content
-                if checksum(data, doubtful[number], wal.big_endian) == head.sums:
+                if checksum(data, seed, wal.big_endian) == head.sums:
                     damage = damage._replace(how=How.FILE, content=content)
         damaged.append(damage)
     return Scan(wal.header_valid, wal.frames, good, bad, commits, end, tuple(damaged))

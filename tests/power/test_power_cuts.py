@@ -25,6 +25,9 @@ from tests.power.states import choose_states, examine, facts_until, recorded
 STATES = int(os.environ.get("POWER_STATES", "150"))
 SEED = int(os.environ.get("STREAM_NODE_SEED", "1"))
 CANARY_STATES = 60
+SOAK_STATES = 4_000
+PART_STATES = 250
+"""About half a minute: between two parts, CI looks whether the time for soak tests is used up."""
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +73,9 @@ def test_an_export_can_be_cut_anywhere(events: list[Event]) -> None:
 
 
 @pytest.mark.soak
-def test_thousands_of_power_cuts(events: list[Event]) -> None:
-    check(events, choose_states(events, 4_000, SEED + 1))
+@pytest.mark.parametrize("part", range(SOAK_STATES // PART_STATES))
+def test_thousands_of_power_cuts(events: list[Event], part: int) -> None:
+    check(events, choose_states(events, PART_STATES, SEED + 1 + part))
 
 
 def without_syncs(events: list[Event], is_lost: Callable[[Event], bool]) -> list[Event]:

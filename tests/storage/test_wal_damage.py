@@ -6,7 +6,6 @@ Method: directories as a kill leaves them, one byte changed at a time; last tran
 
 from __future__ import annotations
 
-import random
 import shutil
 import sqlite3
 from contextlib import closing
@@ -170,43 +169,6 @@ def test_the_copy_is_synced_before_the_refusal(copy: Path, monkeypatch: pytest.M
     assert copy.name in synced
 
 
-def test_every_cut_of_the_log_opens(left: Path, tmp_path: Path) -> None:
-    size = (left / WAL_NAME).stat().st_size
-    found = []
-    for cut in sorted({*range(0, size, 40_009), *(size - n for n in (1, 24, 8_192, FRAME_BYTES, FRAME_BYTES + 1))}):
-        directory = shutil.copytree(left, tmp_path / str(cut))
-        (directory / WAL_NAME).write_bytes((left / WAL_NAME).read_bytes()[:cut])
-        found.append(stored_commits(directory))
-        assert kept_copies(directory) == []
-        shutil.rmtree(directory)
-    assert found == sorted(found)
-    assert found[-1] == COMMITS - 1
-
-
-@pytest.mark.parametrize("extended", [False, True])
-def test_any_part_of_the_last_transaction_may_be_missing_after_a_power_cut(
-    left: Path, tmp_path: Path, extended: bool
-) -> None:
-    """Frames, halves of frames and single sectors of it hold what stood there before, which may be zeros."""
-    transaction = last_transaction(left)
-    content = (left / WAL_NAME).read_bytes()
-    dice = random.Random(7)
-    start = 32 + (transaction.start - 1) * FRAME_BYTES
-    older = dice.randbytes(len(content) - start)
-    for number in range(40):
-        torn = bytearray(content)
-        before = older if number % 2 else bytes(len(older))
-        for sector in range(start, len(content), 512):
-            if dice.random() < (0.5 if number % 4 < 2 else 0.05):
-                end = min(sector + 512, len(content))
-                torn[sector:end] = before[sector - start : end - start]
-        directory = shutil.copytree(left, tmp_path / str(number))
-        (directory / WAL_NAME).write_bytes(torn + bytes(20 * FRAME_BYTES if extended else 0))
-        restarted(directory)
-        assert stored_commits(directory) in (COMMITS - 1, COMMITS)
-        shutil.rmtree(directory)
-
-
 def test_a_transaction_that_a_power_cut_took_is_told_and_kept(copy: Path) -> None:
     number = last_transaction(copy).start
     at = 32 + (number - 1) * FRAME_BYTES
@@ -298,30 +260,6 @@ def test_damage_in_what_has_been_copied_into_the_file_is_refused(tmp_path: Path)
     with pytest.raises(WalDamaged) as refused:
         Database.open(directory)
     assert refused.value.lost == 0
-
-
-def test_a_header_torn_when_the_log_began_anew_is_not_damage(tmp_path: Path) -> None:
-    """All of the log was copied and synced before its header is written over; then a power cut."""
-    old = bytearray()
-
-    def checkpoint(session: SqliteSession, commit: int) -> None:
-        if commit == 16:
-            assert session.checkpoint("PASSIVE").wal_pages > 20
-            old.extend((tmp_path / "living" / WAL_NAME).read_bytes())
-
-    directory = killed(tmp_path, 17, meanwhile=checkpoint)
-    new = (directory / WAL_NAME).read_bytes()[:32]
-    assert new != old[:32]
-    seen = set()
-    for kept in range(13, 32):
-        (directory / WAL_NAME).write_bytes(new[:kept] + old[kept:])
-        seen.add(verdict_of(directory, rebooted=True))
-    # As long as only equal bytes were written over it is the old header, of a log that is all in the file.
-    assert seen == {Verdict.TORN, Verdict.SOUND}
-    # The same header before frames that are in the log alone is damage.
-    only = killed(tmp_path / "only", 16)
-    change(only, 17)
-    assert verdict_of(only, rebooted=True) is Verdict.DAMAGED
 
 
 def test_readers_refuse_what_a_start_refuses(copy: Path) -> None:
