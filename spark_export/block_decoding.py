@@ -46,7 +46,9 @@ BLOCK = (
     StructField("problem", StringType()),
 )
 """One row a message. The last five but `problem` are of the block's items, and null where it is more than one message.
-item_count, block_bytes, block_root: of the whole block. data of an item: as it is serialized."""
+item_count, block_bytes, block_root: of the whole block. block_root is the most likely root at the time when the block
+was stored; where `previous_root` of the next block is another one, that one is right. data of an item: as it is
+serialized."""
 
 
 class BlockMessages:
@@ -97,6 +99,13 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
     items = [{"position": at, "kind": kind, "data": item} for at, (kind, item) in enumerate(block.items)]
     produced = {"hapi_version": block.hapi_version, "produced": block.time_us, "previous_root": block.previous_root}
     return row | produced | {"items": items}
+
+
+def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
+    """The root of the block before, where a message with these headers corrects it."""
+    from block_node.persistence_mark import ROOT_BEFORE_HEADER
+
+    return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:

@@ -1,6 +1,7 @@
 """Blocks of the block node from the streams that hold them. It verifies nothing: the block node did, before storing.
 
-A block is one message or several, by its parts (`block_node.persistence_mark`).
+A block is one message or several, by its parts (`block_node.persistence_mark`). The root in their marks is the most
+likely one at the time of storing; the next block's first message names the root where that was another one.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from spark_export.block_decoding import find_mark, read_block
+from spark_export.block_decoding import find_mark, find_root_before, read_block
 from spark_export.pipeline.types import BINARY, INT, LONG, STRING, array, strings_to, struct
 
 STREAM_PREFIX = "block_node."
-PART_SCHEMA = struct(number=LONG, part=INT, parts=INT, items=INT, size_bytes=LONG, root=BINARY)
+PART_SCHEMA = struct(number=LONG, part=INT, parts=INT, items=INT, size_bytes=LONG, root=BINARY, root_before=BINARY)
 BLOCK_SCHEMA = struct(
     hapi_version=STRING,
     event_time_us=LONG,
@@ -34,8 +35,17 @@ def silver_blocks(bronze: Any) -> Any:
         .select("stream", "index", "timestamp", "data", part("headers").alias("mark"))
         .where("mark IS NOT NULL")
     )
+    # One row for each change of how a chain is hashed: a handful, so that every worker can have them all.
+    corrected = (
+        parts.where("mark.root_before IS NOT NULL")
+        .select("stream", (f.col("mark.number") - 1).alias("number"), f.col("mark.root_before").alias("corrected"))
+        .distinct()
+    )
     whole = (
-        parts.groupBy("stream", "mark.number", "mark.root", "mark.parts", "mark.items", "mark.size_bytes")
+        parts.withColumn("number", f.col("mark.number"))
+        .join(f.broadcast(corrected), ["stream", "number"], "left")
+        .withColumn("root", f.coalesce("corrected", "mark.root"))
+        .groupBy("stream", "number", "root", "mark.parts", "mark.items", "mark.size_bytes")
         .agg(
             f.max("timestamp").alias("timestamp"),
             # The same part twice is the same bytes; the set has it once.
@@ -74,9 +84,12 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """The mark of a message; None where it has none."""
+    """The mark of a message, and the root of the block before where the message corrects it; None without a mark."""
     mark = find_mark(headers)
-    return None if mark is None else (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root)
+    if mark is None:
+        return None
+    root_before = find_root_before(headers)
+    return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, root_before)
 
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from block_node import persistence_schema as sql
 from block_node.blocks.errors import Level
 from block_node.blocks.generator import BlockShape, GeneratedBlock
 from block_node.blocks.hash_scheme import CURRENT, LEGACY, SCHEMES, HashScheme
@@ -98,9 +99,16 @@ async def test_a_database_of_an_earlier_version_that_guessed_wrong_goes_on(tmp_p
     state = msgspec.msgpack.encode({"next_number": 1, "previous_root": wrong, "peaks": (wrong,), "claims": ()})
     database = Database.open(tmp_path)
     with writing(database) as session:
-        session.connection.execute("UPDATE block_chains SET verifier_state = ?", (state,))
-        session.connection.execute("UPDATE block_index SET root = ?", (wrong,))
+        known = sql.find_chain(session, "blocks")
+        assert known is not None
+        sql.set_chain(session, "blocks", (*known[:-1], state))
+        sql.set_root(session, "blocks", 0, wrong)
+    with reading(database) as session:
+        row = sql.find_sound_chain(session, "blocks")
+        assert row is not None, "else the index is rebuilt, and this state is not read"
+        assert row[-1] == state
     database.close()
+    assert roots_in(tmp_path) == [wrong]
     async with bench(tmp_path, verifier=PLAIN) as world:
         await publish(world, *blocks[1:])
     assert roots_in(tmp_path) == [block.root for block in blocks]

@@ -18,11 +18,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import bare
-from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
+from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
-from block_node.persistence_mark import MARK_HEADER, BlockMark, key_of
+from block_node.persistence_mark import BlockMark, headers_of, key_of
 from cardinal_streams.message_types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
 from cardinal_streams.messages import encode
 from spark_export.exporter.layout import hive_folder
@@ -30,6 +29,7 @@ from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
 from spark_export.pipeline.jobs import build
 from spark_export.pipeline.plots import line_chart
+from stream_service.stored import decode_beside
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -73,7 +73,12 @@ class Export:
 
 
 def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
-    """Blocks 0, 1 and 3 of a chain, each cut into several messages."""
+    """Blocks 0, 1 and 3 of a chain, each cut into several messages.
+
+    The node stored block 0 under another root that it may have; the first message of block 1 says which one it is.
+    """
+    wrong = bytes(48)
+    first: GeneratedBlock | None = None
     messages: list[tuple[int, bytes | None, Headers, bytes]] = []
     for block in ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=12)).blocks(4):
         if block.number == 2:
@@ -81,9 +86,14 @@ def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
         data = join_block(block.items)
         parts = [data[at : at + CUT_BYTES] for at in range(0, len(data), CUT_BYTES)]
         for number, part in enumerate(parts):
-            mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), block.root)
-            header = {"key": MARK_HEADER, "value": bare.encode(mark)}
-            messages.append((len(messages), key_of(block.number), [header], part))
+            root = wrong if block.number == 0 else block.root
+            mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), root)
+            others = (block.root,) if block.number == 0 else ()
+            before = first.root if first is not None and (block.number, number) == (1, 0) else b""
+            beside = decode_beside(headers_of(mark, others, before)).headers
+            headers = [{"key": header.name, "value": header.value} for header in beside]
+            messages.append((len(messages), key_of(block.number), headers, part))
+        first = first or block
     return messages
 
 
@@ -151,7 +161,7 @@ def test_blocks_and_their_items(tables: Path) -> None:
     blocks = sorted(rows(tables, "silver/blocks"), key=lambda row: row["number"])
     assert [(row["chain"], row["number"], row["items"]) for row in blocks] == [("main", n, 12) for n in (0, 1, 3)]
     assert [int(row["event_time"].timestamp()) for row in blocks] == [START_SECONDS + 2 * n for n in (0, 1, 3)]
-    assert blocks[1]["previous_root"] == blocks[0]["root"]
+    assert blocks[1]["previous_root"] == blocks[0]["root"], "the root that block 1 says, not the one of the first guess"
     assert sum(count for _, count in blocks[0]["kinds"]) == 12
     items = rows(tables, "silver/items", number=1)
     assert [row["position"] for row in items] == list(range(12))
