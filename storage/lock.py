@@ -28,12 +28,24 @@ def boot_id() -> bytes:
         return b""
 
 
+def owner_of(directory: Path) -> int | None:
+    """The process id in the file; None where the last owner stopped in good order, or the file is missing. Takes no
+    lock. Raises OSError."""
+    try:
+        owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
+    except FileNotFoundError:
+        return None
+    return int(owner) if owner.isdigit() else None
+
+
 def owner_lives(directory: Path) -> bool:
     """Whether there is a process with the id in the file, which may be another's by now. Takes no lock."""
     try:
-        owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
-        os.kill(int(owner), 0)
-    except (ValueError, OverflowError, ProcessLookupError, FileNotFoundError):
+        owner = owner_of(directory)
+        if owner is None:
+            return False
+        os.kill(owner, 0)
+    except (OverflowError, ProcessLookupError):
         return False
     except OSError:
         return True

@@ -63,7 +63,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
             if log is None or log.verdict is Verdict.SOUND:
                 return
             if log.verdict is Verdict.DAMAGED:
-                raise damaged_error(database, log, kept=keep_copy(database))
+                raise _damaged_and_kept(database, log)
             if log.verdict is Verdict.TORN:
                 _cut(database, log)
                 return
@@ -162,6 +162,17 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
             return page if len(page) == page_bytes else None
 
         yield page_bytes, find_page
+
+
+def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
+    """The refusal, once a copy of the log is kept. Where there is no room for a copy, the damage is told all the same:
+    it is the reason why the node does not start, and the log itself stays."""
+    try:
+        kept = keep_copy(database)
+    except OSError as error:
+        logger.warning("damaged_log_not_copied", reason=str(error), do="free space, or copy the data directory away")
+        kept = None
+    return damaged_error(database, log, kept=kept)
 
 
 def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:

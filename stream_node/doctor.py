@@ -21,7 +21,7 @@ import msgspec
 from ockam.address import split_host_port
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
-from storage.lock import FILE_NAME as LOCK_NAME
+from storage.lock import owner_of
 from stream_node.config import Config
 from stream_service.stored import list_stored
 
@@ -106,12 +106,11 @@ def check_directory(directory: Path, there: Path) -> Finding:
 def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
     """Who says in the lock file to have the directory. The lock itself is left alone."""
     try:
-        owner = (directory / LOCK_NAME).read_bytes().strip()
+        pid = owner_of(directory)
     except OSError:
-        owner = b""
-    if not owner.isdigit():
+        pid = None
+    if pid is None:
         return Finding("node", "ok", "none is running here, and the last one stopped in good order", {"pid": None})
-    pid = int(owner)
     if (is_alive or _is_alive)(pid):
         return Finding("node", "ok", f"process {pid} is running here", {"pid": pid})
     return Finding(

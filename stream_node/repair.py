@@ -139,7 +139,8 @@ def _plan(database: Path, log: Examined | None) -> Plan:
     problem = None
     if found.lost:
         numbers = ", ".join(str(each.frame) for each in found.lost[:10])
-        problem = f"the pages in {len(found.lost)} frames of the log ({numbers}) cannot be recovered"
+        what = f"page in frame {numbers}" if len(found.lost) == 1 else f"pages in {len(found.lost)} frames ({numbers})"
+        problem = f"the {what} of the log cannot be recovered"
     return msgspec.structs.replace(
         plan,
         problem=problem,

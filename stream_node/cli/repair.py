@@ -49,7 +49,7 @@ def repair(
     if plan.needed:
         possible = plan.lossless or accept_loss
         if not yes and possible and not as_json and sys.stdin.isatty() and sys.stderr.isatty():
-            for line in _lines(plan):
+            for line in _lines(plan, done=False):
                 typer.echo(printable(line), err=True)
             yes = typer.confirm("Repair it?", err=True)
         if yes:
@@ -63,12 +63,12 @@ def repair(
         "kept": None if kept is None else str(kept),
         **msgspec.to_builtins(plan),
     }
-    say(as_json, report, [*_lines(plan), _outcome(plan, done, kept, accept_loss)])
+    say(as_json, report, [*_lines(plan, done=done), _outcome(plan, done, kept, accept_loss)])
     if plan.needed and not done:
         raise typer.Exit(1)
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
     """What was found, and what is saved and lost of each stream."""
     if not plan.needed:
         return
@@ -79,14 +79,16 @@ def _lines(plan: Plan) -> Iterator[str]:
     for frame, how in plan.how:
         yield f"frame {frame}: {how}" if how in ("lost", "written again later") else f"frame {frame}: known ({how})"
     for stream in plan.salvage:
-        yield _stream_line(stream)
+        yield _stream_line(stream, done)
     for problem in plan.others:
         yield f"beside that: {problem}"
 
 
-def _stream_line(stream: Salvage) -> str:
+def _stream_line(stream: Salvage, done: bool) -> str:
     name = stream.name if stream.name.isprintable() else ascii(stream.name)
-    text = f"{name}/{stream.partition}: {counted(stream.saved, 'message')} recovered"
+    text = (
+        f"{name}/{stream.partition}: {counted(stream.saved, 'message')} {'recovered' if done else 'can be recovered'}"
+    )
     if stream.lost:
         runs = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in stream.lost)
         text += f", lost at {runs}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,16 @@ def test_whose_the_directory_is(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).write_bytes(b"%d\n" % os.getpid())
     assert (check_owner(tmp_path).status, check_owner(tmp_path).values) == ("ok", {"pid": os.getpid()})
     assert check_owner(tmp_path, lambda pid: False).status == "warning"
+
+
+def test_whose_the_directory_is_that_a_node_has_opened(tmp_path: Path) -> None:
+    """By the lock file as the program writes it, which has more than the process."""
+    database = Database.open(tmp_path)
+    assert check_owner(tmp_path).values == {"pid": os.getpid()}
+    killed = shutil.copytree(tmp_path, tmp_path / "killed")
+    assert check_owner(killed, lambda pid: False).status == "warning"
+    database.close()
+    assert check_owner(tmp_path).values == {"pid": None}
 
 
 def test_a_directory_that_is_not_there_is_made_by_the_node(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_can_be_proved_is_recovered(left: Path, command: CommandLine) -> No
 def test_what_cannot_is_lost_by_name_and_number_and_only_when_accepted(left: Path, command: CommandLine) -> None:
     frame = lost_page(left)
     refused = command("repair", "--data-dir", left, "--yes").failed(1)
-    assert f"the pages in 1 frames of the log ({frame}) cannot be recovered" in refused
+    assert f"the page in frame {frame} of the log cannot be recovered" in refused
     assert "--accept-loss" in refused
     plan = plan_repair(left)
     lost = {(each.name, run) for each in plan.salvage for run in each.lost}

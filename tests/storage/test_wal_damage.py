@@ -155,6 +155,24 @@ def test_a_copy_is_kept_once_and_never_written_over(copy: Path) -> None:
     assert len(kept_copies(copy)) == 2
 
 
+def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that there was no room, and nothing of the damage."""
+    change(copy, 5_000)
+    before = contents(copy)
+
+    def full(path: Path, pieces: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("storage.wal_check._write_synced", full)
+    with (
+        capture_logs() as lines,
+        pytest.raises(WalDamaged, match=r"is damaged: .* nothing was changed; see what"),
+    ):
+        Database.open(copy)
+    assert [line["event"] for line in lines] == ["damaged_log_not_copied"]
+    assert {**contents(copy), LOCK_NAME: b""} == {**before, LOCK_NAME: b""}
+
+
 def test_the_copy_is_synced_before_the_refusal(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
 
