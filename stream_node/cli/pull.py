@@ -68,7 +68,7 @@ def pull(
 
     Everything, to be pushed again: stream-node pull logs --all-partitions --limit 1000000 --ndjson
 
-    With --all-partitions, one partition after the other, each from there on and so many.
+    --all-partitions prints one partition after the other; --index, --from, --last and --limit hold for each of them.
     """
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")

@@ -83,7 +83,7 @@ def push(
     as_json: JsonOption = False,
 ) -> None:
     """Push messages, one a line, and say where they were stored, a line for each partition. Done means: on disk.
-    When a push fails: which messages of the input are not stored, and of which nobody knows (see --idempotent).
+    When a push fails, list the messages of the input that are not stored, and those that may be (see --idempotent).
 
     Example: journalctl --follow | stream-node push logs
 

@@ -147,6 +147,8 @@ class AsyncShell:
         self._tasks = tasks
         if reconnect is not None:
             self.core.way.on_lost = WayBack(self, self.core, reconnect).lost
+        # Before the caller goes on, so that its client is connected from the first moment on.
+        self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
@@ -256,6 +258,7 @@ class AsyncShell:
                     self._in_doubt.set()
                     self._auto_wait_s = AUTO_WAIT_S_MAX
                 dialled = await self._dial_again(backoff)
+                self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
         while True:
@@ -277,14 +280,17 @@ class AsyncShell:
             else:
                 return connected
 
-    async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
-        """Carry one connection to its end; what the other side did wrong, if that ended it."""
-        fault = None
+    def _take_over(self, dialled: Dialled) -> None:
+        """Have a new connection be the client's: what is to be sent goes along it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
-        self._stream = stream = dialled.stream
-        raw = stream.extra(SocketAttribute.raw_socket)
+        self._stream = dialled.stream
+        raw = dialled.stream.extra(SocketAttribute.raw_socket)
         # Under asyncio it is wrapped: a transport there may hold what was sent before, and is not to be overtaken.
         self._socket = raw if isinstance(raw, socket.socket) else None
+
+    async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
+        """Carry one connection to its end; what the other side did wrong, if that ended it."""
+        fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send, stream, tasks.cancel_scope)

@@ -106,6 +106,9 @@ class Follower:
         self._inner = inner
         self._items: Driven[RichMessage] = Driven(inner)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def __iter__(self) -> Self:
         return self
 

@@ -102,7 +102,7 @@ class Stream:
         window: int = WINDOW,
         *,
         idempotent: bool = False,
-        publisher_id: bytes | None = None,
+        publisher_id: BytesLike | None = None,
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:

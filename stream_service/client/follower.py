@@ -52,6 +52,11 @@ class Follower:
         self._next_index: int | None = None
         self._holes = 0
 
+    def __repr__(self) -> str:
+        port = self._reader.port
+        read = "nothing read" if self._next_index is None else f"read to before {self._next_index}"
+        return f"<Follower of {port.name!r}, partition {port.partition}: {read}>"
+
     def __aiter__(self) -> Self:
         return self
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from stream_service.client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
-from stream_service.client.errors import PushesFailed, StreamNotFound
+from stream_service.client.errors import InvalidArgument, PushesFailed, StreamNotFound
 from stream_service.client.ports import Port
 from stream_service.client.requests import Push
 from stream_service.client.sequence_machine import SequenceMachine
@@ -34,7 +34,7 @@ class Publisher:
         self, session: Session, port: Port, window: int, sequences: SequenceMachine | None, keep_failed: bool
     ) -> None:
         if window < 1:
-            raise ValueError(f"a window of {window}; at least 1 push must be allowed on its way")
+            raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
         self._session = session
         self._port = port
         self._window = window
@@ -212,13 +212,14 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
     )
 
 
-def make_sequences(idempotent: bool, publisher_id: bytes | None, first_number: int) -> SequenceMachine | None:
+def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
     """The numbers of an idempotent publisher; None for a plain one. A publisher id makes it idempotent."""
     if publisher_id is not None:
+        publisher_id = to_bytes(publisher_id, "a publisher id")
         if not publisher_id:
-            raise ValueError("a publisher id is not empty; leave it out to get a random one")
+            raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
         if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
-            raise ValueError(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
+            raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
         return SequenceMachine(publisher_id, first_number, None)
     return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stream_service.client.arguments import encoded
-from stream_service.client.errors import ClientError, RequestRefused
+from stream_service.client.errors import ClientError, InvalidArgument, RequestRefused
 from stream_service.client.payloads import answer_of, pulled
 from stream_service.client.ports import Port
 from stream_service.client.requests import PATIENCE_CHECKS, Call, Waiting
@@ -66,7 +66,7 @@ class Reader:
         idle_delay_s: float = IDLE_DELAY_S,
     ) -> None:
         if page_messages < 1:
-            raise ValueError(f"pages of {page_messages} messages; a page has at least 1")
+            raise InvalidArgument(f"pages of {page_messages} messages; a page has at least 1")
         self.port = port
         self.waits = waits
         self._session = session

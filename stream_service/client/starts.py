@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from stream_service.client.errors import InvalidArgument
 from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Start
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
@@ -20,22 +21,31 @@ NEW: Final = FromEnd(0)
 
 
 def start_of(start: StartLike) -> Start:
-    """Raises ValueError where a time has no time zone."""
+    """Raises InvalidArgument where it says no place, or a time has no time zone."""
     if isinstance(start, int):
         return FromIndex(start)
-    return FromTime(microseconds(start)) if isinstance(start, datetime) else start
+    if isinstance(start, datetime):
+        return FromTime(microseconds(start))
+    if isinstance(start, FromIndex | FromTime | FromEnd):
+        return start
+    given = type(start).__name__
+    raise InvalidArgument(f"reading begins at an index, a time, FIRST, LAST or NEW, not at a {given}")
 
 
 def before_of(before: BeforeLike) -> Before:
-    """Raises ValueError where a time has no time zone."""
+    """Raises InvalidArgument where it says no place, or a time has no time zone."""
     if isinstance(before, int):
         return BeforeIndex(before)
-    return BeforeTime(microseconds(before)) if isinstance(before, datetime) else before
+    if isinstance(before, datetime):
+        return BeforeTime(microseconds(before))
+    if isinstance(before, BeforeIndex | BeforeTime):
+        return before
+    raise InvalidArgument(f"what to delete is before an index or a time, not before a {type(before).__name__}")
 
 
 def microseconds(time: datetime) -> int:
-    """Microseconds since 1970, exactly. Raises ValueError where a time has no time zone."""
+    """Microseconds since 1970, exactly. Raises InvalidArgument where a time has no time zone."""
     if time.tzinfo is None:
-        raise ValueError(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
+        raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

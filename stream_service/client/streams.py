@@ -8,6 +8,7 @@ from typing import Unpack
 from stream_service.client.arguments import BytesLike, HeadersLike, encoded, to_bytes, to_headers, to_key
 from stream_service.client.consumer import Consumer, PartitionedConsumer
 from stream_service.client.consumption import ConsumerArguments, Positions, with_options_shown
+from stream_service.client.errors import InvalidArgument
 from stream_service.client.follower import PAGE_MESSAGES, Follower, OnHole
 from stream_service.client.payloads import answer_of, pulled
 from stream_service.client.ports import Port
@@ -135,7 +136,7 @@ class Stream:
         window: int = WINDOW,
         *,
         idempotent: bool = False,
-        publisher_id: bytes | None = None,
+        publisher_id: BytesLike | None = None,
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:
@@ -163,7 +164,10 @@ class Stream:
         return await self.session.ask(self.port, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     async def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """What to keep at most; None returns the stream to the node's default."""
+        """What to keep at most; None returns the stream to the node's default. Raises InvalidArgument."""
+        if not isinstance(retention, Retention | None):
+            given = type(retention).__name__
+            raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
         return (await self.session.ask(self.port, RETENTION, RetentionRequest(0, retention))).info
 
     async def delete(self) -> int:
@@ -189,7 +193,8 @@ class PartitionedStream:
 
     def __repr__(self) -> str:
         there = len(self.partitions)
-        which = f"{self.count} partitions" if there == self.count else f"{there} of {self.count} partitions"
+        noun = "partition" if self.count == 1 else "partitions"
+        which = f"{self.count} {noun}" if there == self.count else f"{there} of {self.count} {noun}"
         return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -100,6 +101,8 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
                 (lambda: stream.pull("first"), "stream_pull cannot be sent"),
                 (lambda: stream.pull(-1), "stream_pull cannot be sent: uint must be from 0"),
                 (lambda: client.create(5), "stream_create cannot be sent"),
+                (lambda: stream.truncate("first"), "what to delete is before an index or a time, not before a str"),
+                (lambda: stream.set_retention(7), "what to keep is a Retention, or None for the node's default, not"),
             ]
             for call, said in calls:
                 with pytest.raises(InvalidArgument, match=said):
@@ -108,6 +111,15 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
                 (lambda: stream.consumer(""), "the name of a consumer is empty"),
                 (lambda: stream.consumer(5), "a consumer takes its name"),
                 (lambda: both.shared_consumer(None), "a consumer takes its name"),
+                (
+                    lambda: stream.follow("first"),
+                    "reading begins at an index, a time, FIRST, LAST or NEW, not at a str",
+                ),
+                (lambda: stream.follow(datetime(2026, 11, 1)), "has no time zone"),
+                (lambda: stream.follow(page_messages=0), "a page has at least 1"),
+                (lambda: stream.publisher(window=0), "at least 1 push"),
+                (lambda: stream.publisher(publisher_id=""), "a publisher id is not empty"),
+                (lambda: stream.publisher(publisher_id=5), "a publisher id is bytes or str, not int"),
             ]
             for make, said in makes:
                 with pytest.raises(InvalidArgument, match=said):
@@ -153,14 +165,17 @@ def test_an_address_without_a_port_means_port_4000(text: str, address: str) -> N
 def test_objects_tell_what_they_are(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
-            stream = await client.create(world.name)
-            both = await client.create_partitioned(world.name, 2)
-            name = repr(world.name)
 
             def shown(each: Any) -> str:
                 return repr(getattr(each, "_value", each))
 
             assert shown(client) == f"<StreamClient of {world.address}, connected>"
+            stream = await client.create(world.name)
+            name = repr(world.name)
+            assert shown(await client.get_stream(world.name)) == (
+                f"<PartitionedStream {name}, 1 partition, of {world.address}>"
+            )
+            both = await client.create_partitioned(world.name, 2)
             assert shown(stream) == f"<Stream {name}, partition 0, of {world.address}>"
             assert shown(both) == f"<PartitionedStream {name}, 2 partitions, of {world.address}>"
             async with stream.publisher(window=10) as publisher:
@@ -168,6 +183,10 @@ def test_objects_tell_what_they_are(world: World) -> None:
                 assert shown(publisher).startswith(f"<Publisher of {name}, partition 0: ")
                 await publisher.wait(push)
             assert repr(push) == "<Push of 5 bytes to partition 0, stored at 0>"
+            follower = stream.follow(stop_at_end=True)
+            assert shown(follower) == f"<Follower of {name}, partition 0: nothing read>"
+            assert [each.data async for each in follower] == [b"12345"]
+            assert shown(follower) == f"<Follower of {name}, partition 0: read to before 1>"
             async with stream.consumer("me") as consumer:
                 assert shown(consumer) == f"<Consumer 'me' of {name}, partition 0: 0 processed>"
             assert shown(tools.saved_indexes(client, "me")) == "<SavedIndexes of 'me'>"
