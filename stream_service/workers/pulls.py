@@ -89,7 +89,7 @@ class PullQueue:
         self._parked = ParkedPulls(worker, self._give_up)
         self._held_back = HeldPulls(self._caught_up)
         self._takes_held = False
-        self._wakes = False
+        self._closed = False
         self._reading = False
         self._resting = False
         self._on_hold = False
@@ -137,6 +137,9 @@ class PullQueue:
 
     def _answer(self) -> None:
         """Answer pulls: at once where they lie beyond the end or in the tail, else when they have been read."""
+        if self._closed:
+            # A read that was under way when the worker stopped has ended: nobody would take what is begun now.
+            return
         while (self._waiting or self._held_back.is_ready) and not (self._reading or self._resting or self._on_hold):
             pulls = self._take()
             known = self._find_known(pulls)
@@ -216,12 +219,9 @@ class PullQueue:
 
     def _caught_up(self) -> None:
         """A peer has taken its answers. The connection that tells so is amid a send: answer in the next turn."""
-        if not self._wakes:
-            self._wakes = True
-            self._worker.context.call_later(0.0, self._wake_held)
+        self._worker.context.call_later(0.0, self._wake_held)
 
     def _wake_held(self) -> None:
-        self._wakes = False
         self._answer()
         if not self.full:
             self._on_room()
@@ -271,7 +271,7 @@ class PullQueue:
         answers = []
         now_s = trio.current_time()
         for pull in pulls:
-            if pull.page.found or pull.deadline_s <= now_s or len(self._parked) >= PARKED_MAX:
+            if pull.page.found or pull.deadline_s <= now_s or len(self._parked) >= PARKED_MAX or self._closed:
                 answers.append(self._answer_to(pull))
             else:
                 pull.page.start = FromIndex(pull.page.index)
@@ -284,6 +284,7 @@ class PullQueue:
 
     def close(self) -> None:
         """The worker has stopped: nothing waits here any more, and nothing is kept."""
+        self._closed = True
         self._tail.close()
         self._parked.take_all()
         self._held_back.take_all()

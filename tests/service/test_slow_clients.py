@@ -22,7 +22,9 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from storage.errors import StorageError
+from stream_service.extensions import DELETE, RICH_PULL, DeleteRequest, FromTime, RichPull
 from stream_service.limits import StreamLimits
+from stream_service.operations import ReadPages
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest
 from stream_service.workers import parked as parked_module
 from stream_service.workers import pulls as pulls_module
@@ -235,6 +237,26 @@ async def test_pulls_that_are_held_back_share_the_bound_of_all_peers(
         assert (await good.push(route, b"on")).index == 10
         await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
         assert server.statistics().tcp.memory.closed == 1
+
+
+async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long poll that found nothing: it is answered, since a stream that is gone would keep it for ever."""
+    late: list[tuple[PullQueue, ReadPages, Sequence[Pull]]] = []
+    answered = PullQueue._answered
+    monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push(route, b"x")
+        await peer.send(route, RICH_PULL.encode_request(RichPull(1, FromTime(2**62), 10, 5_000)))
+        await wait_until(lambda: late)
+        await peer.send(route, DELETE.encode_request(DeleteRequest(2)))
+        assert DELETE.is_in((await peer.receive()).payload)
+        answered(*late[0])
+        assert RICH_PULL.decode_response((await peer.receive()).payload).messages == []
+        assert server.statistics().tcp.memory.parked_bytes == 0
 
 
 async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
