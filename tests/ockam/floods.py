@@ -264,6 +264,8 @@ def measure(name: str, code: Path, after_s: float = AFTER_S) -> Measured:
         finally:
             node.terminate()
             node.wait(30)
+            if node.stdout is not None:
+                node.stdout.close()
 
 
 def _measure(name: str, address: tuple[str, int], pid: int, after_s: float) -> Measured:
