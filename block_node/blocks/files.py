@@ -114,14 +114,17 @@ class FoundFiles(NamedTuple):
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """All files below a folder. Raises BlockFileError where two are of the same block."""
+    """All files below a folder. Raises BlockFileError for two of one block, and for a block without a readable file."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
         number = find_number(path)
         if number is None:
             passed_over.append(path)
             continue
+        # A link that leads nowhere is a block that would be missing without a word.
+        if not path.is_file():
+            raise BlockFileError(f"{path} is named as a block, but is no file that can be read")
         if number in found:
             raise BlockFileError(f"{found[number]} and {path} are of the same block")
         found[number] = path

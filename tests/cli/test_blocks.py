@@ -209,6 +209,15 @@ def test_a_folder_as_consensus_nodes_write_it(
     assert "are of the same block" in at_blocks("block", "publish", tmp_path).failed(1)
 
 
+def test_a_link_to_nowhere_that_is_named_as_a_block(
+    at_blocks: CommandLine, block_server: NodeProcess, tmp_path: Path
+) -> None:
+    """Before, the others were said to be durable, and this one was not mentioned."""
+    (tmp_path / "0.blk.zstd").write_bytes((block_server.data_dir.parent / "chain" / "0.blk.zstd").read_bytes())
+    (tmp_path / "1.blk.zstd").symlink_to(tmp_path / "nowhere")
+    assert "1.blk.zstd is named as a block, but is no file" in at_blocks("block", "publish", tmp_path).failed(1)
+
+
 def test_two_blocks_of_one_number(at_blocks: CommandLine, tmp_path: Path) -> None:
     for seed in ("0", "1"):
         at_blocks("block", "generate", tmp_path / seed, "--blocks", "1", "--items", "20", "--seed", seed)
