@@ -303,6 +303,7 @@ class Connection(Worker):
             self._received += len(messages)
             self._received_at_s = began_s
         self._note_held()
+        # The deadline belongs to one frame: it begins anew when that frame has ended and the next one has begun.
         waiting_bytes = reader.waiting_bytes
         if not waiting_bytes:
             self._frame_deadline_s = math.inf
@@ -316,13 +317,16 @@ class Connection(Worker):
             fed = self._node.deliver_run(messages)
             full = [mailbox for mailbox in fed if mailbox.full]
         self._turns.note(self._share, began_s)
+        # The good messages before a bad frame have been delivered.
         if failure is not None:
             raise failure
+        # Until the workers have room and the peer has taken its answers nothing more is read: TCP holds up the peer.
         for mailbox in full:
             await mailbox.wait_room()
         while self._backlog_bytes > self._soft_bytes():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
+        # Nor is the peer to blame for this time.
         self._frame_deadline_s += trio.current_time() - began_s
 
     def _note_partial(self, now_bytes: int) -> None:
