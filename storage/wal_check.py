@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 import structlog
 
 from storage.durable_files import rename_durably
-from storage.errors import WalDamaged, storage_error
+from storage.errors import StorageError, WalDamaged, storage_error
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import left_in_this_boot, owner_lives
 from storage.wal_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
@@ -51,7 +51,7 @@ def wal_path(database: Path) -> Path:
 def prepare_log(database: Path, *, rebooted: bool) -> None:
     """Make the log one that SQLite reads to its end, before anything opens it. In a directory that is ours.
 
-    1. A damaged log is refused. It stays as it is, and a copy of it is kept.
+    1. A damaged log is refused, and one whose database is gone. It stays as it is, and a copy of it is kept.
     2. A last transaction that can be completed from what is known is completed.
     3. What a kill or a power cut left behind the last commit is cut off: its frames would else stand behind the
        commits to come, and look like damage.
@@ -60,6 +60,8 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
     """
     try:
         with examined(database, rebooted=rebooted) as log:
+            if log is not None:
+                _check_not_alone(database, log)
             if log is None or log.verdict is Verdict.SOUND:
                 return
             if log.verdict is Verdict.DAMAGED:
@@ -82,6 +84,17 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
             )
     except OSError as error:
         raise storage_error(error) from error
+
+
+def _check_not_alone(database: Path, log: Examined) -> None:
+    """Raises StorageError where commits are in the log and the database is gone: SQLite would make an empty one and
+    remove the log. No power cut does that, since a first start syncs the database before it begins the log."""
+    found = log.found
+    if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
+        raise StorageError(
+            f"there is a write-ahead log of {found.frames} frames in {database.parent}, and no database to it; put "
+            f"{database.name} back where it was lost, or move {wal_path(database).name} away to begin anew"
+        )
 
 
 def refuse_damaged(database: Path) -> None:

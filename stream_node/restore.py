@@ -38,6 +38,7 @@ from stream_node.backup import (
     read_manifest,
     verify_file,
 )
+from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 
 logger = structlog.get_logger(__name__)
 
@@ -186,7 +187,7 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """What a restore would replace. Raises BackupError where it must not."""
     # What an interrupted restore has left is replaced without asking.
     unfinished = {path.name for path in find_unfinished(target / FILE_NAME)}
-    if not set(names) - {LOCK_NAME} - unfinished:
+    if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
         return Present(found=False)
     if not over:
         raise BackupError(

@@ -16,6 +16,7 @@ from storage.database import FILE_NAME, Database
 from storage.errors import StorageBusy, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.schema import SCHEMA_VERSION
+from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.restore import Present
 from tests.storage.test_migration import rows_of, unpacked
 from tests.storage.test_seals import problems_of
@@ -118,6 +119,16 @@ def test_a_database_that_another_program_reads_is_not_replaced(
     assert stored_streams(data) == {"words": 3, "later": 1}
     put(taken, data, over=True)
     assert stored_streams(data) == {"words": 3}
+
+
+def test_what_a_node_notes_beside_its_database_is_no_reason_to_refuse(taken: Path, tmp_path: Path) -> None:
+    """Whoever has removed a broken database has the lock file and the noted time left."""
+    target = tmp_path / "emptied"
+    target.mkdir()
+    (target / LOCK_NAME).touch()
+    (target / CLOCK_NAME).write_text("{}")
+    put(taken, target)
+    assert stored_streams(target) == {"words": 3}
 
 
 def test_a_backup_of_an_older_version_is_restored_with_every_value_and_brought_up_to_date(tmp_path: Path) -> None:

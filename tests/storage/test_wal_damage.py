@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from storage.database import FILE_NAME, PRAGMAS, Database
 from storage.durable_files import sync
-from storage.errors import DatabaseCorrupt, WalDamaged
+from storage.errors import DatabaseCorrupt, StorageError, WalDamaged
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock, boot_id
 from storage.session import SqliteSession
@@ -171,6 +171,21 @@ def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, mon
         Database.open(copy)
     assert [line["event"] for line in lines] == ["damaged_log_not_copied"]
     assert {**contents(copy), LOCK_NAME: b""} == {**before, LOCK_NAME: b""}
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_log_without_its_database_is_not_thrown_away(copy: Path, emptied: bool) -> None:
+    """A node began with an empty database, and SQLite removed the log with all that it held."""
+    database = (copy / FILE_NAME).read_bytes()
+    (copy / FILE_NAME).unlink()
+    if emptied:
+        (copy / FILE_NAME).touch()
+    log = (copy / WAL_NAME).read_bytes()
+    with pytest.raises(StorageError, match=r"no database to it; put streams.sqlite back .* or move streams.sqlite-wal"):
+        Database.open(copy)
+    assert (copy / WAL_NAME).read_bytes() == log
+    (copy / FILE_NAME).write_bytes(database)
+    assert stored_commits(copy) == COMMITS
 
 
 def test_the_copy_is_synced_before_the_refusal(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
