@@ -1,7 +1,8 @@
-"""Looks at the write-ahead log of a data directory before SQLite does, and refuses one that is damaged.
+"""Looks at the write-ahead log of a data directory before SQLite does, and refuses a log that is damaged.
 
-SQLite reads a log up to the first frame that does not fit, without a word of what stands behind it. What that means is
-judged by `storage.wal_machine`; here are the files. `storage.wal_survey` says which streams are concerned.
+SQLite reads a log up to the first frame that does not fit, and passes over the rest in silence. `storage.wal_machine`
+judges whether the rest is damage; this module opens, copies, cuts and replaces the files. `storage.wal_survey` finds
+the streams that have messages behind the damage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reads the format of SQLite's write-ahead log, and judges what stands behind a place that cannot be read.
 
-It is given bytes, and neither opens files nor changes them; `storage.wal_check` does. SQLite itself stops at the first
-frame that does not fit and says nothing of the rest, whether that is the end a power cut left or damage in the middle.
+This module gets bytes; `storage.wal_check` opens and changes the files. SQLite stops reading a log at the first frame
+whose checksum does not fit, and says nothing of the frames behind it. A power cut leaves such a frame at the end of the
+log, where nothing is lost; damage leaves one in the middle, and every commit behind it would be lost in silence.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
          0     4   magic: 0x377f0682, or 0x377f0683 where checksums are taken over big-endian words
@@ -302,17 +303,20 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
 
 
 def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
-    """What a scan means.
+    """What a scan means: whether a power cut or a kill explains the frames that do not fit, or damage alone does.
 
-    Every commit is synced before the next transaction writes to the log, so a power cut takes frames of the last
-    transaction alone: two commits behind a bad frame are damage. With one, the bad frame is of the last transaction. A
-    killed process leaves all that it wrote, up to one place; so unless the machine was started anew (`rebooted`),
-    whole frames behind a bad one are damage too, but in a transaction that outgrew the page cache. So is a last frame
-    of which one byte is wrong: a kill can have left another page there, but hardly one that is the same but for a byte.
-    In all other cases what can be completed is completed, and what cannot was never confirmed, or nobody can tell.
+    - SQLite syncs every commit before the next transaction writes to the log. So a power cut takes frames of the last
+      transaction alone: two commits behind a bad frame are damage.
+    - A killed process leaves every write that it has finished. So unless the machine was started anew since
+      (`rebooted`), a whole frame behind a bad one is damage as well; a transaction that outgrew the page cache is
+      excepted, since SQLite writes such a transaction to the log in several passes.
+    - Without a restart of the machine, a last frame with one wrong byte is damage too: a kill may leave an older page
+      in the place of the frame, but hardly a page that differs in one byte.
+    - Everything else a power cut or a kill explains. The last transaction is completed where every byte of it is known.
+      Otherwise it was never confirmed, and is cut off.
 
-    in_file: the database file has all that the log holds. The log's header is synced before any frame of it; so a
-    damaged header before commits is damage, unless it was torn when the log was to begin anew.
+    in_file: the database file has all pages of the log. SQLite syncs the log's header before it writes a frame, so a
+    bad header before commits is damage, unless the log was about to begin anew; then all of it is in the file.
     """
     if not found.bad:
         return Verdict.SOUND
@@ -320,6 +324,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
         return Verdict.TORN
     if not found.header_valid:
         return Verdict.TORN if in_file else Verdict.DAMAGED
+    # What was written in several passes can have a bad frame before its commit mark after a mere kill.
     spilled = found.end - found.good >= SPILL_FRAMES_MIN
     certain = found.end > found.bad or any(each.how is How.DOUBT for each in found.damaged)
     if len(found.commits) > 1 or (not rebooted and not spilled and certain):
