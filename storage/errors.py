@@ -225,7 +225,8 @@ def _system_error(error: OSError) -> StorageError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageReadOnly(f"the data directory cannot be written: {reason}; make it writable for this user")
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return StorageReadOnly(f"the data directory is not a directory: {reason}; choose another data directory")
+        what = f"{error.filename} is" if error.filename else "a part of its path is"
+        return StorageReadOnly(f"the data directory cannot be used: {what} no directory; choose another")
     return DiskFailed(f"the data directory cannot be used: {reason}; check the disk and the path")
 
 

@@ -169,7 +169,7 @@ def _make_folder(target: Path) -> list[Path]:
     try:
         return make_folder(target)
     except OSError as error:
-        raise storage_error(error) from error
+        raise BackupError(f"{target} cannot be made: {error.strerror or error}; choose another folder") from error
 
 
 def names_in(folder: Path) -> list[str]:

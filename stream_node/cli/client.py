@@ -113,10 +113,9 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
     except RequestRefused:
         return await _ask_for(client, name, partition)
     except StreamNotFound as error:
-        grow = f"stream-node stream create {shlex.quote(name)} --partitions {partition + 1}"
-        raise StreamNotFound(
-            f"{error}. A push makes no partitions; `{grow}` does, and keys then belong to other partitions than before"
-        ) from None
+        create = f"stream-node stream create {shlex.quote(name)} --partitions {partition + 1}"
+        moves = ", and keys then belong to other partitions than before" if await client.find_stream(name) else ""
+        raise StreamNotFound(f"{error}. A push makes no such partition; `{create}` does{moves}") from None
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:

@@ -95,6 +95,7 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
         target.address,
         via=tuple(map(tcp, target.via)),
         service=target.service,
+        index_service=target.index_service,
         framing=target.framing,
         contact_timeout_s=asking().contact_timeout_s,
     ) as client:

@@ -111,10 +111,12 @@ def test_a_push_never_grows_a_stream(at_node: CommandLine, stream: str) -> None:
     said = at_node("push", stream, "--data", "y", "--partition", "9").failed(1)
     assert f"'{stream}' has no partition 9: it has partition 0" in said
     assert f"stream-node stream create {stream} --partitions 10" in said
+    assert "keys then belong to other partitions than before" in said
     assert [row.partition for row in at_node("stream", "info", stream, "--json").read_lines(StreamRow)] == [0]
     said = at_node("push", f"{stream} 2", "--data", "y", "--partition", "9").failed(1)
     assert "no stream" in said
     assert f"stream-node stream create '{stream} 2' --partitions 10" in said
+    assert "keys then belong" not in said
     assert not at_node("stream", "list", f"{stream} 2", "--json").stdout
     at_node("stream", "create", stream, "--partitions", "10")
     assert at_node("push", stream, "--data", "y", "--partition", "9", "--json").read(Pushed).pushed == 1

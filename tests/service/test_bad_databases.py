@@ -119,8 +119,8 @@ async def test_a_read_only_data_directory_is_refused(read_only: Path, filled: bo
 
 async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert "not a directory" in await error_of(tmp_path / "file")
-    assert "not a directory" in await error_of(tmp_path / "file" / "below")
+    assert "is no directory" in await error_of(tmp_path / "file")
+    assert "is no directory" in await error_of(tmp_path / "file" / "below")
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_an_unclean_stop_alone_is_recovered_from(tmp_path: Path) -> None:
 def test_what_a_file_in_place_of_the_directory_says(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StorageReadOnly, match="not a directory"):
+        with pytest.raises(StorageReadOnly, match="is no directory"):
             Database.open(path)
 
 

@@ -60,5 +60,5 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, existing:
 
 
 def test_a_file_that_only_the_system_may_write_is_refused() -> None:
-    with pytest.raises(StorageReadOnly, match=r"cannot be written|not a directory"):
+    with pytest.raises(StorageReadOnly, match=r"cannot be written|is no directory"):
         Database.open(Path("/proc/self/status"))
