@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from spark_export.errors import OptionError, SourceError
 from spark_export.node_wire import StreamEnds
-from storage.errors import StorageError
-from storage.wal_check import refuse_damaged
 
 FILE_NAME = "streams.sqlite"
 BUSY_TIMEOUT_S = 5.0
@@ -26,11 +24,22 @@ def database_path(path: str) -> str:
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
+    _refuse_damaged(found)
+    return str(found.absolute())
+
+
+def _refuse_damaged(database: Path) -> None:
+    """This module's code goes to Spark's workers, and plans on a Spark Connect server, where nothing else of ours need
+    be: there the log is not looked at. So these imports stay here."""
     try:
-        refuse_damaged(found)
+        from storage.errors import StorageError
+        from storage.wal_check import refuse_damaged
+    except ModuleNotFoundError:
+        return
+    try:
+        refuse_damaged(database)
     except StorageError as error:
         raise SourceError(str(error)) from error
-    return str(found.absolute())
 
 
 class FileCatalog:
