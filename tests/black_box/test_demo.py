@@ -17,10 +17,11 @@ TEXT = Path(email.__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 def test_the_demo_from_end_to_end(command: Command) -> None:
     """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison; where
     Spark is installed, an export and a query."""
-    done = command("demo", "--input-dir", TEXT, "--json")
+    done = command("demo", "--input-dir", TEXT, "--json", timeout_s=600)
     assert done.code == 0, done.err
     msgspec.json.decode(done.out, type=Demonstrated)
     report = done.row

@@ -311,6 +311,7 @@ class Demonstrated(Strict, frozen=True):
     proof: DemoProof
     export: Any
     blocks: DemoBlocks
+    pause: dict[Literal["restart_s", "read_again_s"], float] | None
 
 
 SCHEMAS: dict[str, type[Strict]] = {

@@ -55,14 +55,18 @@ class Command:
         self.environment = {**kept, **folders, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
 
     def __call__(
-        self, *arguments: str | Path, standard_input: bytes = b"", environment: Mapping[str, str] | None = None
+        self,
+        *arguments: str | Path,
+        standard_input: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> Done:
         """Run it to its end."""
         done = subprocess.run(
             [*COMMAND, *map(str, arguments)],
             input=standard_input,
             capture_output=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             env={**self.environment, **(environment or {})},
             check=False,
         )
