@@ -112,7 +112,7 @@ def run_demo(input_dir: Path) -> tuple[dict[str, Any], int]:
     return proof, int(said[1].replace(",", ""))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_demo_of_one_line(tmp_path: Path) -> None:
     """So little that nothing would be on its way at the kill, were it not held back until then."""
     (tmp_path / "one.txt").write_text("the only line\n")

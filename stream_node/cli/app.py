@@ -90,27 +90,45 @@ def _discard_output() -> None:
 
 def exit_code(error: BaseException) -> int | None:
     """The exit code of an error that a user can cause; None for our own mistakes."""
-    from block_node.blocks.errors import BlockError
-    from cardinal_streams.errors import ApplicationError, CardinalError, PrefixError, SimulationError
-    from ockam.errors import InvalidAddress
-    from ockam.protocol import ProtocolError
-    from storage.errors import StorageError
-    from stream_node.backup import BackupError
-    from stream_node.bench.errors import PeerFailed, UnknownBench
-    from stream_node.cli.values import CommandFailed, UsageError
-    from stream_node.config import ConfigError
-    from stream_node.contexts import ContextError
-    from stream_node.demo.errors import DemoFailed
-    from stream_service.client.errors import ClientError, InvalidArgument, NodeUnreachable, NotAStreamNode
-
     cause = first_cause(error)
-    if isinstance(cause, NodeUnreachable | NotAStreamNode):
-        return UNREACHABLE
-    usage = ConfigError | ContextError | InvalidAddress | InvalidArgument | UnknownBench | UsageError
-    if isinstance(cause, usage | ApplicationError | PrefixError | SimulationError):
-        return WRONG_USAGE
-    failed = BackupError | BlockError | CardinalError | ClientError | CommandFailed | DemoFailed | PeerFailed
-    return FAILED if isinstance(cause, failed | OSError | ProtocolError | StorageError) else None
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(cause).__mro__}
+    return next((code for code, kinds in CODES.items() if not names.isdisjoint(kinds)), None)
+
+
+# Errors by the code that they end a command with, the first that fits; subclasses too. By name, because importing what
+# may raise them takes a second, and who mistyped an address is not to wait for a database and a chain to be loaded.
+CODES: dict[int, frozenset[str]] = {
+    UNREACHABLE: frozenset(
+        {"stream_service.client.errors.NodeUnreachable", "stream_service.client.errors.NotAStreamNode"}
+    ),
+    WRONG_USAGE: frozenset(
+        {
+            "cardinal_streams.errors.ApplicationError",
+            "cardinal_streams.errors.PrefixError",
+            "cardinal_streams.errors.SimulationError",
+            "ockam.errors.InvalidAddress",
+            "stream_node.bench.errors.UnknownBench",
+            "stream_node.cli.values.UsageError",
+            "stream_node.config.ConfigError",
+            "stream_node.contexts.ContextError",
+            "stream_service.client.errors.InvalidArgument",
+        }
+    ),
+    FAILED: frozenset(
+        {
+            "block_node.blocks.errors.BlockError",
+            "builtins.OSError",
+            "cardinal_streams.errors.CardinalError",
+            "ockam.protocol.ProtocolError",
+            "storage.errors.StorageError",
+            "stream_node.backup.BackupError",
+            "stream_node.bench.errors.PeerFailed",
+            "stream_node.cli.values.CommandFailed",
+            "stream_node.demo.errors.DemoFailed",
+            "stream_service.client.errors.ClientError",
+        }
+    ),
+}
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -85,7 +85,7 @@ def test_an_answer_that_does_not_come_is_waited_for_as_long_as_said(command: Com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("through_a_door", [False, True])
+@pytest.mark.parametrize("through_a_door", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_commands_that_wait_say_that_the_node_is_gone_and_back(tmp_path: Path, through_a_door: bool) -> None:
     """Once each, however often connecting has failed meanwhile."""
     command = Command(tmp_path)

@@ -174,7 +174,7 @@ def test_the_index_service_is_called_as_its_stream_service(service: str, index_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("era", ["head", "legacy"])
+@pytest.mark.parametrize("era", ["head", pytest.param("legacy", marks=pytest.mark.soak)])
 def test_the_commands(tmp_path: Path, era: str) -> None:
     command, service = Command(tmp_path), RealService()
     with running(service, WIRES[era]) as address:

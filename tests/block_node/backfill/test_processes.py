@@ -116,7 +116,9 @@ async def test_2_the_ongoing_backfill(tmp_path: Path) -> None:
         await has_all(two, blocks)
 
 
-@pytest.mark.parametrize("first_block", [0, BLOCKS - 1], ids=["live tail", "history"])
+@pytest.mark.parametrize(
+    "first_block", [pytest.param(0, id="live tail", marks=pytest.mark.soak), pytest.param(BLOCKS - 1, id="history")]
+)
 async def test_a_kill_in_the_middle_of_a_run(tmp_path: Path, first_block: int) -> None:
     """What was stored stays, the rest comes, and nothing is stored twice."""
     blocks = chain(BLOCKS)

@@ -27,7 +27,10 @@ SETTINGS = PublishSettings(kept_blocks_max=32, reconnect=Reconnect(delay_s=0.01,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "item_bytes", "kills"), [(150, 100, 3), (7, 500_000, 2)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("count", "item_bytes", "kills"),
+    [pytest.param(150, 100, 3, id="small", marks=pytest.mark.soak), pytest.param(7, 500_000, 2, id="large")],
+)
 async def test_what_was_acknowledged_before_a_kill_is_stored_with_its_root(
     tmp_path: Path, count: int, item_bytes: int, kills: int
 ) -> None:

@@ -1,0 +1,55 @@
+"""Goal: a command that fails by its user's mistake says so at once. Method: what it has loaded when it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from storage.errors import DatabaseInUse
+from stream_node.cli.app import CODES, exit_code
+from stream_service.client import StreamNotFound
+
+PROGRAM = """
+import sys
+from stream_node.cli import main
+sys.argv = ["stream-node", *{arguments}]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code, *sorted({{"sqlalchemy", "cardinal_streams", "block_node"}} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("name", sorted(name for names in CODES.values() for name in names))
+def test_the_errors_are_where_they_are_looked_for(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    found = getattr(import_module(module), kind)
+    assert issubclass(found, Exception)
+    assert f"{found.__module__}.{found.__qualname__}" == name
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StreamNotFound("s"), 1),
+        (DatabaseInUse(1, Path("x")), 1),
+        (FileNotFoundError("x"), 1),
+        (ExceptionGroup("x", [ExceptionGroup("y", [OSError("z")])]), 1),
+        (ValueError("x"), None),
+    ],
+)
+def test_subclasses_and_groups_have_the_code_of_what_they_are(error: Exception, code: int | None) -> None:
+    assert exit_code(error) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("pull", "s", "--node", "127.0.0.1:1"), 3), (("pull", "s", "--node", "x:y"), 2)]
+)
+def test_what_is_not_needed_is_not_loaded(arguments: tuple[str, ...], code: int) -> None:
+    program = PROGRAM.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == [str(code)], done
