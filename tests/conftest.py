@@ -168,5 +168,13 @@ def quiet_logs() -> Iterator[None]:
         pytest.fail("this test has configured the logs of the whole process: run the command in a child (`apart`)")
 
 
+@pytest.fixture(scope="session")
+def hangup_has_its_meaning() -> Iterator[None]:
+    """For tests that send SIGHUP: a run under `nohup` ignores it, and so would every child process."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def _drop(_logger: object, _method: str, _event: object) -> NoReturn:
     raise structlog.DropEvent

@@ -19,6 +19,7 @@ from index_service.client_blocking import list_positions
 from stream_node.process import NodeProcess
 from stream_service.client import blocking
 
+pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 ASYNC = """
@@ -52,7 +53,7 @@ print("stopped by", stopped.signal, flush=True)
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+def node(tmp_path_factory: pytest.TempPathFactory, hangup_has_its_meaning: None) -> Iterator[NodeProcess]:
     environment = {"STREAM_NODE_LEASE_TTL_S": "3600"}
     with NodeProcess(tmp_path_factory.mktemp("stopping") / "data", environment=environment) as running:
         yield running
