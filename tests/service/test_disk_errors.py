@@ -11,18 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stream_node.process import NodeProcess
 from stream_service.client import PushNotStored, PushUnknown, RequestRefused, connect
-from tests.support.broken_disk import FILE, LOG, BrokenDisk, broken_disk
+from tests.support.broken_disk import FILE, LOG, BrokenDisk, broken_disk, node_on
 from tests.support.data_dir import stored_messages
 
 __all__ = ["broken_disk"]
-
-SOON = {"STREAM_NODE_ERROR_DELAY_S": "0.05"}
-
-
-def node_on(disk: BrokenDisk, tmp_path: Path) -> NodeProcess:
-    return NodeProcess(tmp_path / "data", environment={**disk.environment, **SOON})
 
 
 async def test_a_write_that_the_disk_fails_ends_writing_until_a_restart(

@@ -23,18 +23,12 @@ from stream_service.client import blocking as blocking_client
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Outcome, RichConfirm, RichPush, RichStatus
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
-from tests.support.broken_disk import LOG, BrokenDisk, broken_disk
+from tests.support.broken_disk import LOG, BrokenDisk, broken_disk, node_on
 from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import StreamPeer
 
 __all__ = ["broken_disk"]
-
-SOON = {"STREAM_NODE_ERROR_DELAY_S": "0.05"}
-
-
-def node_on(disk: BrokenDisk, tmp_path: Path, **environment: str) -> NodeProcess:
-    return NodeProcess(tmp_path / "data", environment={**disk.environment, **SOON, **environment})
 
 
 async def test_a_push_whose_sync_failed_is_unknown_and_those_after_it_are_not_stored(

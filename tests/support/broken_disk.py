@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from stream_node.process import NodeProcess
+
+SOON = {"STREAM_NODE_ERROR_DELAY_S": "0.05"}
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -116,3 +119,8 @@ def broken_disk(tmp_path_factory: pytest.TempPathFactory) -> BrokenDisk:
     if not Path("/proc/self/fd").exists():
         pytest.skip("the library that makes faults knows a file's name from /proc, which is on Linux only")
     return BrokenDisk(tmp_path_factory.mktemp("broken_disk"))
+
+
+def node_on(disk: BrokenDisk, tmp_path: Path, **environment: str) -> NodeProcess:
+    """A node whose disk this is. It tells a failed push soon."""
+    return NodeProcess(tmp_path / "data", environment={**disk.environment, **SOON, **environment})
