@@ -19,8 +19,8 @@ from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.consumer_events import Checkpoint
 from cardinal_streams.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of, split_source
-from index_service.client import SavedIndexes
-from stream_service.client import LAST, RequestRefused, Retention, Stream, StreamClient
+from stream_client import LAST, RequestRefused, Retention, Stream, StreamClient
+from stream_client.positions.saved import SavedIndexes
 
 # The last one is what is read; a few before it are left for who wants to look.
 KEPT_CHECKPOINTS = 16

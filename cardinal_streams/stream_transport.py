@@ -18,7 +18,7 @@ from cardinal_streams.partition_merge import PartitionMerge
 from cardinal_streams.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transport import Delivery
-from stream_service.client import (
+from stream_client import (
     PartitionedStream,
     PositionBeyondEnd,
     Publisher,
@@ -27,8 +27,8 @@ from stream_service.client import (
     Stream,
     StreamClient,
 )
-from stream_service.client.follower import PAGE_MESSAGES, find_holes
-from stream_service.client.reader import Merge, Page, Reader
+from stream_client.consume.follower import PAGE_MESSAGES, find_holes
+from stream_client.consume.reader import Merge, Page, Reader
 from stream_service.extensions import FromIndex
 from stream_service.names import partition_of
 
@@ -45,7 +45,7 @@ OnHole: TypeAlias = Callable[[str, int, int], None]
 class StreamTransport:
     """`Transport` over a client of a node. `partitions` is how many a topic gets that does not exist.
 
-    Raises the client's errors (`stream_service.client.ClientError`), `PushFailed` where a record could not be kept.
+    Raises the client's errors (`stream_client.ClientError`), `PushFailed` where a record could not be kept.
     """
 
     def __init__(

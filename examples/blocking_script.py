@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from stream_service.client import blocking
+from stream_client import blocking
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 

@@ -9,8 +9,8 @@ import os
 
 import trio
 
-from index_service.client import SavedIndexes
-from stream_service.client import Consumer, connect
+from stream_client import Consumer, connect
+from stream_client.positions.saved import SavedIndexes
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 

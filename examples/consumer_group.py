@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from stream_service.client import LeaseLost, blocking
+from stream_client import LeaseLost, blocking
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 

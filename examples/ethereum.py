@@ -10,7 +10,7 @@ import os
 import trio
 
 from cardinal_streams import Block, NodeCheckpoints, Payload, Start, StreamTransport, consume, evm, publish
-from stream_service.client import connect
+from stream_client import connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 CHAIN = evm(1337)

@@ -9,7 +9,7 @@ import os
 
 import trio
 
-from stream_service.client import Stream, connect
+from stream_client import Stream, connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 CUSTOMERS = ("ada", "bert", "cleo", "eva")

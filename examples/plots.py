@@ -14,7 +14,7 @@ from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.pipeline import gold, plots
 from spark_export.pipeline.bronze import read_bronze
 from spark_export.pipeline.silver_messages import silver_messages
-from stream_service.client import Header, blocking
+from stream_client import Header, blocking
 
 address = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 with blocking.connect(address) as client, client.create("plots").publisher() as publisher:

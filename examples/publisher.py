@@ -9,7 +9,7 @@ import os
 
 import trio
 
-from stream_service.client import connect
+from stream_client import connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 

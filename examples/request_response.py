@@ -9,9 +9,9 @@ import os
 
 import trio
 
-from index_service.client import SavedIndexes
 from ockam.address import local
-from stream_service.client import StreamClient, connect
+from stream_client import StreamClient, connect
+from stream_client.positions.saved import SavedIndexes
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 SHOUTER = "examples.shouter"

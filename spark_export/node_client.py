@@ -1,7 +1,7 @@
 """One connection to a node as a Spark worker needs it: ask, and take answers in any order. It retries nothing.
 
 Plain sockets, the standard library and pyarrow only, for the reason given in `spark_export.node_wire`. Programs that
-have the project installed use `stream_service.client`, which also reconnects.
+have the project installed use `stream_client`, which also reconnects.
 """
 
 from __future__ import annotations

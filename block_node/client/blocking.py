@@ -28,7 +28,7 @@ from block_node.client.publisher import PublishSettings
 from block_node.client.subscriber import WINDOW_BYTES, SubscriptionEvent
 from block_node.protocol_reading import BlockPart, StatusResponse
 from ockam.address import Route
-from stream_service.client.backoff import Reconnect
+from stream_client.shell.backoff import Reconnect
 
 T = TypeVar("T")
 

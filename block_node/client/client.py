@@ -31,8 +31,8 @@ from block_node.client.subscriber import (
 from block_node.protocol import Piece
 from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
 from ockam.address import Route
-from stream_service.client.backoff import Reconnect
-from stream_service.client.errors import ConnectionLost, NodeUnreachable, RequestTimeout
+from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout
+from stream_client.shell.backoff import Reconnect
 
 T = TypeVar("T")
 

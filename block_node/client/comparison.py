@@ -19,7 +19,7 @@ from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
 from block_node.protocol import Piece
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
-from stream_service.client.errors import UnexpectedAnswer
+from stream_client.errors import UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """What a block must pass to have a root: it begins with a header, is whole, and ends with a footer and a proof."""

@@ -18,10 +18,10 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import ERROR, Protocol, ProtocolError
 from ockam.wire_head import HEAD
-from stream_service.client.errors import ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_service.client.link import Link
-from stream_service.client.payloads import refusal
-from stream_service.client.session import CONNECT_TIMEOUT_S, READ_BYTES_MAX
+from stream_client.core.link import Link
+from stream_client.core.payloads import refusal
+from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_client.shell.session import CONNECT_TIMEOUT_S, READ_BYTES_MAX
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -1,11 +1,11 @@
-"""What a client of a block node can run into, beside what every client can (`stream_service.client.errors`)."""
+"""What a client of a block node can run into, beside what every client can (`stream_client.errors`)."""
 
 from __future__ import annotations
 
 from block_node.blocks.hash_scheme import RootCandidate, names_of
 from block_node.protocol import PublishStatus
 from block_node.protocol_reading import GetStatus, SubscribeStatus
-from stream_service.client.errors import ClientError
+from stream_client.errors import ClientError
 
 
 class BlockRefused(ClientError):

@@ -34,8 +34,7 @@ from block_node.protocol import (
 )
 from ockam.address import Route
 from ockam.protocol import ProtocolError
-from stream_service.client.backoff import Backoff, Reconnect
-from stream_service.client.errors import (
+from stream_client.errors import (
     ClientError,
     ConnectionLost,
     NodeUnreachable,
@@ -43,6 +42,7 @@ from stream_service.client.errors import (
     RequestTimeout,
     UnexpectedAnswer,
 )
+from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0

@@ -31,8 +31,7 @@ from block_node.protocol_reading import (
 )
 from ockam.address import Route
 from ockam.protocol import ProtocolError
-from stream_service.client.backoff import Backoff, Reconnect
-from stream_service.client.errors import (
+from stream_client.errors import (
     ClientError,
     ConnectionLost,
     NodeUnreachable,
@@ -40,6 +39,7 @@ from stream_service.client.errors import (
     RequestTimeout,
     UnexpectedAnswer,
 )
+from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_subscribe"
 WINDOW_BYTES: Final = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from spark_export.exporter.errors import ExportError
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
-from stream_service.client.errors import ClientError
+from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
 

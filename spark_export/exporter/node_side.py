@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from index_service.client_blocking import SavedIndexes, list_positions, set_position
 from spark_export.exporter.model import PartitionEnd, Range
 from spark_export.patterns import compile_pattern
-from stream_service.client import StreamNotFound, blocking
+from stream_client import StreamNotFound, blocking
+from stream_client.blocking.positions import SavedIndexes, list_positions, set_position
 
 
 @dataclass(frozen=True)

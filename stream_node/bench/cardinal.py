@@ -18,10 +18,10 @@ from cardinal_streams.publishing import Block, publish
 from cardinal_streams.resumption import source_of
 from cardinal_streams.stream_transport import StreamTransport
 from cardinal_streams.transport import partition_of
+from stream_client import connect
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.plan import Plan
 from stream_node.bench.report import OURS, Sample
-from stream_service.client import connect
 
 MESSAGES_A_BLOCK = 23
 PARTITIONS = 4

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stream_client import blocking
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.errors import PeerFailed
 from stream_node.bench.export import CORES, is_possible
 from stream_node.bench.plan import Plan
 from stream_node.bench.report import Sample
-from stream_service.client import blocking
 
 WORK = "whole run of an export"
 STREAM = "a-handful"

@@ -17,6 +17,7 @@ import trio
 
 from ockam.open_files import connections_that_fit
 from storage.failpoint import DELAY_VARIABLE
+from stream_client import connect
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.big_log import STREAM, extend_log
 from stream_node.bench.fanout import WINDOW as FANOUT_WINDOW
@@ -31,7 +32,6 @@ from stream_node.bench.measure import (
 )
 from stream_node.bench.plan import MIB, Plan
 from stream_node.bench.report import OUR_DURABILITY, OURS, Sample
-from stream_service.client import connect
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000

@@ -98,9 +98,7 @@ def exit_code(error: BaseException) -> int | None:
 # Errors by the code that they end a command with, the first that fits; subclasses too. By name, because importing what
 # may raise them takes a second, and who mistyped an address is not to wait for a database and a chain to be loaded.
 CODES: dict[int, frozenset[str]] = {
-    UNREACHABLE: frozenset(
-        {"stream_service.client.errors.NodeUnreachable", "stream_service.client.errors.NotAStreamNode"}
-    ),
+    UNREACHABLE: frozenset({"stream_client.errors.NodeUnreachable", "stream_client.errors.NotAStreamNode"}),
     WRONG_USAGE: frozenset(
         {
             "cardinal_streams.errors.ApplicationError",
@@ -111,7 +109,7 @@ CODES: dict[int, frozenset[str]] = {
             "stream_node.cli.values.UsageError",
             "stream_node.config.ConfigError",
             "stream_node.contexts.ContextError",
-            "stream_service.client.errors.InvalidArgument",
+            "stream_client.errors.InvalidArgument",
         }
     ),
     FAILED: frozenset(
@@ -125,7 +123,7 @@ CODES: dict[int, frozenset[str]] = {
             "stream_node.bench.errors.PeerFailed",
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.errors.DemoFailed",
-            "stream_service.client.errors.ClientError",
+            "stream_client.errors.ClientError",
         }
     ),
 }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cardinal_streams.checkpoints import CheckpointStore
     from cardinal_streams.payload import CompleteBatch, Payload
     from cardinal_streams.transport import Transport
-    from stream_service.client import StreamClient
+    from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
 """How many blocks are sent together; a group waits twice for the disk."""

@@ -24,7 +24,7 @@ from stream_node.cli.output import columns, counted, say
 if TYPE_CHECKING:
     from cardinal_streams.simulation_machine import Simulation, Step
     from cardinal_streams.transport import Transport
-    from stream_service.client import StreamClient
+    from stream_client import StreamClient
 
 STEPS_AT_ONCE = 1_000
 """How many messages of a simulation are sent together."""

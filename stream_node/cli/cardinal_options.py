@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.chain_events import Start
     from cardinal_streams.transport import Transport
-    from stream_service.client import StreamClient
+    from stream_client import StreamClient
 
 ApplicationOption = Annotated[
     str,

@@ -14,8 +14,8 @@ from stream_node.cli.asking import asking
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
+    from stream_client import ClientError, PartitionedStream, Stream, StreamClient
     from stream_node.contexts import Target
-    from stream_service.client import ClientError, PartitionedStream, Stream, StreamClient
 
 
 def with_client(
@@ -31,9 +31,9 @@ def with_client(
     waits: the command goes on for ever, so it says when the node is gone, and when it is back.
     """
     from ockam.address import tcp
+    from stream_client import connect
+    from stream_client.shell.session import ANSWER_TIMEOUT_S
     from stream_node.contexts import resolve_target
-    from stream_service.client import connect
-    from stream_service.client.session import ANSWER_TIMEOUT_S
 
     target = resolve_target(node, context, via or ())
     given = asking()
@@ -62,7 +62,7 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
     """
     import trio
 
-    from stream_service.client import Stopped, stop_on_signals
+    from stream_client import Stopped, stop_on_signals
 
     async def stoppable() -> Stopped:
         async with stop_on_signals(signal.SIGTERM, signal.SIGHUP) as stopped:
@@ -80,7 +80,7 @@ async def check_contact(target: Target) -> None:
     It is for commands whose own client takes long to tell, and tries again where nobody takes connections.
     """
     from ockam.address import tcp
-    from stream_service.client import NodeUnreachable, connect
+    from stream_client import NodeUnreachable, connect
 
     route = tuple(tcp(hop) for hop in target.via)
     is_there = False
@@ -104,7 +104,7 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
     A push never grows a stream: with more partitions, keys belong to other partitions than before.
     """
-    from stream_service.client import RequestRefused, StreamNotFound
+    from stream_client import RequestRefused, StreamNotFound
 
     if partition == 0:
         return await client.create(name)
@@ -125,7 +125,7 @@ async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
 
 async def get_partition(client: StreamClient, name: str, partition: int) -> Stream:
     """The stream-partition, which exists. Raises StreamNotFound."""
-    from stream_service.client import RequestRefused
+    from stream_client import RequestRefused
 
     try:
         return (await get_partitions(client, name, partition))[0]
@@ -135,7 +135,7 @@ async def get_partition(client: StreamClient, name: str, partition: int) -> Stre
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
     """All partitions of a stream that exists, or the one asked for. Raises StreamNotFound."""
-    from stream_service.client import StreamNotFound
+    from stream_client import StreamNotFound
 
     found: PartitionedStream = await client.get_stream(name)
     if partition is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stream_node.cli.output import counted
 
 if TYPE_CHECKING:
-    from stream_service.client import Stream, StreamClient
+    from stream_client import Stream, StreamClient
 
 
 class Grown(NamedTuple):
@@ -29,7 +29,7 @@ class Grown(NamedTuple):
 
 async def grow(client: StreamClient, name: str, partitions: int | None) -> Grown:
     """Make what is missing of so many partitions; without a number, a stream with one if there is none."""
-    from stream_service.client import RequestRefused
+    from stream_client import RequestRefused
 
     try:
         before = await client.find_stream(name) if name else None

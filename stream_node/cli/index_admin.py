@@ -23,8 +23,8 @@ from stream_node.cli.values import START_HELP, UsageError, parse_start, time_tex
 
 if TYPE_CHECKING:
     from index_service.extensions import SavedPosition
-    from stream_service.client import StreamClient, StreamInfo
-    from stream_service.client.starts import StartLike
+    from stream_client import StreamClient, StreamInfo
+    from stream_client.starts import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="Whose position.")]
@@ -84,7 +84,7 @@ def set_to(
 
     Read the last two hours again: stream-node index set orders 2h --client billing --all-partitions
     """
-    from index_service.client import set_position
+    from stream_client.positions.saved import set_position
 
     start = None if position == FORGET else parse_start(position, utc_now())
     if all_partitions and partition:
@@ -117,7 +117,7 @@ def list_all(
 
     Example: stream-node index list --stream orders
     """
-    from index_service.client import list_positions
+    from stream_client.positions.saved import list_positions
 
     async def run(client: StreamClient) -> None:
         ends = {
@@ -161,7 +161,7 @@ async def _places(
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
     """The saved position, if there is one; asking by the specification's GET would make one."""
-    from index_service.client import list_positions
+    from stream_client.positions.saved import list_positions
 
     found = None
     async for each in list_positions(client, stream_name=stream, client_id=client_id):
@@ -172,7 +172,7 @@ async def _find(client: StreamClient, client_id: str, stream: str, partition: in
 
 async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
     """The index saved now. Raises RequestRefused where a consumer holds the lease, so that none could be set."""
-    from stream_service.client import RequestRefused
+    from stream_client import RequestRefused
 
     found = await _find(client, client_id, stream, partition)
     if found is not None and found.holder is not None:
@@ -183,7 +183,7 @@ async def _replaceable(client: StreamClient, client_id: str, stream: str, partit
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
     """Raises StreamNotFound for a stream that is not there. A position can outlive its stream, and real peers save
     positions of streams that never were; so only who has found no position asks this."""
-    from stream_service.client import RequestRefused
+    from stream_client import RequestRefused
 
     with suppress(RequestRefused):  # A peer that does not list its streams is taken at its positions.
         await get_partitions(client, stream, partition)

@@ -16,7 +16,7 @@ from stream_node.cli.values import UsageError, time_text
 from stream_node.printable import printable_bytes
 
 if TYPE_CHECKING:
-    from stream_service.client import Header, RichMessage, StreamMessage
+    from stream_client import Header, RichMessage, StreamMessage
 
 LENGTH = struct.Struct(">I")
 """In front of each message of a length-framed file: its bytes, as u32, big-endian."""

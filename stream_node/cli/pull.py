@@ -14,8 +14,8 @@ from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
-    from stream_service.client import Stream, StreamClient
-    from stream_service.client.starts import StartLike
+    from stream_client import Stream, StreamClient
+    from stream_client.starts import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
@@ -113,7 +113,7 @@ async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) 
 
 async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
     """Say on stderr how many messages lie behind those printed, if any, and which command prints them."""
-    from stream_service.client import RequestRefused
+    from stream_client import RequestRefused
 
     try:
         more = (await source.info()).next_index - resume_index
@@ -129,7 +129,7 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
     """Where to begin, of the three ways to say it; the earliest stored message where nothing is said."""
-    from stream_service.client import FromEnd
+    from stream_client import FromEnd
 
     if sum(each is not None for each in (index, start, last)) > 1:
         raise UsageError("--index, --from and --last each say where to begin; choose one")

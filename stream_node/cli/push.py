@@ -23,7 +23,7 @@ from stream_node.cli.tally import Stored, Tally, ranges_of, say_rest
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
-    from stream_service.client import Publisher, Push, StreamClient
+    from stream_client import Publisher, Push, StreamClient
 
 StreamArgument = Annotated[
     str, typer.Argument(callback=not_empty, help="The stream's name; it is made if it does not exist.")
@@ -177,7 +177,7 @@ async def _push_all(
     """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
     import trio
 
-    from stream_service.client import PushesFailed, StreamNotFound
+    from stream_client import PushesFailed, StreamNotFound
 
     tally = Tally()
     fault: UsageError | OSError | StreamNotFound | None = None

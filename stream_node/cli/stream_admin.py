@@ -25,7 +25,7 @@ from stream_node.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from stream_service.client import Retention, Stream, StreamClient, StreamInfo
+    from stream_client import Retention, Stream, StreamClient, StreamInfo
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 OnePartitionOption = Annotated[
@@ -260,7 +260,7 @@ def retention(
 
 
 def _retention(max_age: str | None, max_messages: int | None, max_bytes: str | None) -> Retention | None:
-    from stream_service.client import Retention
+    from stream_client import Retention
 
     if max_age is None and max_messages is None and max_bytes is None:
         return None

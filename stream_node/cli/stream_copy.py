@@ -16,7 +16,7 @@ from stream_node.cli.progress import ProgressLine
 from stream_node.cli.values import CommandFailed, UsageError
 
 if TYPE_CHECKING:
-    from stream_service.client import RichMessage, Stream, StreamClient, StreamInfo
+    from stream_client import RichMessage, Stream, StreamClient, StreamInfo
 
 PAGE_MESSAGES = 1_000
 """As many as a node gives at once; a page is 1 MiB of data, or one message."""
@@ -83,8 +83,8 @@ def copy(
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
     """A client of the node of the copy: at an address, or of a context by its name."""
     from ockam.address import complete_address, tcp
+    from stream_client import connect
     from stream_node.contexts import Target, contexts_file, load_contexts
-    from stream_service.client import connect
 
     if to is None:
         yield here

@@ -31,9 +31,9 @@ from stream_node.cli.push import push
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from stream_service.client import RichMessage, Stream, StreamClient
-    from stream_service.client.iteration import Messages
-    from stream_service.client.shared import SharedMessages
+    from stream_client import RichMessage, Stream, StreamClient
+    from stream_client.consume.iteration import Messages
+    from stream_client.share.shared import SharedMessages
 
 TAIL_MESSAGES = 10
 
@@ -76,9 +76,9 @@ def consume(
 
     In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
-    from index_service.client import SavedIndexes
-    from index_service.client_leases import LeaseMember
-    from stream_service.client import LeaseLost, PartitionedStream
+    from stream_client import LeaseLost, PartitionedStream
+    from stream_client.positions.saved import SavedIndexes
+    from stream_client.share.leases import LeaseMember
 
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")

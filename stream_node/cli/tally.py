@@ -12,7 +12,7 @@ from stream_node.cli.output import counted
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
-    from stream_service.client import Push
+    from stream_client import Push
 
 
 class Tally:

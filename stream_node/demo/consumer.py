@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import trio
 
-from index_service.client import SavedIndexes
 from ockam.address import tcp
-from stream_service.client import Consumer, Stream, connect
+from stream_client import Consumer, Stream, connect
+from stream_client.positions.saved import SavedIndexes
 
 RECORD = struct.Struct(">QQQ")
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from stream_client import PartitionedStream, Push, Stream, connect
 from stream_node.demo.blocks import BlockProof, run_blocks
 from stream_node.demo.errors import DemoFailed
 from stream_node.demo.export import Exported, export
@@ -33,7 +34,6 @@ from stream_node.demo.proof import Proof, prove
 from stream_node.demo.readers import Readers
 from stream_node.demo.source import Line, read_lines
 from stream_node.process import NodeProcess
-from stream_service.client import PartitionedStream, Push, Stream, connect
 from stream_service.names import partition_of
 
 STREAM = "demo.lines"

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stream_client import blocking
 from stream_node.bench import backfill, compared, run, scale
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.big_log import STREAM, extend_log
@@ -26,7 +27,6 @@ from stream_node.bench.plan import QUICK
 from stream_node.bench.report import OURS, Report
 from stream_node.bench.run import PARTS, Options, run_bench
 from stream_node.bench.scale import UNGROUPED, measure_alone, measure_node
-from stream_service.client import blocking
 from tests.storage.crash_samples import need_strace
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)

@@ -12,7 +12,7 @@ from cardinal_streams.consuming import Update, consume
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.publishing import Block, SubBatch
 from cardinal_streams.stream_transport import StreamTransport
-from stream_service.client import connect
+from stream_client import connect
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain
 from tests.support.served import Served, served
 

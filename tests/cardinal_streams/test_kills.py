@@ -16,8 +16,8 @@ import trio
 from cardinal_streams.checkpoints import NodeCheckpoints
 from cardinal_streams.consuming import consume
 from cardinal_streams.publishing import publish
+from stream_client import blocking
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 from tests.cardinal_streams.chains import (
     AFTER,
     EVERYTHING,

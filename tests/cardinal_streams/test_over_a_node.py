@@ -14,8 +14,8 @@ from cardinal_streams.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.publishing import Block, publish
 from cardinal_streams.stream_transport import StreamTransport
-from index_service.client import SavedIndexes, set_position
-from stream_service.client import PositionBeyondEnd
+from stream_client import PositionBeyondEnd
+from stream_client.positions.saved import SavedIndexes, set_position
 from tests.cardinal_streams.chains import (
     EVERYTHING,
     OLD,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from index_service.client_blocking import LeaseMember
+from stream_client import blocking
+from stream_client.blocking.positions import LeaseMember
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 from tests.cli.command import CommandLine
 from tests.cli.schemas import (
     IndexFound,

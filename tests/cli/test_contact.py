@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from stream_client.shell import async_shell as async_client
 from stream_node.process import NodeProcess
-from stream_service.client import async_client
 from tests.cli.command import CommandLine
 from tests.client.sockets import listener
 from tests.support import strangers

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import DatabaseInUse
+from stream_client import StreamNotFound
 from stream_node.cli.app import CODES, exit_code
-from stream_service.client import StreamNotFound
 
 PROGRAM = """
 import sys

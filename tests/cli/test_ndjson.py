@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stream_client import Header, RichMessage, blocking
 from stream_node.cli.messages import Given, Shown, parse_ndjson, write_message
 from stream_node.cli.values import UsageError
 from stream_node.process import NodeProcess
-from stream_service.client import Header, RichMessage, blocking
 from tests.cli.command import CommandLine
 
 ALL = Shown.of(False, False, False, False, True, raw=True)

@@ -24,9 +24,9 @@ from storage.database import Database
 from storage.errors import DatabaseInUse, StorageError, WalDamaged
 from storage.session import SqliteSession
 from storage.verify import verify
+from stream_client.blocking import connect
 from stream_node.process import NodeProcess
 from stream_node.repair import RepairFailed, plan_repair, repair
-from stream_service.client.blocking import connect
 from stream_service.stored import LOST_BESIDE
 from tests.cli.command import CommandLine
 from tests.storage.wal_samples import (

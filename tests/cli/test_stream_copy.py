@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stream_client import Header, Retention, blocking
 from stream_node.process import NodeProcess
-from stream_service.client import Header, Retention, blocking
 from tests.cli.command import CommandLine
 from tests.cli.schemas import StreamCopied
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream_client import FIRST, LAST, NEW, Header
 from stream_node.cli.values import (
     INDEX_MAX,
     UsageError,
@@ -19,7 +20,6 @@ from stream_node.cli.values import (
     parse_start,
     time_text,
 )
-from stream_service.client import FIRST, LAST, NEW, Header
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from ockam.message import HERE, Message
 from ockam.protocol import error_payload
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
-from stream_service.client.core import ClientCore
-from stream_service.client.ports import Port
+from stream_client.core.client_core import ClientCore
+from stream_client.core.ports import Port
 from stream_service.extensions import (
     PUSH_FAILED,
     RICH_PUSH,

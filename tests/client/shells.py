@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 import trio
 
-from index_service import client as indexes
-from index_service import client_blocking as blocking_indexes
-from index_service import client_leases as leases
-from stream_service.client import StreamClient, blocking, connect
-from stream_service.client.driving import drive
+from stream_client import StreamClient, blocking, connect
+from stream_client.blocking import positions as blocking_indexes
+from stream_client.positions import saved as indexes
+from stream_client.share import leases
+from stream_client.shell.driving import drive
 
 ShellName: TypeAlias = Literal["trio", "asyncio", "blocking"]
 SHELLS: tuple[ShellName, ...] = ("trio", "asyncio", "blocking")
@@ -81,9 +81,9 @@ def hidden(value: Any) -> Any:
 
 def _shown(value: Any) -> Any:
     """Objects of the blocking client as views, values as they are."""
-    if isinstance(value, tuple) and value and type(value[0]).__module__.startswith("stream_service.client.blocking"):
+    if isinstance(value, tuple) and value and type(value[0]).__module__.startswith("stream_client.blocking"):
         return tuple(map(View, value))
-    return View(value) if type(value).__module__.startswith("stream_service.client.blocking") else value
+    return View(value) if type(value).__module__.startswith("stream_client.blocking") else value
 
 
 def pause(seconds: float) -> None:

@@ -8,23 +8,15 @@ import socket
 import pytest
 import trio
 
-from index_service.client import SavedIndexes
-from index_service.client_leases import LeaseMember
 from ockam.message import Message
 from ockam.protocol import error_payload
+from stream_client import ConnectionLost, NodeUnreachable, Push, Reconnect, RequestTimeout, blocking, connect
+from stream_client.positions.saved import SavedIndexes
+from stream_client.share.leases import LeaseMember
+from stream_client.shell import async_shell as async_client
+from stream_client.shell import blocking_shell
+from stream_client.shell.backoff import Backoff
 from stream_node.process import NodeProcess
-from stream_service.client import (
-    ConnectionLost,
-    NodeUnreachable,
-    Push,
-    Reconnect,
-    RequestTimeout,
-    async_client,
-    blocking,
-    blocking_shell,
-    connect,
-)
-from stream_service.client.backoff import Backoff
 from stream_service.protocol import CREATE, StreamCreated
 from tests.client.sockets import listener
 from tests.support.fake_node import Answers, fake_node

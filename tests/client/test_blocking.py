@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from index_service.client_blocking import SavedIndexes
 from ockam.address import split_host_port
+from stream_client import blocking
+from stream_client.blocking.positions import SavedIndexes
+from stream_client.shell.driving import drive
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
-from stream_service.client.driving import drive
 from tests.client.sockets import listener
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,8 +33,9 @@ class Refuse:
             raise ImportError(f"{name} is not there")
 
 sys.meta_path.insert(0, Refuse())
-from index_service.client_blocking import LeaseMember, SavedIndexes
-from stream_service.client import FIRST, Header, RequestRefused, blocking
+from stream_client.blocking.positions import LeaseMember, SavedIndexes
+from stream_client import blocking
+from stream_client import FIRST, Header, RequestRefused
 
 with blocking.connect(sys.argv[1]) as client:
     stream = client.create("without loops")
@@ -46,7 +47,7 @@ print("asyncio" in sys.modules)
 
 WAITING = """
 import sys
-from stream_service.client import blocking
+from stream_client import blocking
 
 with blocking.connect(sys.argv[1]) as client:
     stream = client.create("waits for ever")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from stream_service.client import LeaseLost, RichMessage, Stream
+from stream_client import LeaseLost, RichMessage, Stream
 from tests.client.shells import Tools, World
 
 MESSAGES = 40

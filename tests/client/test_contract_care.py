@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from index_service import client as indexes
-from index_service import client_blocking as blocking_indexes
-from stream_service.client import RequestRefused, Retention, StreamClient, StreamNotFound
-from stream_service.client.starts import microseconds
+from stream_client import RequestRefused, Retention, StreamClient, StreamNotFound
+from stream_client.blocking import positions as blocking_indexes
+from stream_client.positions import saved as indexes
+from stream_client.starts import microseconds
 from tests.client.shells import Tools, View, World, hidden
 
 

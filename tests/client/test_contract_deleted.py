@@ -11,15 +11,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stream_service.client import (
-    PositionBeyondEnd,
-    StreamClient,
-    StreamNotFound,
-    async_client,
-    blocking,
-    blocking_shell,
-    reader,
-)
+from stream_client import PositionBeyondEnd, StreamClient, StreamNotFound, blocking
+from stream_client.consume import reader
+from stream_client.shell import async_shell as async_client
+from stream_client.shell import blocking_shell
 from tests.client.shells import Tools, World
 
 CHECK_INTERVAL_S = 1.0

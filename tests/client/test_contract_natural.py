@@ -12,16 +12,10 @@ from typing import Any
 
 import pytest
 
-from stream_service.client import (
-    Header,
-    InvalidArgument,
-    PartitionedStream,
-    RequestRefused,
-    Stream,
-    blocking_streams,
-)
-from stream_service.client.arguments import BytesLike, to_address
-from stream_service.client.consumption import ConsumerOptions
+from stream_client import Header, InvalidArgument, PartitionedStream, RequestRefused, Stream
+from stream_client.arguments import BytesLike, to_address
+from stream_client.blocking import streams as blocking_streams
+from stream_client.consume.consumption import ConsumerOptions
 from tests.client.shells import Tools, World
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_service.client import PartitionedStream, StreamClient, StreamNotFound
+from stream_client import PartitionedStream, StreamClient, StreamNotFound
 from stream_service.names import partition_of
 from tests.client.shells import Tools, World
 

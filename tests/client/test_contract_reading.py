@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stream_service.client import (
+from stream_client import (
     FIRST,
     LAST,
     NEW,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream_service.client import Header, PushesFailed, PushFailed, RequestRefused
+from stream_client import Header, PushesFailed, PushFailed, RequestRefused
 from stream_service.limits import StreamLimits
 from tests.client.shells import Tools, World
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from index_service.client_leases import LeaseMember
 from index_service.protocol import INDEX, GetIndex
-from stream_service.client import LeaseLost, RequestRefused, SharedConsumer, StreamClient
+from stream_client import LeaseLost, RequestRefused, SharedConsumer, StreamClient
+from stream_client.share.leases import LeaseMember
 from tests.client.shells import Tools, World
 
 PARTITIONS = 4

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from stream_service.client import (
+from stream_client import (
     ClientClosed,
     ClientError,
     ConnectionLost,

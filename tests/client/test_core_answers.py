@@ -9,8 +9,9 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.wire_legacy import LEGACY
-from stream_service.client.core import SILENT_CHECKS_MAX, ClientCore
-from stream_service.client.errors import (
+from stream_client.core.client_core import SILENT_CHECKS_MAX, ClientCore
+from stream_client.core.payloads import pulled
+from stream_client.errors import (
     ClientClosed,
     ConnectionLost,
     PushFailed,
@@ -18,7 +19,6 @@ from stream_service.client.errors import (
     StreamNotFound,
     UnexpectedAnswer,
 )
-from stream_service.client.payloads import pulled
 from stream_service.extensions import RichStatus
 from stream_service.protocol import (
     CREATE,

@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from index_service.client_lease_machine import RETRY_S, LeaseClientMachine
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 from index_service.lease_machine import LeaseMachine, StoredLease
+from stream_client.share.lease_machine import RETRY_S, LeaseClientMachine
 
 TTL_S = 10.0
 PARTITIONS = 3

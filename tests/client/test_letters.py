@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_service.client_blocking import SavedIndexes
 from ockam.address import Address, local
-from stream_service.client import NEW, RequestTimeout, UnexpectedAnswer, blocking
-from stream_service.client.letters import Letter, decode_letter, encode_letter
+from stream_client import NEW, RequestTimeout, UnexpectedAnswer, blocking
+from stream_client.blocking.positions import SavedIndexes
+from stream_client.letters import Letter, decode_letter, encode_letter
 from tests.client.shells import Tools, World
 
 ECHOER, ME = local("echoer"), local("me")

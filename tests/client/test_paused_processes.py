@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from stream_client import blocking
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 from tests.support.command import ROOT
 from tests.support.served import PATIENCE_S
 
@@ -26,8 +26,8 @@ PARTITIONS = 4
 MESSAGES = 3_000
 MEMBER = """
 import sys, time, trio
-from index_service.client_leases import LeaseMember
-from stream_service.client import LeaseLost, connect
+from stream_client.share.leases import LeaseMember
+from stream_client import LeaseLost, connect
 
 async def main(address, name):
     async with connect(address) as client:

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from index_service.client import SavedIndexes
-from stream_service.client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
-from stream_service.client.reader import IDLE_DELAY_S
-from stream_service.client.starts import NEW
-from stream_service.client.streams import PartitionedStream, Stream
+from stream_client.consume.reader import IDLE_DELAY_S
+from stream_client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
+from stream_client.positions.saved import SavedIndexes
+from stream_client.starts import NEW
+from stream_client.streams import PartitionedStream, Stream
 from tests.client.memory_node import MemoryNode
 from tests.client.virtual import Clock, NothingCame, VirtualShell
 

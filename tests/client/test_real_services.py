@@ -18,8 +18,8 @@ from ockam.address import Address, local
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_service.client import FromEnd, Header, NotSupported, Push
-from stream_service.client.way import index_service_of
+from stream_client import FromEnd, Header, NotSupported, Push
+from stream_client.core.way import index_service_of
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command
 from tests.support.real_service import RealService, real_service

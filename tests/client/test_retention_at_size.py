@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from storage.database import FILE_NAME
+from stream_client import connect
 from stream_node.process import NodeProcess
-from stream_service.client import connect
 
 MESSAGES = 200_000
 MESSAGE_BYTES = 1024

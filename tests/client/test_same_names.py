@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from index_service import client, client_blocking, client_leases
-from stream_service.client import (
-    async_client,
-    blocking,
-    blocking_consumers,
-    blocking_correspondent,
-    blocking_streams,
-)
-from stream_service.client.client import StreamClient
-from stream_service.client.consumer import Consumer, PartitionedConsumer
-from stream_service.client.correspondent import Correspondent
-from stream_service.client.follower import Follower
-from stream_service.client.publisher import PartitionedPublisher, Publisher
-from stream_service.client.shared import SharedConsumer
-from stream_service.client.streams import PartitionedStream, Stream
+from stream_client import blocking
+from stream_client.blocking import consumers as blocking_consumers
+from stream_client.blocking import correspondent as blocking_correspondent
+from stream_client.blocking import positions as client_blocking
+from stream_client.blocking import streams as blocking_streams
+from stream_client.client import StreamClient
+from stream_client.consume.consumer import Consumer, PartitionedConsumer
+from stream_client.consume.follower import Follower
+from stream_client.correspondent import Correspondent
+from stream_client.positions import saved as client
+from stream_client.publish import PartitionedPublisher, Publisher
+from stream_client.share import leases as client_leases
+from stream_client.share.shared import SharedConsumer
+from stream_client.shell import async_shell as async_client
+from stream_client.streams import PartitionedStream, Stream
 
 PAIRS: list[tuple[type, type]] = [
     (StreamClient, blocking.StreamClient),

@@ -19,9 +19,9 @@ from ockam.address import local
 from ockam.frames import FrameReader
 from ockam.message import HERE
 from ockam.wire_head import HEAD
-from stream_service.client.async_client import AsyncShell
-from stream_service.client.core import ClientCore
-from stream_service.client.requests import Waiting
+from stream_client.core.client_core import ClientCore
+from stream_client.core.requests import Waiting
+from stream_client.shell.async_shell import AsyncShell
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S
 

@@ -10,10 +10,10 @@ import pytest
 
 from ockam.message import Message
 from ockam.wire_legacy import LEGACY
-from stream_service.client.core import ClientCore
-from stream_service.client.errors import ClientError, ConnectionLost, PushNotStored, PushUnknown
-from stream_service.client.lanes import DOUBTFUL_CHECKS_MAX, Lane
-from stream_service.client.sequence_machine import SequenceMachine
+from stream_client.core.client_core import ClientCore
+from stream_client.core.lanes import DOUBTFUL_CHECKS_MAX, Lane
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.errors import ClientError, ConnectionLost, PushNotStored, PushUnknown
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from tests.client.far_end import FarEnd, connected_core, opened, rich_pushes
 

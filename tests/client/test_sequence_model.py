@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 
 from ockam.message import Message
-from stream_service.client.errors import ConnectionLost, PushNotStored
-from stream_service.client.requests import KeyedPush
-from stream_service.client.sequence_machine import SequenceMachine
+from stream_client.core.requests import KeyedPush
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.errors import ConnectionLost, PushNotStored
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder
 from stream_service.workers.sequence_machine import SequenceMachine as NodeSequenceMachine

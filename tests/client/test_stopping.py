@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from index_service.client_blocking import list_positions
+from stream_client import blocking
+from stream_client.blocking.positions import list_positions
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 
 pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 ASYNC = """
 import sys, {loop}
-from stream_service.client import connect, stop_on_signals
+from stream_client import connect, stop_on_signals
 
 async def main():
     async with stop_on_signals() as stopped, connect(sys.argv[1]) as client:
@@ -41,7 +41,7 @@ PROGRAMS = {
     "asyncio": ASYNC.format(loop="asyncio", main="main()"),
     "blocking": """
 import sys
-from stream_service.client import blocking
+from stream_client import blocking
 
 with blocking.stop_on_signals() as stopped, blocking.connect(sys.argv[1]) as client:
     with client.get_stream(sys.argv[2]).shared_consumer("group") as consumer:

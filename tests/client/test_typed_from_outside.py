@@ -19,11 +19,11 @@ RIGHT = """
 from collections.abc import Sequence
 from typing import assert_type
 
-from index_service.client import SavedIndexes, list_positions
-from index_service.client_blocking import SavedIndexes as BlockingIndexes
-from index_service.client_leases import LeaseMember
+from stream_client.positions.saved import SavedIndexes, list_positions
+from stream_client.blocking.positions import SavedIndexes as BlockingIndexes
+from stream_client.share.leases import LeaseMember
 from ockam.address import local
-from stream_service.client import (
+from stream_client import (
     FIRST, ClientError, Consumer, Header, Letter, Page, Push, Reconnect, Retention, RichMessage, Stream, StreamMessage,
     blocking, connect,
 )
@@ -94,8 +94,10 @@ WRONG = {
     ),
 }
 HEAD = """
-from index_service.client_blocking import SavedIndexes as BlockingIndexes
-from stream_service.client import Positions, Stream, blocking, blocking_streams
+from stream_client.blocking.positions import SavedIndexes as BlockingIndexes
+from stream_client import blocking
+from stream_client.blocking import streams as blocking_streams
+from stream_client import Positions, Stream
 
 __all__ = ["BlockingIndexes", "Positions", "Stream", "blocking", "blocking_streams"]
 """

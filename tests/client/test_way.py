@@ -11,18 +11,11 @@ import pytest
 
 from ockam.address import local, tcp
 from ockam.protocol import error_payload, failed_payload
+from stream_client import ClientError, NodeUnreachable, Reconnect, WayLost, WayRefused, blocking
+from stream_client.core.client_core import ClientCore
+from stream_client.shell import async_shell as async_client
+from stream_client.shell import blocking_shell
 from stream_node.process import NodeProcess
-from stream_service.client import (
-    ClientError,
-    NodeUnreachable,
-    Reconnect,
-    WayLost,
-    WayRefused,
-    async_client,
-    blocking,
-    blocking_shell,
-)
-from stream_service.client.core import ClientCore
 from stream_service.extensions import LIST, ListResponse
 from tests.client.far_end import FarEnd, is_create, pushes
 from tests.client.shells import ShellName, Tools, run_in

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from ockam.address import Address, local
 from ockam.message import Message
-from stream_service.client.client import StreamClient
-from stream_service.client.core import ClientCore
-from stream_service.client.driving import drive
-from stream_service.client.requests import Waiting
-from stream_service.client.session import Session
+from stream_client.client import StreamClient
+from stream_client.core.client_core import ClientCore
+from stream_client.core.requests import Waiting
+from stream_client.shell.driving import drive
+from stream_client.shell.session import Session
 from tests.client.far_end import FarEnd
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from index_service.client_lease_machine import LeaseClientMachine
 from index_service.extensions import LEASE
 from index_service.worker import IndexService
 from ockam.address import local
@@ -21,6 +20,7 @@ from ockam.message import Message
 from ockam.node import Node
 from storage.database import Database
 from storage.inline_runner import InlineRunner
+from stream_client.share.lease_machine import LeaseClientMachine
 from stream_node.services import deliver_done
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network

@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
-from index_service.client_blocking import SavedIndexes
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from storage.database import FILE_NAME
+from stream_client import blocking
+from stream_client.blocking import StreamClient
+from stream_client.blocking.positions import SavedIndexes
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
-from stream_service.client.blocking import StreamClient
 from stream_service.extensions import Retention
 from tests.power.recording import Recording
 from tests.support.blocks import signing_keys

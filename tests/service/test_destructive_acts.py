@@ -15,8 +15,8 @@ from typing import Any
 import trio
 from structlog.testing import capture_logs
 
-from index_service.client import set_position
-from stream_service.client import Retention, connect
+from stream_client import Retention, connect
+from stream_client.positions.saved import set_position
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 
 

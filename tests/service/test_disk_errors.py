@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_service.client import PushNotStored, PushUnknown, RequestRefused, connect
+from stream_client import PushNotStored, PushUnknown, RequestRefused, connect
 from tests.support.broken_disk import FILE, LOG, BrokenDisk, broken_disk, node_on
 from tests.support.data_dir import stored_messages
 

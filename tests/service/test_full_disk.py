@@ -18,15 +18,15 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from index_service.client_leases import LeaseMember
 from index_service.extensions import LEASE, LeaseRequest
 from ockam.address import Route, local
 from ockam.protocol import ERROR
 from storage import database as database_module
 from storage.database import Database
 from storage.session import SqliteSession
+from stream_client import NodeFailed, PushFailed, Stream, connect
+from stream_client.share.leases import LeaseMember
 from stream_node.process import NodeNotStarted, NodeProcess
-from stream_service.client import NodeFailed, PushFailed, Stream, connect
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
 from tests.support.served import PATIENCE_S, Served, served, wait_until

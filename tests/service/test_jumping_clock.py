@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.contract import Append
+from stream_client import FromTime, Retention, Stream, connect
 from stream_node.process import NodeProcess
-from stream_service.client import FromTime, Retention, Stream, connect
 from stream_service.operations import FallingAppend
 from stream_service.stored import first_index_at
 from tests.support.data_dir import open_session

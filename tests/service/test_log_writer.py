@@ -7,9 +7,9 @@ import os
 import threading
 from pathlib import Path
 
+from stream_client import blocking
 from stream_node.log_writer import LogWriter
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 
 
 def test_lines_come_out_in_order(tmp_path: Path) -> None:

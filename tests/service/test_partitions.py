@@ -18,7 +18,7 @@ from ockam.protocol import Protocol
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_service.client import connect
+from stream_client import connect
 from stream_service.names import partition_of, stream_address
 from stream_service.protocol import CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, PartitionCreated
 from tests.support.served import neighbour, served

@@ -12,7 +12,7 @@ import pytest
 from ockam.address import Address, local
 from ockam.message import Message
 from ockam.protocol import error_payload
-from stream_service.client import connect
+from stream_client import connect
 from stream_service.names import stream_address
 from stream_service.protocol import (
     CREATE,

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import pytest
 
-from index_service.client import SavedIndexes
 from ockam.address import Route, local
 from ockam.message import Message
 from ockam.protocol import Protocol, error_payload
-from stream_service.client import Consumer, StreamClient, connect
+from stream_client import Consumer, StreamClient, connect
+from stream_client.positions.saved import SavedIndexes
 from stream_service.protocol import (
     CREATE_PARTITIONED,
     CREATE_PARTITIONS,

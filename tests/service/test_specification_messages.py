@@ -15,7 +15,7 @@ import trio
 from ockam.address import Route, local
 from ockam.message import Message
 from ockam.protocol import error_payload
-from stream_service.client import connect
+from stream_client import connect
 from stream_service.protocol import CREATE, PULL, PUSH, PullRequest, PushConfirm, PushRequest, Status, StreamCreated
 from tests.support.data_dir import truncate_before
 from tests.support.fake_node import Answers, HangUp, fake_node

@@ -25,9 +25,9 @@ from spark_export.options import ReadOptions, read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
 from storage.arrow_pages import ipc_size_bytes, write_ipc
+from stream_client import Header, blocking
 from stream_node.process import NodeProcess
 from stream_service.bulk import BulkPage, page_payload
-from stream_service.client import Header, blocking
 from tests.spark_export.doors import door
 
 pytestmark = pytest.mark.spark

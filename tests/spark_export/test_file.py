@@ -18,8 +18,8 @@ from spark_export.errors import DataLoss, OptionError
 from spark_export.options import EARLIEST, read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
+from stream_client import Header, blocking
 from stream_node.process import NodeProcess
-from stream_service.client import Header, blocking
 from tests.support.data_dir import truncate_before
 
 pytestmark = pytest.mark.spark

@@ -25,8 +25,8 @@ from block_node.persistence_mark import MARK_HEADER, BlockMark
 from spark_export.options import read_options
 from spark_export.readers import BatchReader
 from spark_export.source import StreamNodeSource
+from stream_client import Header, blocking
 from stream_node.process import NodeProcess
-from stream_service.client import Header, blocking
 
 pytestmark = pytest.mark.spark
 

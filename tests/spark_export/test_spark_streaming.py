@@ -17,8 +17,8 @@ from spark_export.errors import DataLoss, OptionError
 from spark_export.options import read_options
 from spark_export.plan import CREATED
 from spark_export.readers import StreamReader
+from stream_client import blocking
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 from tests.spark_export.test_spark_batch import fill
 
 pytestmark = pytest.mark.spark

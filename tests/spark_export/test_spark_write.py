@@ -14,8 +14,8 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from spark_export.errors import NodeUnreachable, OptionError
 from spark_export.options import WriteOptions
 from spark_export.writer import Pushes, check_columns
+from stream_client import blocking
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 from stream_service.names import partition_of
 from tests.spark_export.doors import ALL, door
 

@@ -17,7 +17,7 @@ LINES = (
     ("ockam", "storage"),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
-    ("stream_service.client",),
+    ("stream_client",),
     ("block_node", "cardinal_streams"),
     ("spark_export",),
     ("pyspark_stream_node",),
@@ -147,8 +147,8 @@ def test_every_package_that_is_there_is_looked_at() -> None:
         ("spark_export/x.py", "__import__('stream_node')", "upward"),
         ("ockam/x.py", "import bare, storage", "on the same line"),
         ("index_service/a/b.py", "from stream_service import protocol", "on the same line"),
-        ("index_service/a/b.py", "from stream_service.client import connect", "upward"),
-        ("stream_service/a/b.py", "from stream_service.client import connect", "upward"),
+        ("index_service/a/b.py", "from stream_client import connect", "upward"),
+        ("stream_service/a/b.py", "from stream_client import connect", "upward"),
         ("stream_service/client.py", "import block_node", "upward"),
         ("block_node/x.py", "if True:\n    import cardinal_streams", "on the same line"),
         ("stream_node/x.py", "import spark_export.source", "allowed inside a function only"),
@@ -167,7 +167,7 @@ def test_right_imports_are_left_alone(tmp_path: Path) -> None:
         tmp_path,
         {
             "bare/__init__.py": "import msgspec\nfrom bare import codec\nfrom . import types",
-            "cardinal_streams/__init__.py": "import stream_service.client, index_service, ockam, bare",
+            "cardinal_streams/__init__.py": "import stream_client, index_service, ockam, bare",
             "block_node/__init__.py": "import block_manager\nimport storage",
             "stream_node/__init__.py": "import block_node\ndef export():\n    import spark_export",
             "tests/test_x.py": "import stream_node, bare",

@@ -19,7 +19,7 @@ LARGE: dict[str, str] = {
     "ockam/connection.py": "the two directions of a connection share its backlog, its deadlines and its end",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
-    "stream_service/client/core.py": "one state: what is sent again after a connection, a way or a stream is lost",
+    "stream_client/core/client_core.py": "one state: what is sent again after a connection, a way or a stream is lost",
 }
 
 SLEEPS, PRINTS, SWALLOWS = "blocks in time.sleep", "prints", "swallows every exception"
@@ -180,13 +180,13 @@ def test_an_allowed_call_is_left_alone(tmp_path: Path) -> None:
         tmp_path,
         {
             "stream_node/cli/x.py": "print('x')",
-            "stream_service/client/blocking.py": "import time\ntime.sleep(1)",
+            "stream_client/blocking/__init__.py": "import time\ntime.sleep(1)",
             "ockam/x.py": "try:\n pass\nexcept OSError:\n pass\ntrio.sleep(1)\nconsole.print('x')",
             "ockam/y.py": "try:\n pass\nexcept Exception as error:\n raise Ours(error) from error",
             "tests/test_x.py": "print('x')",
         },
     )
-    allowed = {("stream_node/cli/x.py", PRINTS): "why", ("stream_service/client/blocking.py", SLEEPS): "why"}
+    allowed = {("stream_node/cli/x.py", PRINTS): "why", ("stream_client/blocking/__init__.py", SLEEPS): "why"}
     assert call_problems(root, allowed) == []
 
 

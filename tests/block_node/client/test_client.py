@@ -31,7 +31,7 @@ from block_node.client import (
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, OpenSession
 from block_node.protocol_reading import BlockRange, SubscribeStatus
-from stream_service.client import NodeUnreachable, Reconnect
+from stream_client import NodeUnreachable, Reconnect
 from tests.block_node.client.chains import chain, outgoing
 from tests.support.served import Served, served, wait_until
 

@@ -27,8 +27,8 @@ from block_node.client import (
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
 from ockam.protocol import Protocol
+from stream_client import Reconnect
 from stream_node.process import NodeProcess
-from stream_service.client import Reconnect
 from tests.block_node.client.chains import chain, keys, outgoing
 from tests.support.served import Served, served, wait_until
 

@@ -14,8 +14,8 @@ import pytest
 
 from block_node.blocks.generator import GeneratedBlock
 from block_node.client import BlockClient, BlockPublisher, PublishGaveUp, PublishSettings
+from stream_client import Reconnect
 from stream_node.process import NodeProcess
-from stream_service.client import Reconnect
 from tests.block_node.client.chains import chain, outgoing
 from tests.support.broken_disk import LOG, BrokenDisk, broken_disk
 

@@ -19,8 +19,8 @@ from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
 from block_node.publish_limits import PublishLimits
 from block_node.subscribe_plan import SubscribeLimits
+from stream_client import Reconnect
 from stream_node.config import Config, ConfigError, load_config
-from stream_service.client import Reconnect
 from tests.block_node.client.chains import chain, outgoing
 from tests.support.blocks import real_blocks, real_roots
 from tests.support.served import PATIENCE_S, served, wait_until

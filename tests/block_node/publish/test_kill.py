@@ -18,8 +18,8 @@ from block_node.client import BlockClient, OutgoingBlock, PublishSettings
 from block_node.client.publisher import BlockPublisher
 from storage.database import Database
 from storage.verify import verify
+from stream_client import Reconnect
 from stream_node.process import NodeProcess
-from stream_service.client import Reconnect
 from tests.block_node.publish.samples import chain_of
 from tests.support.served import PATIENCE_S, wait_until
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow.dataset as dataset
 
-from index_service.client_blocking import SavedIndexes
 from spark_export.exporter.compact import Compaction
 from spark_export.exporter.engine import Engine
 from spark_export.exporter.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Outcome, Progress
 from spark_export.exporter.verify import Verdict, verify
+from stream_client import blocking
+from stream_client.blocking.positions import SavedIndexes
 from stream_node.process import NodeProcess
-from stream_service.client import blocking
 
 
 class World:

@@ -20,8 +20,8 @@ from spark_export.exporter.model import RunState
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.write_files import FILE_SCHEMA
+from stream_client import Header, NodeUnreachable, StreamNotFound
 from stream_node.process import NodeProcess
-from stream_service.client import Header, NodeUnreachable, StreamNotFound
 from tests.spark_export.exporter.export_world import World, rows_of
 
 

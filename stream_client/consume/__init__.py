@@ -1,0 +1,1 @@
+"""Reading streams: pages, endless iterations, and consumers that keep their position."""

@@ -1,0 +1,144 @@
+"""A stream-partition as an endless, or ended, iteration over its messages; what it takes it takes in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Self, TypeAlias
+
+from stream_client.consume.reader import LONG_POLL_S, Merge, Page, Reader
+from stream_client.core.ports import Port
+from stream_client.errors import PositionBeyondEnd, RequestTimeout
+from stream_client.shell.session import Session
+from stream_service.extensions import RichMessage, Start
+
+PAGE_MESSAGES = 1_000
+
+OnHole: TypeAlias = Callable[[int, int, int], None]
+"""Told of missing indexes: partition, the first missing one, the first that is there again."""
+
+
+class Follower:
+    """The messages of one stream-partition from a start on. Iterate over it; or take whole pages by `next_page`.
+
+    It can be left and taken up again: it goes on behind the last message that it gave. Made by `Stream.follow`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        port: Port,
+        start: Start,
+        *,
+        page_messages: int,
+        stop_at_end: bool,
+        on_hole: OnHole | None,
+    ) -> None:
+        self._session = session
+        self._merge = Merge(session.shell)
+        self._reader = Reader(
+            session,
+            port,
+            start,
+            page_messages=page_messages,
+            waits=not stop_at_end,
+            on_page=self._merge.arrived,
+        )
+        self._stop_at_end = stop_at_end
+        self._on_hole = on_hole
+        self._ended = False
+        self._rest: Sequence[RichMessage] = ()
+        self._at = 0
+        self._next_index: int | None = None
+        self._holes = 0
+
+    def __repr__(self) -> str:
+        port = self._reader.port
+        read = "nothing read" if self._next_index is None else f"read to before {self._next_index}"
+        return f"<Follower of {port.name!r}, partition {port.partition}: {read}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RichMessage:
+        """The next message, waited for where the stream is followed for ever."""
+        if self._at >= len(self._rest) and not await self._has_more():
+            raise StopAsyncIteration
+        message = self._rest[self._at]
+        self._at += 1
+        return message
+
+    @property
+    def next_index(self) -> int | None:
+        """The index behind the page at hand; None before the first."""
+        return self._next_index
+
+    @property
+    def holes(self) -> int:
+        """How many indexes were missing between messages (retention, or deletion)."""
+        return self._holes
+
+    async def next_page(self) -> Sequence[RichMessage]:
+        """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""
+        if self._at >= len(self._rest) and not await self._has_more():
+            return ()
+        page, self._rest = self._rest[self._at :], ()
+        return page
+
+    def stop(self) -> None:
+        """No more is wanted; what is on its way is dropped."""
+        self._merge.drop(self._reader)
+        self._ended = True
+
+    async def _has_more(self) -> bool:
+        """Wait for the next page that has messages; the one behind it is asked for at once."""
+        while not self._ended:
+            self._reader.ask()
+            await self._wait_page()
+            page = self._reader.take()
+            self._check(page)
+            self._ended = self._stop_at_end and page.at_end
+            if page.messages:
+                # Kept before anything can be cancelled or raise: the reader has moved on, so nobody asks for it again.
+                self._rest, self._at = page.messages, 0
+                expected, self._next_index = self._next_index, page.messages[-1].index + 1
+                self._tell_holes(page.messages, expected)
+            if not self._ended:
+                self._reader.ask()
+                await self._session.shell.give_way()
+            if page.messages:
+                return True
+        return False
+
+    def _check(self, page: Page) -> None:
+        """Whether the stream is still the one that was read so far."""
+        if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
+            raise PositionBeyondEnd(
+                f"{self._reader.port.name!r}, partition {self._reader.port.partition} has been read up to "
+                f"{self._next_index} and now ends at {page.next_index}: it was deleted and made again; follow it anew"
+            )
+
+    async def _wait_page(self) -> None:
+        timeout_s = self._session.answer_timeout_s
+        if not self._stop_at_end or timeout_s is None:
+            while await self._merge.next_ready() is None:
+                pass
+        elif await self._merge.next_ready(timeout_s + LONG_POLL_S) is None:
+            raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
+
+    def _tell_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
+        for first_missing, next_there in find_holes(messages, expected):
+            self._holes += next_there - first_missing
+            if self._on_hole is not None:
+                self._on_hole(self._reader.port.partition, first_missing, next_there)
+
+
+def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
+    """Ranges [first missing, next there) in front of and between messages. expected: None where any begin is right."""
+    first = messages[0].index
+    holes = [(expected, first)] if expected is not None and expected < first else []
+    if messages[-1].index - first + 1 != len(messages):
+        for earlier, later in pairwise(messages):
+            if later.index > earlier.index + 1:
+                holes.append((earlier.index + 1, later.index))
+    return holes

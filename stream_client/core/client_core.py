@@ -1,0 +1,407 @@
+"""The client without I/O: requests in, bytes out; bytes in, answered requests out.
+
+One core serves one node over one connection at a time. It outlives connections: after `connected`, every stream in
+use is created again (which tells its address anew), and what had no answer is sent once more, in order. It reads no
+sockets, keeps no time and starts no tasks; the shells around it (`async_client`, `blocking_shell`) do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ockam.address import Address, Route, local
+from ockam.errors import RemoteProtocolError
+from ockam.message import Message
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from stream_client.arguments import encoded
+from stream_client.core.calls import Calls
+from stream_client.core.existence import Existence, not_there
+from stream_client.core.lanes import Lane, SequencedLane
+from stream_client.core.link import Link
+from stream_client.core.payloads import create_payload, created
+from stream_client.core.ports import OpenStream, Port
+from stream_client.core.requests import PATIENCE_CHECKS, Call, Create, Push
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.core.statistics import CoreStatistics
+from stream_client.core.way import INDEX_SERVICE, STREAM_SERVICE, Way, index_service_of
+from stream_client.errors import (
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    UnexpectedAnswer,
+    WayLost,
+    WayRefused,
+)
+from stream_service.extensions import TOLD
+from stream_service.names import stream_address
+from stream_service.protocol import PULL, PullRequest
+
+SILENT_CHECKS_MAX = 8
+"""A connection that has brought nothing for so many checks, while something was waited for, is taken for dead."""
+
+
+class ClientCore:
+    """See the module. `via`: the hops between the node connected to and the node that has the services.
+
+    service, index_service: what these are called there; an index service that is not named is called as the stream
+    service is, with `_index` in it. asks_way: whether every connection begins with a question to the service.
+    Invariant: `_streams` and `_calls` have everything that must be sent again after a new connection; every lane of
+    every port is in `_lanes` under its address.
+    """
+
+    def __init__(
+        self,
+        *,
+        via: Route = (),
+        service: str = STREAM_SERVICE,
+        index_service: str | None = None,
+        asks_way: bool = False,
+    ) -> None:
+        self.link = Link()
+        self._via = via
+        self._names = {STREAM_SERVICE: service, INDEX_SERVICE: index_service or index_service_of(service)}
+        self._service: Route = self.route_to(STREAM_SERVICE)
+        self.asks_way = asks_way or bool(via)
+        self._streams: dict[str, OpenStream] = {}
+        self._lanes: dict[Address, Lane] = {}
+        self._calls = Calls(self.link, self._new_address, self._way_lost)
+        self.way = Way(self._calls, self._service, self._new_address, self._way_refused, self.send_again)
+        self._existence = Existence(self._calls, self._service, self._new_address, self._missing)
+        self._next_address = 0
+        self._silent_checks = 0
+        self._connections = 0
+
+    @property
+    def service_name(self) -> str:
+        """What the stream service is called at the node."""
+        return self._names[STREAM_SERVICE]
+
+    def statistics(self) -> CoreStatistics:
+        return CoreStatistics(
+            connections=self._connections,
+            unconfirmed=sum(len(lane.pushes) for lane in self._lanes.values()),
+            unanswered=len(self._calls),
+            sent_again=sum(lane.sent_again for lane in self._lanes.values()),
+            sent_bytes=self.link.sent_bytes,
+            received_bytes=self.link.received_bytes,
+        )
+
+    def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
+        """A new connection stands: say hello, create again what is in use, send again what had no answer.
+
+        greeted: the hello has been sent.
+        """
+        self.link.connected(wire, greeted=greeted)
+        self._silent_checks = 0
+        self._connections += 1
+        self.way.connected()
+        self.send_again()
+        if self.asks_way and not self.way.is_asking:
+            self.way.ask()
+
+    def send_again(self) -> None:
+        """There is a way again: ask again what has no answer, and find the streams in use, which have been closed."""
+        for call in self._calls:
+            if not isinstance(call.target, Port):
+                self._calls.send_again(call, call.target)
+        for stream in list(self._streams.values()):
+            self._open(stream)
+
+    def disconnected(self, error: ClientError | None = None) -> None:
+        """The connection is gone. What waits is kept for the next one, or fails with `error`."""
+        self.link.disconnected()
+        for stream in self._streams.values():
+            stream.close()
+        self.way.gone(error or ConnectionLost("the connection ended"))
+        if error is not None:
+            self.fail_all(error)
+
+    def fail_all(self, error: ClientError) -> None:
+        """Everything that waits fails; streams stay in use."""
+        for call in self._calls:
+            self._calls.finish(call, error)
+        for lane in list(self._lanes.values()):
+            lane.fail_all(error)
+
+    def close(self, error: ClientError | None = None) -> None:
+        """The owner is done, or no connection is made again: all that waits fails, and so does every later request."""
+        self.link.closed = error or ClientClosed("the client has been closed")
+        self.link.disconnected()
+        self.fail_all(self.link.closed)
+
+    def data_to_send(self) -> bytes:
+        """All that waits to be sent; it is the caller's from now on."""
+        return self.link.data_to_send()
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the connection and finish what they answer. Raises RemoteProtocolError; then drop it."""
+        self._silent_checks = 0
+        try:
+            messages = self.link.messages(data)
+        except RemoteProtocolError as error:
+            self._take(error.messages)
+            raise
+        self._take(messages)
+
+    def check_progress(self) -> bool:
+        """To be called at intervals: what has had no answer for a whole interval or more is asked again.
+
+        A stream is created again first, since the way to it may be gone without this connection noticing (a node
+        between us and the services was restarted, or the stream was deleted). The stream itself answers that, behind
+        the pushes it has: a slow node does not get them twice. Whether it exists still is asked as well, but where
+        only pushes wait for a stream that this client makes. True where the connection is to be given up, since
+        nothing has come over it for long.
+        """
+        if self.link.wire is None:
+            return False
+        if self.way.is_lost:
+            self.way.ask()
+        else:
+            self._ask_again()
+        waits = bool(self._calls) or any(lane.pushes for lane in self._lanes.values())
+        self._silent_checks = self._silent_checks + 1 if waits else 0
+        return self._silent_checks >= SILENT_CHECKS_MAX
+
+    def _ask_again(self) -> None:
+        stalled = {stream for stream in self._streams.values() if stream.is_stalled()}
+        doubted = {port for stream in stalled if not stream.creates for port in stream.ports.values()}
+        for call in self._calls:
+            call.checks += 1
+            if call.checks >= call.patience:
+                if isinstance(call.target, Port):
+                    stalled.add(call.target.stream)
+                    doubted.add(call.target)
+                else:
+                    self._calls.send_again(call, call.target)
+        for port in doubted:
+            self._existence.ask(port)
+        for stream in stalled:
+            stream.close()
+            self._open(stream)
+        if stalled and self._via:
+            self.way.ask()
+
+    def call(self, target: Route | Port, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS) -> Call:
+        """Ask a worker (a route from the connected node, or a stream) for something it answers `wanted` times."""
+        self.link.check_open()
+        if isinstance(target, Port) and target.gone is not None:
+            raise target.gone
+        call = Call(target, payload, wanted, self._new_address(), patience)
+        self._calls.add(call)
+        return call
+
+    def tell(self, service: str, payload: bytes) -> None:
+        """Send a service something that it does not answer; lost where there is no connection just now."""
+        self.link.check_open()
+        header = self.link.header(self.route_to(service), self._new_address())
+        if header:
+            error = self.link.put_frame(header, payload)
+            if error is not None:
+                raise error
+
+    def route_to(self, service: str) -> Route:
+        """The route to a service of the node that this client is for."""
+        return (*self._via, local(self._names.get(service, service)))
+
+    def forget(self, call: Call) -> None:
+        """The caller has stopped waiting: an answer that still comes is dropped."""
+        self._calls.forget(call)
+
+    def create(self, name: str | None, partitions: int = 1) -> Create:
+        """Ask the stream service for a stream; `partitions` answers come. 1 is asked by the plain protocol."""
+        self.link.check_open()
+        call = Create(self._service, create_payload(name, partitions), partitions, self._new_address())
+        call.when_done(lambda: self._created(call))
+        self._calls.add(call)
+        return call
+
+    def ports(self, call: Create) -> list[Port]:
+        """The streams that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
+        if call.made is None:
+            inits = [
+                (*created(payload), route) for payload, route in zip(call.answers, call.return_routes, strict=True)
+            ]
+            ways = [(self._port(name, partition), route) for name, partition, route in sorted(inits)]
+            call.made = [port for port, _ in ways]
+            for port in call.made:
+                port.stream.creates = True
+            self._open_ports(ways)
+        return call.made
+
+    def find_ports(self, name: str, partitions: Sequence[int]) -> list[Port]:
+        """Partitions that are known to exist, by their names alone (`names.stream_address`); nothing is created."""
+        self.link.check_open()
+        ports = [self._port(name, partition) for partition in partitions]
+        self._open_ports([(port, self._named_route(port)) for port in ports if not (port.route or port.stream.creates)])
+        return ports
+
+    def drop(self, port: Port) -> None:
+        """The stream-partition has been deleted: it is not created again, and all that is asked of it fails."""
+        error = not_there(port)
+        port.drop(error)
+        self._fail_calls(port, error)
+        for lane in port.lanes:
+            self._lanes.pop(lane.address, None)
+        if port.stream.ports.pop(port.partition, None) is not None and not port.stream.ports:
+            del self._streams[port.name]
+            if port.stream.opening is not None:
+                self._calls.forget(port.stream.opening)
+
+    def open_lane(self, port: Port, sequences: SequenceMachine | None = None) -> Lane:
+        """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""
+        self.link.check_open()
+        address, failed = self._new_address(TOLD), list[Push]()
+        lane = Lane(self.link, address, port.partition, failed)
+        if port.gone is not None:
+            raise port.gone
+        if sequences is not None:
+            lane = SequencedLane(self.link, address, port.partition, failed, sequences)
+        self._lanes[address] = lane
+        port.lanes.append(lane)
+        if port.route is not None:
+            lane.open(port.route)
+        return lane
+
+    def close_lane(self, port: Port, lane: Lane) -> None:
+        """No more will be pushed along it; it goes when what it has is answered."""
+        lane.when_empty(lambda: self._drop_lane(port, lane))
+
+    def push(self, port: Port, data: bytes) -> Push:
+        """Send one message; it is sent again after every reconnect until its confirm comes."""
+        return port.lane.push(data)
+
+    def pull(self, port: Port, index: int, limit: int) -> Call:
+        """Ask for up to `limit` messages from `index` on; `payloads.pulled` reads the answer."""
+        return self.call(port, encoded(PULL, PullRequest(0, index, limit)))
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        """Hand each message to whom it is for. Confirms come in runs for one lane."""
+        if messages and not self._via:
+            self.way.reached = True
+        answered: dict[Lane, None] = {}
+        route: Route | None = None
+        lane: Lane | None = None
+        for message in messages:
+            if message.onward_route is not route:
+                route = message.onward_route
+                lane = self._lanes.get(route[0])
+                if lane is not None:
+                    answered[lane] = None
+            if lane is not None:
+                lane.take(message.payload)
+            else:
+                self._calls.take(message)
+        for lane in answered:
+            lane.settle()
+
+    def _created(self, call: Create) -> None:
+        """Take the streams into use before their creator does, so that no reconnect comes between."""
+        if call.error is None:
+            try:
+                self.ports(call)
+            except UnexpectedAnswer as error:
+                call.error = error
+
+    def _way_lost(self, error: WayLost) -> bool:
+        """Send nothing along a way that is gone: what went before it is back would be sent a second time behind it."""
+        kept = self.way.lost(error)
+        if kept:
+            for stream in self._streams.values():
+                stream.close()
+        return kept
+
+    def _way_refused(self, error: WayRefused) -> None:
+        """Where the service was never reached, it never will be; else a node on the way has come back less open."""
+        if self.way.reached:
+            self.fail_all(error)
+        else:
+            self.close(error)
+
+    def _missing(self, port: Port) -> None:
+        """It has been deleted. Only pushes make again what this client once made; who reads must not."""
+        if port.gone is not None:
+            return
+        if port.stream.creates:
+            self._fail_calls(port, not_there(port))
+        else:
+            self.drop(port)
+
+    def _fail_calls(self, port: Port, error: ClientError) -> None:
+        for call in self._calls:
+            if call.target is port:
+                self._calls.finish(call, error)
+
+    def _open(self, stream: OpenStream) -> None:
+        """Find the way to each port of a stream again: by its name, or by creating the stream.
+
+        It is created where pushes wait for it, or its node has given it another address than its name says.
+        """
+        if not stream.creates or (stream.opening is None and not stream.unconfirmed and self._is_named(stream)):
+            self._open_ports([(port, self._named_route(port)) for port in stream.ports.values()])
+        elif stream.opening is None:
+            call = Call(
+                self._service, create_payload(stream.name, stream.partitions), stream.partitions, self._new_address()
+            )
+            stream.opening = call
+            call.when_done(lambda: self._opened(stream, call))
+            self._calls.add(call)
+
+    def _opened(self, stream: OpenStream, call: Call) -> None:
+        stream.opening = None
+        error = call.error
+        ways = []
+        try:
+            for payload, route in zip(call.answers, call.return_routes, strict=True):
+                port = stream.ports.get(created(payload)[1])
+                if port is not None:
+                    ways.append((port, route))
+        except UnexpectedAnswer as unexpected:
+            error = unexpected
+        if error is None:
+            self._open_ports(ways)
+            return
+        stream.fail_pushes(error)
+        for each in self._calls:
+            if isinstance(each.target, Port) and each.target.stream is stream:
+                self._calls.finish(each, error)
+
+    def _open_ports(self, ways: Sequence[tuple[Port, Route]]) -> None:
+        """There are these ways: send along each what has no answer, unless it was the way already."""
+        if self.link.wire is None:
+            return
+        opened = {port: route for port, route in ways if port.route != route}
+        for port, route in opened.items():
+            port.open(route)
+        for call in self._calls if opened else ():
+            if isinstance(call.target, Port) and call.target in opened:
+                self._calls.send(call, opened[call.target])
+
+    def _port(self, name: str, partition: int) -> Port:
+        """The port of that stream-partition, made if it is not in use."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = OpenStream(name)
+        port = stream.ports.get(partition)
+        if port is None:
+            lane = Lane(self.link, self._new_address(TOLD), partition)
+            self._lanes[lane.address] = lane
+            port = stream.ports[partition] = Port(stream, partition, lane)
+        return port
+
+    def _drop_lane(self, port: Port, lane: Lane) -> None:
+        self._lanes.pop(lane.address, None)
+        if lane in port.lanes:
+            port.lanes.remove(lane)
+
+    def _is_named(self, stream: OpenStream) -> bool:
+        """Whether every port was last at the address that its name says."""
+        return all(port.last_route == self._named_route(port) for port in stream.ports.values())
+
+    def _named_route(self, port: Port) -> Route:
+        return (*self._via, stream_address(port.name, port.partition))
+
+    def _new_address(self, prefix: bytes = b"") -> Address:
+        """An address that nothing else of this client has. prefix: see `extensions.TOLD`."""
+        self._next_address += 1
+        return local(f"{prefix.decode()}c{self._next_address}")

@@ -1,0 +1,65 @@
+"""Whether streams that do not answer still exist. It opens and closes none of them.
+
+A node drops what is sent to an address that nobody has, as that of a deleted stream. So silence alone says nothing, and
+the stream service is asked (`node/stream_list/1`). A node without that protocol is taken at its silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ockam.address import Address, Route
+from stream_client.arguments import encoded
+from stream_client.core.calls import Calls
+from stream_client.core.payloads import answer_of
+from stream_client.core.ports import Port
+from stream_client.core.requests import Call
+from stream_client.errors import StreamNotFound, UnexpectedAnswer
+from stream_service.extensions import LIST, ListRequest, StreamKey
+
+
+class Existence:
+    """Questions under way, at most one about each port. on_missing: told of a port that has no stream.
+
+    service: the route of the stream service.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        service: Route,
+        new_address: Callable[[], Address],
+        on_missing: Callable[[Port], None],
+    ) -> None:
+        self._calls = calls
+        self._service = service
+        self._new_address = new_address
+        self._on_missing = on_missing
+        self._asked: set[Port] = set()
+
+    def ask(self, port: Port) -> None:
+        """Find out, and tell `on_missing` if so. Safe to repeat."""
+        if port in self._asked:
+            return
+        self._asked.add(port)
+        after = StreamKey(port.name, port.partition - 1) if port.partition else None
+        request = encoded(LIST, ListRequest(0, port.name, after, 1))
+        call = Call(self._service, request, 1, self._new_address())
+        call.when_done(lambda: self._answered(port, call))
+        self._calls.add(call)
+
+    def _answered(self, port: Port, call: Call) -> None:
+        self._asked.discard(port)
+        if call.error is not None:
+            return
+        try:
+            listed = answer_of(call, LIST).streams
+        except UnexpectedAnswer:
+            return
+        if all((info.stream_name, info.partition) != (port.name, port.partition) for info in listed):
+            self._on_missing(port)
+
+
+def not_there(port: Port) -> StreamNotFound:
+    """What is asked of a stream-partition that has been deleted fails with this."""
+    return StreamNotFound(f"the node has no partition {port.partition} of {port.name!r} any more: it has been deleted")

@@ -1,0 +1,327 @@
+"""Pushes on their way to one stream-partition: sent, sent again, and finished by their confirms.
+
+A lane is one publisher's; its return address tells its confirms from those of others. It knows the stream's route only
+as the encoded header of its frames, and keeps what it is given while there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ockam.address import Address, Route
+from ockam.protocol import ERROR, ProtocolError
+from stream_client.core.link import Link
+from stream_client.core.payloads import refusal
+from stream_client.core.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
+from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
+from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
+from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
+from stream_service.protocol import PUSH, Status
+
+DOUBTFUL_CHECKS_MAX = 150
+"""For so many checks (five minutes) a push that is in doubt is sent again to a node that answers and cannot tell; then
+its owner is told that nobody knows. A node that is down is waited for as `Reconnect` says."""
+FAILED_KEPT = 100
+"""How many failed pushes are kept at least before those whose result was taken are let go."""
+
+
+class Lane:
+    """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
+
+    partition: the one that they go to.
+    failed: pushes that failed and that nobody has asked about; kept for a publisher, None for single pushes.
+    sent_again: how many pushes went out more than once. gone: why every later push fails unsent.
+    """
+
+    __slots__ = (
+        "_has_rich",
+        "_header",
+        "_link",
+        "_look_through_at",
+        "_next_request_id",
+        "_oldest_checked",
+        "_on_empty",
+        "_room",
+        "_sent_again_below",
+        "address",
+        "failed",
+        "gone",
+        "partition",
+        "pushes",
+        "sent_again",
+    )
+
+    def __init__(self, link: Link, address: Address, partition: int, failed: list[Push] | None = None) -> None:
+        self._link = link
+        self._has_rich = False
+        self._header = b""
+        self._next_request_id = 0
+        self._oldest_checked = -1
+        self._look_through_at = FAILED_KEPT
+        self._sent_again_below = 0
+        self._room: Waiting | None = None
+        self._on_empty: Callable[[], None] | None = None
+        self.address = address
+        self.partition = partition
+        self.pushes: dict[int, Push] = {}
+        self.failed = failed
+        self.gone: ClientError | None = None
+        self.sent_again = 0
+
+    def push(self, data: bytes) -> Push:
+        """Send one message, now or when there is a way; its result. Raises what ended the client."""
+        if self._link.closed is not None:
+            raise self._link.closed
+        push = Push(data, self.partition)
+        request_id = self._next_request_id
+        self._next_request_id = request_id + 1
+        self.pushes[request_id] = push
+        if self.gone is not None or len(data) > PLAIN_BYTES_MAX:
+            self._fail(request_id, self.gone or push.refusal())
+        elif self._header:
+            self._send(request_id, push)
+        return push
+
+    def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
+        """As `push`, with what is stored beside the data."""
+        self._link.check_open()
+        push = KeyedPush(data, self.partition, key, headers)
+        request_id = self._next_request_id
+        self._next_request_id = request_id + 1
+        self.pushes[request_id] = push
+        if self.gone is not None:
+            self._fail(request_id, self.gone)
+        elif self._admit(request_id, push) and self._header:
+            self._send(request_id, push)
+        return push
+
+    def open(self, route: Route) -> None:
+        """There is a way to the stream: send what has no answer, in order."""
+        self.close()
+        self._header = self._link.header(route, self.address)
+        for request_id, push in self._sendable():
+            self._send(request_id, push)
+
+    def close(self) -> None:
+        """There is no way to the stream just now."""
+        if self._header:
+            self._sent_again_below = self._next_request_id
+        self._header = b""
+
+    def take(self, payload: bytes) -> None:
+        """Finish what this payload, which came to the lane's address, answers; what answers nothing is ignored."""
+        try:
+            if payload.startswith(PUSH.tag):
+                confirm = PUSH.decode_response(payload)
+                if confirm.status is Status.OK:
+                    push = self.pushes.pop(confirm.request_id, None)
+                    if push is not None:
+                        push.index = confirm.index
+                        push.finish()
+                elif confirm.request_id in self.pushes:
+                    self._fail(confirm.request_id, PushUnknown(NO_REASON))
+            elif RICH_PUSH.is_in(payload):
+                rich = RICH_PUSH.decode_response(payload)
+                keyed = self.pushes.get(rich.request_id)
+                self._has_rich = True
+                if isinstance(keyed, KeyedPush):
+                    self._take_keyed(keyed, rich)
+            elif PUSH_FAILED.is_in(payload):
+                failure = PUSH_FAILED.decode_response(payload)
+                if failure.request_id in self.pushes:
+                    self._take_failure(self.pushes[failure.request_id], failure)
+            elif ERROR.is_in(payload):
+                has_keyed = any(isinstance(push, KeyedPush) for push in self.pushes.values())
+                self._take_error(refusal(payload, request=RICH_PUSH.tag if has_keyed and not self._has_rich else b""))
+        except ProtocolError:
+            return
+
+    def settle(self) -> None:
+        """To be called behind a run of `take`: send what had to wait for these answers, and tell who waits for room."""
+        for request_id, push in self._released():
+            if self._header:
+                self._send(request_id, push)
+        self._tell_room()
+
+    def fail_all(self, error: ClientError) -> None:
+        """Finish every push that has no answer."""
+        for push in list(self.pushes.values()):
+            push.finish(error)
+        self._drop_finished(list(self.pushes))
+        self._tell_room()
+
+    def forget(self, push: Push) -> None:
+        """Nobody waits for this single push any more: it is not sent again, and its confirm is dropped."""
+        for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
+            del self.pushes[request_id]
+
+    def room(self) -> Waiting:
+        """Done when the next pushes have been answered."""
+        if self._room is None:
+            self._room = Waiting()
+        return self._room
+
+    def when_empty(self, callback: Callable[[], None]) -> None:
+        """Call back once, when every push has its answer; at once if so."""
+        self._on_empty = callback
+        self._tell_room()
+
+    def is_stalled(self) -> bool:
+        """Whether the oldest push without a confirm is the same as at the check before."""
+        oldest = next(iter(self.pushes), -1)
+        stalled = oldest >= 0 and oldest == self._oldest_checked
+        self._oldest_checked = oldest
+        return stalled
+
+    def _admit(self, request_id: int, push: KeyedPush) -> bool:
+        """Whether a new push is to be sent as soon as there is a way."""
+        error = push.refusal()
+        if error is not None:
+            self._fail(request_id, error)
+        return error is None
+
+    def _sendable(self) -> list[tuple[int, Push]]:
+        """The pushes to be sent over a new way, in order."""
+        self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
+        return list(self.pushes.items())
+
+    def _released(self) -> Iterable[tuple[int, Push]]:
+        """Pushes that had to wait for the answers which have just come."""
+        return ()
+
+    def _take_error(self, error: ClientError) -> None:
+        """An `error` says what is wrong, and not with which push.
+
+        A node that has never confirmed a push with a key does not know them, and stores none. Else it is meant for one
+        of those without an answer: where these are several, of none can be said that it has not been stored.
+        """
+        keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
+        refused = list(self.pushes) if self._has_rich or not keyed else keyed
+        if len(refused) > 1 and refused is not keyed:
+            what = f"the node refused one of {len(refused)} pushes and did not say which; this one may have been stored"
+            self.fail_all(UnexpectedAnswer(f"{what}: {error}"))
+            return
+        for request_id in refused:
+            self.pushes[request_id].finish(error)
+        self._drop_finished(refused)
+        self._tell_room()
+
+    def _take_failure(self, push: Push, failure: PushFailure) -> None:
+        self._fail(failure.request_id, not_saved(failure, failure.request_id < self._sent_again_below))
+
+    def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
+        if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
+            push.index = confirm.index
+            push.finish()
+            del self.pushes[confirm.request_id]
+        elif confirm.status is RichStatus.REFUSED:
+            self._fail(confirm.request_id, refused_by_node())
+        else:
+            self._fail(confirm.request_id, PushUnknown(NO_REASON))
+
+    def _send(self, request_id: int, push: Push) -> None:
+        error = self._link.put_frame(self._header, push.payload(request_id))
+        if error is not None:
+            self._unsendable(push)
+            self._fail(request_id, error)
+
+    def _unsendable(self, push: Push) -> None:
+        """A push is about to fail without having been sent."""
+
+    def _fail(self, request_id: int, error: ClientError | None) -> None:
+        self.pushes[request_id].finish(error)
+        self._drop_finished((request_id,))
+
+    def _drop_finished(self, request_ids: Iterable[int]) -> None:
+        """Forget pushes that are done, and keep those that failed for their publisher."""
+        for request_id in request_ids:
+            push = self.pushes.pop(request_id)
+            if push.error is not None and self.failed is not None:
+                self.failed.append(push)
+                if len(self.failed) >= self._look_through_at:
+                    self.failed[:] = [each for each in self.failed if not each.taken]
+                    self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
+
+    def _tell_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.finish()
+        if self._on_empty is not None and not self.pushes:
+            callback, self._on_empty = self._on_empty, None
+            callback()
+
+
+class SequencedLane(Lane):
+    """A lane whose messages are stored once, however often they are sent (`sequence_machine`); all are keyed pushes."""
+
+    __slots__ = ("_doubtful_checks", "_machine")
+
+    def __init__(
+        self, link: Link, address: Address, partition: int, failed: list[Push], machine: SequenceMachine
+    ) -> None:
+        super().__init__(link, address, partition, failed)
+        self._machine = machine
+        self._doubtful_checks = 0
+
+    def is_stalled(self) -> bool:
+        """As of any lane; what has been in doubt for DOUBTFUL_CHECKS_MAX checks is given up here."""
+        reason = self._machine.reason
+        self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
+        if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:
+            self.fail_all(PushUnknown(f"{reason}; sent again for minutes, and the node cannot tell"))
+        return super().is_stalled()
+
+    def fail_all(self, error: ClientError) -> None:
+        self._machine.abandon()
+        super().fail_all(error)
+
+    def _take_error(self, error: ClientError) -> None:
+        self._machine.abandon()
+        super()._take_error(error)
+
+    def _admit(self, request_id: int, push: KeyedPush) -> bool:
+        admitted = self._machine.admit(request_id, push)
+        if push.done:
+            self._drop_finished((request_id,))
+        return admitted
+
+    def _sendable(self) -> list[tuple[int, Push]]:
+        found: list[tuple[int, Push]] = []
+        for request_id, push in self.pushes.items():
+            if isinstance(push, KeyedPush) and push.epoch is not None:
+                self._machine.sent_again(push)
+                found.append((request_id, push))
+        self.sent_again += len(found)
+        return found + self._released()
+
+    def _released(self) -> list[tuple[int, Push]]:
+        released: list[tuple[int, Push]] = []
+        for request_id, push in self._machine.release():
+            if push.done:
+                self._drop_finished((request_id,))
+            else:
+                released.append((request_id, push))
+        return released
+
+    def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
+        if push.epoch is None:
+            return
+        self._finished(confirm.request_id, self._machine.answered(push, confirm, self._unanswered()))
+
+    def _take_failure(self, push: Push, failure: PushFailure) -> None:
+        if isinstance(push, KeyedPush) and push.epoch is not None:
+            self._finished(failure.request_id, self._machine.failed(push, failure, self._unanswered()))
+
+    def _unanswered(self) -> Iterable[KeyedPush]:
+        return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
+
+    def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
+        """Forget what an answer has finished: nothing, the push that it is for, or more behind that one."""
+        if len(finished) == 1:
+            self._drop_finished((request_id,))
+        elif finished:
+            self._drop_finished([each_id for each_id, each in self.pushes.items() if each.done])
+
+    def _unsendable(self, push: Push) -> None:
+        assert isinstance(push, KeyedPush)
+        self._machine.retract(push)

@@ -1,0 +1,110 @@
+"""Payloads of the stream protocols as the client writes and reads them. What is not an answer is UnexpectedAnswer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError, find_name, is_failure
+from ockam.ways import OWN_PREFIX, is_not_passed_on, is_way_gone
+from stream_client.arguments import encoded
+from stream_client.core.requests import Call
+from stream_client.errors import (
+    ClientError,
+    NodeFailed,
+    NotSupported,
+    RequestRefused,
+    StreamNotFound,
+    UnexpectedAnswer,
+    WayLost,
+    WayRefused,
+)
+from stream_service.extensions import DELETED
+from stream_service.protocol import (
+    CREATE,
+    CREATE_PARTITIONED,
+    PULL,
+    CreatePartitions,
+    CreateStream,
+    StreamMessage,
+)
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+PLAIN_REFUSAL = "Invalid request"
+"""All that the real services ever say; our nodes always say more (facts/ockam.md §5.1)."""
+USES = {
+    "node/stream_list/1": "finding and listing streams",
+    "node/stream_info/1": "telling where a stream begins and ends",
+    "node/stream_push/1": "pushing with a key, with headers or idempotently",
+    "node/stream_pull/1": "pulling from a time or the end, or with times, keys and headers",
+    "node/stream_truncate/1": "truncating",
+    "node/stream_delete/1": "deleting",
+    "node/stream_retention/1": "setting what is kept",
+    "node/index_save/1": "sharing partitions",
+    "node/lease/1": "sharing partitions",
+    "node/index_list/1": "listing positions",
+    "node/index_set/1": "setting a position",
+}
+"""What a program was doing when it needed one of our own protocols."""
+
+
+def create_payload(name: str | None, partitions: int) -> bytes:
+    """A request for a stream; one partition is asked for by the plain protocol, which every service has."""
+    if partitions == 1:
+        return encoded(CREATE, CreateStream(name))
+    return encoded(CREATE_PARTITIONED, CreatePartitions(name, partitions))
+
+
+def created(payload: bytes) -> tuple[str, int]:
+    """Name and partition of an Init. Raises UnexpectedAnswer."""
+    try:
+        if CREATE.is_in(payload):
+            return CREATE.decode_response(payload).stream_name, 0
+        answer = CREATE_PARTITIONED.decode_response(payload)
+    except ProtocolError as error:
+        raise UnexpectedAnswer(f"not an answer to a create: {error}") from error
+    return answer.stream_name, answer.partition
+
+
+def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
+    """The one answer of a finished call. Raises UnexpectedAnswer."""
+    try:
+        return protocol.decode_response(call.answers[0])
+    except ProtocolError as error:
+        raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
+
+
+def pulled(call: Call) -> Sequence[StreamMessage]:
+    """The messages of a finished pull. Raises UnexpectedAnswer."""
+    return answer_of(call, PULL).messages
+
+
+def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:
+    """The reason of an `error`, as an error. of_stream: whether a stream was asked, which may be gone.
+
+    request: the payload that was answered so, where that is known.
+    """
+    try:
+        reason = ERROR.decode_response(payload).reason
+    except ProtocolError as error:
+        return RequestRefused(f"an error that cannot be read: {error}")
+    if is_not_passed_on(reason):
+        return WayRefused(reason.removeprefix(REFUSAL))
+    if is_way_gone(reason):
+        return WayLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
+    if is_failure(reason):
+        return NodeFailed(reason)
+    if reason == PLAIN_REFUSAL and request[1:].startswith(OWN_PREFIX):
+        return not_supported(find_name(request) or "")
+    return StreamNotFound(reason) if of_stream and reason.endswith(DELETED) else RequestRefused(reason)
+
+
+def not_supported(protocol: str) -> NotSupported:
+    """A real stream service has none of our own protocols, and says no more than that a request is invalid."""
+    use = USES.get(protocol, "")
+    return NotSupported(
+        f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "
+        "create, push and pull by index work with every service"
+    )

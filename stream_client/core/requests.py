@@ -1,0 +1,179 @@
+"""What has been asked for and is waited for. `core` sends these and finishes them; the shells wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ockam.address import Address, Route
+from stream_client.errors import ClientError, RequestRefused
+from stream_service.extensions import RICH_PUSH, Header, RichPush
+from stream_service.extensions import Sequence as Number
+from stream_service.limits import StreamLimits
+from stream_service.protocol import PUSH, PushRequest
+
+if TYPE_CHECKING:
+    from stream_client.core.ports import Port
+    from stream_client.core.sequence_machine import Epoch
+
+LIMITS = StreamLimits()
+"""What a node keeps of a message at most (docs/wire.md §3)."""
+ENVELOPE_BYTES = 256
+"""Protocol name, request id, publisher id, number and sizes around a message on its way."""
+PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
+"""Of a message without key and headers."""
+HEADER_BYTES = 8
+"""The sizes of one header's name and value on the wire."""
+PATIENCE_CHECKS = 2
+"""After so many checks without an answer a request is sent again (`ClientCore.check_progress`)."""
+
+
+class Waiting:
+    """Something that has been asked for: `done` with an `error`, or done with a result."""
+
+    __slots__ = ("_callbacks", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: ClientError | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, when this is done; at once if it is."""
+        if self.done:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Do not call back after all; safe to repeat."""
+        if self._callbacks is not None and callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+    def finish(self, error: ClientError | None = None) -> None:
+        """Only the first time counts."""
+        if self.done:
+            return
+        self.error = error
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            for callback in callbacks:
+                callback()
+
+
+class Push(Waiting):
+    """A message on its way to `partition`; `index` is where it was stored there, once done without an error.
+
+    taken: somebody has asked for the result.
+    """
+
+    __slots__ = ("data", "index", "partition", "taken")
+
+    def __init__(self, data: bytes, partition: int) -> None:
+        self.done = False
+        self.error = None
+        self._callbacks = None
+        self.data = data
+        self.partition = partition
+        self.index = -1
+        self.taken = False
+
+    def __repr__(self) -> str:
+        what = f"Push of {len(self.data)} bytes to partition {self.partition}"
+        if not self.done:
+            return f"<{what}, without an answer>"
+        return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
+
+    def result(self) -> int:
+        """Where the message was stored. Raises its error; and ValueError while there is no answer."""
+        if self.error is not None:
+            self.taken = True
+            raise self.error
+        if not self.done:
+            raise ValueError("this push has no answer yet: wait for it, or flush its publisher")
+        return self.index
+
+    def refusal(self) -> RequestRefused | None:
+        """Why no node would store it, if that is so: then it is not sent."""
+        return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
+
+    def payload(self, request_id: int) -> bytes:
+        return PUSH.encode_request(PushRequest(request_id, self.data))
+
+
+class KeyedPush(Push):
+    """A message with what is stored beside its data, and with its place in what its publisher sends, once it has one.
+
+    skipped: it was answered as out of order while one before it was still unanswered. sent_again: after a reconnect,
+    so that more than one copy of it may be on its way. in_doubt: a copy of it was not confirmed and may be stored.
+    """
+
+    __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")
+
+    def __init__(self, data: bytes, partition: int, key: bytes | None, headers: Sequence[Header]) -> None:
+        super().__init__(data, partition)
+        self.key = key
+        self.headers = list(headers)
+        self.epoch: Epoch | None = None
+        self.number = 0
+        self.skipped = self.sent_again = self.in_doubt = False
+
+    def refusal(self) -> RequestRefused | None:
+        try:
+            names_bytes = sum(len(header.name.encode()) for header in self.headers)
+        except UnicodeEncodeError as error:
+            return RequestRefused(f"a header's name cannot be written in UTF-8: {error.reason}")
+        key_bytes = len(self.key or b"")
+        headers_bytes = names_bytes + sum(len(header.value) for header in self.headers)
+        beside_bytes = key_bytes + headers_bytes + HEADER_BYTES * len(self.headers)
+        return (
+            _too_large("a key", key_bytes, LIMITS.key_bytes_max)
+            or _too_large("headers", headers_bytes, LIMITS.headers_bytes_max)
+            or _too_large("a message with its key and headers", len(self.data) + beside_bytes, PLAIN_BYTES_MAX)
+        )
+
+    def payload(self, request_id: int) -> bytes:
+        sequence = None if self.epoch is None else Number(self.epoch.publisher_id, self.number)
+        return RICH_PUSH.encode_request(RichPush(request_id, self.data, self.key, self.headers, sequence))
+
+
+def _too_large(what: str, size_bytes: int, most_bytes: int) -> RequestRefused | None:
+    if size_bytes <= most_bytes:
+        return None
+    return RequestRefused(f"{what} of {size_bytes} bytes; a stream keeps at most {most_bytes}")
+
+
+class Call(Waiting):
+    """A request with its own return address; `answers` are the payloads that came, `wanted` of them.
+
+    target: a route from the node connected to, or a stream. patience: how many checks it may be without an answer
+    before it is sent again.
+    """
+
+    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "target", "wanted")
+
+    def __init__(
+        self, target: Route | Port, payload: bytes, wanted: int, address: Address, patience: int = PATIENCE_CHECKS
+    ) -> None:
+        super().__init__()
+        self.target = target
+        self.payload = payload
+        self.wanted = wanted
+        self.address = address
+        self.patience = patience
+        self.checks = 0
+        self.answers: list[bytes] = []
+        self.return_routes: list[Route] = []
+
+
+class Create(Call):
+    """A request for a stream. made: its ports, once they have been taken into use."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
+        super().__init__(target, payload, wanted, address)
+        self.made: list[Port] | None = None

@@ -1,0 +1,59 @@
+"""Routed messages carried as data of streams, as the Elixir bidirectional workers write them (facts/ockam.md §6.3).
+
+    +------------------------+-------------+---------------------------------------------------+
+    | return_stream: string  | size: uint  | version 1 | onward_route | return_route | payload |
+    | where answers go       |             | the legacy framing's message, without its length  |
+    +------------------------+-------------+---------------------------------------------------+
+
+The inner message is version 1 of the BARE form, whatever framing the connection speaks. It does no I/O.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+import bare
+from ockam.address import Route
+from ockam.errors import RemoteProtocolError
+from ockam.wire_legacy import LEGACY
+from stream_client.errors import UnexpectedAnswer
+
+
+# type Envelope struct { return_stream: str  message: data }
+class Envelope(msgspec.Struct, frozen=True):
+    return_stream: str
+    message: bytes
+
+
+_encoder = bare.Encoder(Envelope)
+_decoder = bare.Decoder(Envelope)
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """One message. onward_route: the workers it is for; return_route: the workers that an answer is for.
+
+    return_stream: the stream that an answer is pushed to; empty where none is expected.
+    """
+
+    onward_route: Route
+    return_route: Route
+    payload: bytes
+    return_stream: str
+
+
+def encode_letter(letter: Letter) -> bytes:
+    """The data to push."""
+    message = LEGACY.encode_routes(letter.onward_route, letter.return_route) + LEGACY.encode_payload(letter.payload)
+    return _encoder.encode(Envelope(letter.return_stream, message))
+
+
+def decode_letter(data: bytes) -> Letter:
+    """The letter in a message of a stream. Raises UnexpectedAnswer where there is none."""
+    try:
+        envelope = _decoder.decode(data)
+        message = envelope.message
+        onward_route, return_route, at = LEGACY.decode_routes(message, 0, len(message))
+        payload = LEGACY.decode_payload(message, 0, at, len(message))
+    except (bare.DecodeError, RemoteProtocolError) as error:
+        raise UnexpectedAnswer(f"a message of the stream is not a letter: {error}") from error
+    return Letter(onward_route, return_route, payload, envelope.return_stream)

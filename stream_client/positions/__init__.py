@@ -1,0 +1,1 @@
+"""Positions of consumers, kept by name in a node's index service."""

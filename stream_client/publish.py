@@ -1,0 +1,228 @@
+"""Pushes in a row, with a bounded window of them unconfirmed, to one stream-partition or to many."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
+from stream_client.core.ports import Port
+from stream_client.core.requests import Push
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.errors import InvalidArgument, PushesFailed, StreamNotFound
+from stream_client.shell.session import Session
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+from stream_service.names import partition_of
+
+WINDOW = 1_000
+"""How many pushes may wait for their confirm, unless the caller says otherwise."""
+UNSENT_BYTES_MAX = 64 * 1024
+"""A publisher that has encoded this much lets it be sent before it goes on."""
+PUBLISHER_ID_BYTES = 16
+
+
+class Publisher:
+    """Pushes to one stream-partition, at most `window` of them unconfirmed. A context manager.
+
+    When the block ends without an exception, everything has been answered; PushesFailed is raised if pushes failed
+    whose result nobody has taken, unless the publisher keeps failures (`keep_failed`) for its owner to look at.
+    Made by `Stream.publisher`.
+    """
+
+    def __init__(
+        self, session: Session, port: Port, window: int, sequences: SequenceMachine | None, keep_failed: bool
+    ) -> None:
+        if window < 1:
+            raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
+        self._session = session
+        self._port = port
+        self._window = window
+        self._sequenced = sequences is not None
+        self._lane = session.core.open_lane(port, sequences)
+        if keep_failed:
+            self._lane.failed = None
+
+    def __repr__(self) -> str:
+        where = f"{self._port.name!r}, partition {self._port.partition}"
+        return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self.close()
+        if kind is None:
+            _raise_failed(self.failed)
+
+    @property
+    def failed(self) -> Sequence[Push]:
+        """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
+        return tuple(push for push in self._lane.failed or () if not push.taken)
+
+    def close(self) -> None:
+        """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
+        self._session.core.close_lane(self._port, self._lane)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have been sent, or wait to be sent, without an answer."""
+        return len(self._lane.pushes)
+
+    async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
+        """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
+
+        data, key, headers: as `Stream.push`.
+        """
+        lane = self._lane
+        # Most messages are bytes alone; the test is cheaper than the call.
+        if data.__class__ is not bytes:
+            data = to_bytes(data, "the data of a message")
+        if len(lane.pushes) >= self._window:
+            while len(lane.pushes) >= self._window:
+                await self._session.shell.wait(lane.room())
+        elif self._session.core.link.outgoing_bytes > UNSENT_BYTES_MAX:
+            await self._session.shell.give_way()
+        if self._sequenced or key is not None or headers:
+            return lane.push_keyed(data, to_key(key), to_headers(headers))
+        return lane.push(data)
+
+    async def wait(self, push: Push) -> int:
+        """The index of one push, once it is stored. Raises its error."""
+        try:
+            await self._session.finished(push, None)
+        finally:
+            push.taken = True
+        return push.index
+
+    async def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
+        """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
+        pushes = [await self.push(data) for data in messages]
+        await self.flush()
+        failed = [push for push in pushes if push.error is not None]
+        for push in failed:
+            push.taken = True
+        _raise_failed(failed)
+        return [push.index for push in pushes]
+
+    async def flush(self) -> None:
+        """Wait until everything sent has been answered, one way or the other."""
+        while self._lane.pushes:
+            await self._session.shell.wait(self._lane.room())
+
+
+class Turns:
+    """Chooses partitions: by key, or one after the other. partitions: how many there are. present: which of them."""
+
+    def __init__(self, partitions: int, present: Sequence[int]) -> None:
+        self._partitions = partitions
+        self._present = present
+        self._next = 0
+
+    def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
+        """A partition by number; by key also one that is missing. partition_key: stands in for the key."""
+        by = partition_key if partition_key is not None else key
+        if by is not None:
+            return partition_of(by, self._partitions)
+        chosen, self._next = self._present[self._next], (self._next + 1) % len(self._present)
+        return chosen
+
+
+class PartitionedPublisher:
+    """Pushes to the partitions of a stream, by key or in turn; a window for each partition. A context manager.
+
+    Made by `PartitionedStream.publisher`; ends as a `Publisher` does.
+    """
+
+    def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
+        """by_partition: by number; the stream may have lost some."""
+        self._name = name
+        self._by_partition = by_partition
+        self._publishers = tuple(by_partition.values())
+        self._turns = Turns(max(by_partition) + 1, sorted(by_partition))
+
+    def __repr__(self) -> str:
+        partitions = f"{len(self._publishers)} partitions"
+        return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
+
+    async def __aenter__(self) -> PartitionedPublisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            for publisher in self._publishers:
+                publisher.close()
+        if kind is None:
+            _raise_failed([push for publisher in self._publishers for push in publisher.failed])
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have no answer, in all partitions."""
+        return sum(publisher.unconfirmed for publisher in self._publishers)
+
+    async def push(
+        self,
+        data: BytesLike,
+        *,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
+    ) -> Push:
+        """Send one message to the partition of its key, or to the next partition where it has none.
+
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. Raises
+        StreamNotFound where the partition of the key is missing.
+        """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        partition = self._turns.choose(key, partition_key)
+        publisher = self._by_partition.get(partition)
+        if publisher is None:
+            raise missing_partition(self._name, partition, max(self._by_partition) + 1)
+        return await publisher.push(data, key=key, headers=headers)
+
+    async def flush(self) -> None:
+        """Wait until everything sent has been answered, one way or the other."""
+        for publisher in self._publishers:
+            await publisher.flush()
+
+
+def _raise_failed(pushes: Sequence[Push]) -> None:
+    if pushes:
+        raise PushesFailed(pushes) from pushes[0].error
+
+
+def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
+    """What asks for a partition that is not there fails with this. partitions: how many the stream has."""
+    if 0 <= partition < partitions:
+        return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
+    return StreamNotFound(
+        f"stream {name!r} has no partition {partition}: it has 0 to {partitions - 1}; `create_partitioned` with a "
+        "larger number grows it, and keys then belong to other partitions than before"
+    )
+
+
+def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
+    """The numbers of an idempotent publisher; None for a plain one. A publisher id makes it idempotent."""
+    if publisher_id is not None:
+        publisher_id = to_bytes(publisher_id, "a publisher id")
+        if not publisher_id:
+            raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
+        if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
+            raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
+        return SequenceMachine(publisher_id, first_number, None)
+    return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
+
+
+def _random_id() -> bytes:
+    return secrets.token_bytes(PUBLISHER_ID_BYTES)

@@ -1,0 +1,1 @@
+"""Consumers that share the partitions of a stream by leases."""

@@ -1,0 +1,319 @@
+"""The shell for programs without an event loop: it does its I/O inside calls, on a plain socket, without threads.
+
+Between calls nothing is sent or read; a call takes up what has come meanwhile. It waits in short slices, so that a
+signal (Ctrl-C) is acted upon at once on every system. Whatever interrupts an exchange of bytes in its middle costs the
+connection, never the client: it connects again and sends again what has no answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+import select
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ockam.address import split_host_port
+from ockam.errors import RemoteProtocolError
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from stream_client.core.client_core import ClientCore
+from stream_client.core.requests import Waiting
+from stream_client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    NotAStreamNode,
+    fault_of,
+    silent,
+)
+from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.shell.clock import boot_time_s
+from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
+from stream_client.shell.interruption import WHOLE
+from stream_client.shell.session import (
+    AUTO_WAIT_S,
+    AUTO_WAIT_S_MAX,
+    CHECK_INTERVAL_S,
+    CONNECT_TIMEOUT_S,
+    READ_BYTES_MAX,
+    Framing,
+)
+from stream_client.shell.way_back import WayBack
+
+SLICE_S = 0.2
+"""The longest single wait; some systems look at signals only between waits."""
+LAG_S = 0.005
+"""A publisher that has sent nothing for so long is sent for between two pushes."""
+LAST_WORDS_S = 1.0
+"""How long the end of a client may take to send what was told without waiting (a saved position, a leave)."""
+
+
+class _Timer:
+    """Something to be called when it is due; equal times run in the order in which they were asked for."""
+
+    __slots__ = ("_callback", "_number", "due_s")
+
+    def __init__(self, due_s: float, number: int, callback: Callable[[], None]) -> None:
+        self.due_s = due_s
+        self._number = number
+        self._callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: _Timer) -> bool:
+        return (self.due_s, self._number) < (other.due_s, other._number)
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def run(self) -> None:
+        if self._callback is not None:
+            self._callback()
+
+
+class _Dialled(NamedTuple):
+    """A connection, and the framing to be spoken on it. greeted: the hello has been sent."""
+
+    connection: socket.socket
+    wire: Wire
+    greeted: bool = False
+
+
+class BlockingShell:
+    """The I/O of one client inside its calls; for one thread at a time. See `session.Shell`."""
+
+    def __init__(
+        self,
+        address: str,
+        core: ClientCore,
+        framing: Framing,
+        reconnect: Reconnect | None,
+        contact_timeout_s: float | None = None,
+    ) -> None:
+        self.core = core
+        self._contact_timeout_s = contact_timeout_s
+        self._address = address
+        self._framing = framing
+        self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
+        if reconnect is not None:
+            core.way.on_lost = WayBack(self, core, reconnect).lost
+        self._dial_at_s = 0.0
+        self._socket: socket.socket | None = None
+        self._selector = _new_selector()
+        self._unsent = memoryview(b"")
+        self._received_before = 0
+        self._timers: list[_Timer] = []
+        self._numbers = itertools.count()
+        self._check_at_s = 0.0
+        self._turned_at_s = 0.0
+        self._turning = threading.Lock()
+        self._auto_wait_s = AUTO_WAIT_S
+        self._waited_s = 0.0
+        self._identified = False
+
+    def open(self) -> None:
+        """Make the first connection. Raises NodeUnreachable."""
+        self._adopt(self._dial())
+        self._check_at_s = self.now_s() + CHECK_INTERVAL_S
+
+    def close(self) -> None:
+        """Send what waits to be sent, if that goes at once; then end. Safe to repeat."""
+        try:
+            give_up_s = self.now_s() + LAST_WORDS_S
+            while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
+                self._turn(SLICE_S)
+        finally:
+            self._drop_socket()
+            self.core.close()
+            self._selector.close()
+
+    async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+        give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
+        while not waiting.done:
+            left_s = give_up_s - self.now_s()
+            if left_s <= 0:
+                return
+            self._turn(min(left_s, SLICE_S))
+
+    async def give_way(self) -> None:
+        self._turn(0.0)
+
+    def send_lagging(self) -> None:
+        """Let out what waits to be sent, if it has waited for a while."""
+        if self.now_s() - self._turned_at_s > LAG_S:
+            self._turn(0.0)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
+        self.core.link.check_open()
+        timer = _Timer(self.now_s() + delay_s, next(self._numbers), callback)
+        heapq.heappush(self._timers, timer)
+        return timer.cancel
+
+    def now_s(self) -> float:
+        return boot_time_s()
+
+    def _turn(self, wait_s: float) -> None:
+        """One round: what the socket has and takes, waited for so long at most; then what is due by the clock."""
+        if not self._turning.acquire(blocking=False):
+            raise RuntimeError("a blocking client is for one thread at a time")
+        try:
+            self.core.link.check_open()
+            if self._timers:
+                wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
+            began_s = self.now_s()
+            if self._socket is not None:
+                self._exchange(self._socket, wait_s)
+            else:
+                self._dial_again(wait_s)
+            self._turned_at_s = self.now_s()
+            if not self.core.way.reached:
+                self._doubt(self._turned_at_s - began_s)
+            self._run_due()
+        finally:
+            self._turning.release()
+
+    def _doubt(self, waited_s: float) -> None:
+        """End the client where something else than a node answers, or nothing of the service in time.
+
+        Only the time counts in which the caller waited, since nothing is read in between.
+        """
+        self._waited_s += waited_s
+        if not (self._identified or self.core.link.received_bytes) and self._waited_s >= PROBE_AFTER_S:
+            self._identified = True
+            what = identify(self._address)
+            if what is not None:
+                self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+        if self._contact_timeout_s is not None and self._waited_s >= self._contact_timeout_s:
+            self.core.close(no_contact(self._address, self.core))
+
+    def _exchange(self, connection: socket.socket, wait_s: float) -> None:
+        whole = False
+        fault: ClientError | None = None
+        try:
+            if not self._unsent:
+                self._unsent = memoryview(self.core.data_to_send())
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._selector.modify(connection, events)
+            # A signal that comes while we wait finds no bytes on the move: the connection goes on.
+            whole = True
+            ready = sum(mask for _, mask in self._selector.select(wait_s))
+            whole = False
+            with WHOLE:
+                if ready & selectors.EVENT_WRITE:
+                    self._unsent = self._unsent[connection.send(self._unsent) :]
+                whole = not ready & selectors.EVENT_READ or self._receive(connection)
+        except (BlockingIOError, InterruptedError):
+            whole = True
+        except RemoteProtocolError as error:
+            fault = fault_of(self._address, error)
+        except OSError:
+            whole = False
+        finally:
+            if not whole:
+                # Who ends a connection without a word is looked into at once.
+                self._waited_s = max(self._waited_s, PROBE_AFTER_S)
+                self._lost(fault)
+
+    def _receive(self, connection: socket.socket) -> bool:
+        """Take what has come; whether the connection goes on."""
+        data = connection.recv(READ_BYTES_MAX)
+        if data:
+            self.core.receive_data(data)
+        return bool(data)
+
+    def _lost(self, fault: ClientError | None) -> None:
+        self._drop_socket()
+        if self._backoff is None:
+            self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
+            return
+        self.core.disconnected(fault)
+        if self.core.link.received_bytes > self._received_before:
+            self._backoff.succeeded()
+            self._auto_wait_s = AUTO_WAIT_S
+        else:
+            self._auto_wait_s = AUTO_WAIT_S_MAX
+        self._backoff.lost(self.now_s())
+        if self._backoff.is_over(self.now_s()):
+            self.core.fail_all(silent(self._address))
+        self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
+
+    def _dial_again(self, wait_s: float) -> None:
+        """Connect, if it is time; else wait for that, or for as long as asked."""
+        assert self._backoff is not None, "a connection is wanted that is not to be made again"
+        pause_s = min(wait_s, self._dial_at_s - self.now_s())
+        if pause_s > 0:
+            threading.Event().wait(pause_s)
+        if self.now_s() < self._dial_at_s:
+            return
+        try:
+            dialled = self._dial()
+        except NodeUnreachable as error:
+            if self._backoff.is_over(self.now_s()):
+                self.core.fail_all(error)
+            self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
+        else:
+            self._adopt(dialled)
+
+    def _dial(self) -> _Dialled:
+        """A new connection and the framing spoken on it. Raises NodeUnreachable."""
+        connection = self._call()
+        if self._framing != "auto":
+            return _Dialled(connection, HEAD if self._framing == "head" else LEGACY)
+        if self._greet(connection):
+            return _Dialled(connection, HEAD, greeted=True)
+        # A node that has taken our hello for the beginning of a legacy frame waits for the rest of it; so call anew.
+        connection.close()
+        return _Dialled(self._call(), LEGACY)
+
+    def _call(self) -> socket.socket:
+        try:
+            connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise NodeUnreachable(f"cannot reach a node at {self._address}: {error}") from error
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _greet(self, connection: socket.socket) -> bool:
+        """Say hello as the head framing does; whether something comes within a while, which stays to be read."""
+        try:
+            connection.send(HEAD.hello)
+            readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
+            return readable and bool(connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _adopt(self, dialled: _Dialled) -> None:
+        self._socket = dialled.connection
+        self._selector.register(dialled.connection, selectors.EVENT_READ)
+        self._received_before = self.core.link.received_bytes
+        self.core.connected(dialled.wire, greeted=dialled.greeted)
+
+    def _drop_socket(self) -> None:
+        connection, self._socket = self._socket, None
+        self._unsent = memoryview(b"")
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()
+
+    def _has_unsent(self) -> bool:
+        return bool(self._unsent) or self.core.link.outgoing_bytes > 0
+
+    def _run_due(self) -> None:
+        now_s = self.now_s()
+        while self._timers and self._timers[0].due_s <= now_s:
+            heapq.heappop(self._timers).run()
+        if now_s >= self._check_at_s:
+            self._check_at_s = now_s + CHECK_INTERVAL_S
+            if self.core.check_progress():
+                self._lost(None)
+
+
+def _new_selector() -> selectors.BaseSelector:
+    """One that needs no descriptor of its own, so that a client is one socket and nothing else."""
+    return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

@@ -1,0 +1,54 @@
+"""Asks again, after growing delays, for a way that a node between has lost. The shell keeps the time."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stream_client.errors import ClientError
+from stream_client.shell.backoff import Backoff, Reconnect
+
+if TYPE_CHECKING:
+    from stream_client.core.client_core import ClientCore
+    from stream_client.shell.session import Shell
+
+ASK_DELAY_S_MAX = 0.4
+"""How long the way can be back without anybody noticing. A question costs the node between one call."""
+
+
+class WayBack:
+    """What `Way.on_lost` calls. After `give_up_s` without a way, all that waits fails; asking goes on.
+
+    Invariant: at most one question is planned.
+    """
+
+    def __init__(self, shell: Shell, core: ClientCore, reconnect: Reconnect) -> None:
+        self._shell = shell
+        self._core = core
+        delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
+        self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
+        self._backoff = Backoff(self._reconnect, random.random)
+        self._planned = False
+
+    def lost(self, first: bool) -> None:
+        """A node between cannot reach the next one. first: it could, when last heard."""
+        now_s = self._shell.now_s()
+        if first:
+            self._backoff = Backoff(self._reconnect, random.random)
+            self._backoff.lost(now_s)
+        elif self._backoff.is_over(now_s) and self._core.way.trouble is not None:
+            self._core.fail_all(self._core.way.trouble)
+        if self._planned:
+            return
+        self._planned = True
+        try:
+            self._shell.call_later(self._backoff.next_delay_s(), self._ask)
+        except ClientError:
+            self._planned = False  # The client has ended, and nobody waits for the way any more.
+
+    def _ask(self) -> None:
+        self._planned = False
+        if self._core.way.is_lost:
+            self._core.way.ask()

@@ -1,0 +1,285 @@
+"""Streams as a program uses them: one partition, or several of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from stream_client.arguments import BytesLike, HeadersLike, encoded, to_bytes, to_headers, to_key
+from stream_client.consume.consumer import Consumer, PartitionedConsumer
+from stream_client.consume.consumption import ConsumerArguments, Positions, with_options_shown
+from stream_client.consume.follower import PAGE_MESSAGES, Follower, OnHole
+from stream_client.consume.reader import Page, patience_for
+from stream_client.core.payloads import answer_of, pulled
+from stream_client.core.ports import Port
+from stream_client.errors import InvalidArgument
+from stream_client.publish import (
+    WINDOW,
+    PartitionedPublisher,
+    Publisher,
+    Turns,
+    make_sequences,
+    missing_partition,
+)
+from stream_client.share.shared import Membership, SharedConsumer
+from stream_client.shell.session import Session
+from stream_client.starts import FIRST, BeforeLike, StartLike, before_of, start_of
+from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
+from stream_service.extensions import (
+    DELETE,
+    INFO,
+    RETENTION,
+    RICH_PULL,
+    TRUNCATE,
+    DeleteRequest,
+    InfoRequest,
+    Retention,
+    RetentionRequest,
+    RichMessage,
+    RichPull,
+    StreamInfo,
+    TruncateRequest,
+    TruncateResponse,
+)
+from stream_service.names import partition_of
+from stream_service.protocol import StreamMessage
+
+
+class Stream:
+    """One partition of one stream. Made by a client; may be used from many tasks at once."""
+
+    def __init__(self, session: Session, port: Port) -> None:
+        self.session = session
+        self.port = port
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
+
+    @property
+    def name(self) -> str:
+        return self.port.name
+
+    @property
+    def partition(self) -> int:
+        return self.port.partition
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes, of all publishers of this client, have no answer."""
+        return self.port.unconfirmed
+
+    async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
+        """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
+
+        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
+        (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
+        """
+        lane = self.port.lane
+        data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
+        push = lane.push_keyed(data, key, headers) if key is not None or headers else lane.push(data)
+        try:
+            await self.session.finished(push, self.session.answer_timeout_s)
+        except BaseException:
+            lane.forget(push)
+            raise
+        return push.index
+
+    async def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
+        """Up to `limit` messages from `index` on (0: from the earliest stored); empty where there are none yet."""
+        return pulled(await self.session.answered(self.session.core.pull(self.port, index, limit)))
+
+    async def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
+        """Messages with time, key and headers, and where the stream begins and ends (`node/stream_pull/1`).
+
+        wait_s: how long the node may hold the answer while there is nothing; it bounds that by 5 s.
+        """
+        request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
+        payload = encoded(RICH_PULL, request)
+        call = self.session.core.call(self.port, payload, patience=patience_for(wait_s))
+        page = answer_of(await self.session.answered(call, wait_s), RICH_PULL)
+        return Page(page.messages, page.first_index, page.next_index, page.resume_index)
+
+    def follow(
+        self,
+        start: StartLike = FIRST,
+        *,
+        stop_at_end: bool = False,
+        page_messages: int = PAGE_MESSAGES,
+        on_hole: OnHole | None = None,
+    ) -> Follower:
+        """Iterate over the messages from there on, for ever, or until the stream has no more (`stop_at_end`).
+
+        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; others raise RequestRefused.
+        """
+        return Follower(
+            self.session,
+            self.port,
+            start_of(start),
+            page_messages=page_messages,
+            stop_at_end=stop_at_end,
+            on_hole=on_hole,
+        )
+
+    @with_options_shown
+    def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
+        """Iterate from the saved position on, and save how far it came.
+
+        positions: the name under which the node keeps the position, or an object that keeps it (SavedIndexes).
+        page_messages: how many to pull at once. save_messages: save after so many, at the latest; None: a page.
+        save_interval_s: and after this time. on_hole: called with partition, first missing index and next index there.
+        idle_delay_s: how long to wait before asking again where the node does not hold answers.
+        """
+        return Consumer(self, positions, **options)
+
+    def publisher(
+        self,
+        window: int = WINDOW,
+        *,
+        idempotent: bool = False,
+        publisher_id: BytesLike | None = None,
+        first_number: int = 0,
+        keep_failed: bool = False,
+    ) -> Publisher:
+        """Push without waiting for each confirm; all are confirmed when the block ends without an exception.
+
+        idempotent: each message is stored once, also when its confirm was lost and it is sent again. publisher_id: the
+        same across lives of a program, which then numbers its messages itself, the first of this block `first_number`;
+        a number stored before counts as stored. keep_failed: do not raise PushesFailed at the end of the block.
+        """
+        sequences = make_sequences(idempotent, publisher_id, first_number)
+        return Publisher(self.session, self.port, window, sequences, keep_failed)
+
+    async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
+        """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
+        where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
+        copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
+        return await self.session.ask(self.port, COPY, CopyRequest(0, index, copied))
+
+    async def info(self) -> StreamInfo:
+        """Where it begins and ends, its size, its times, its retention."""
+        return (await self.session.ask(self.port, INFO, InfoRequest(0))).info
+
+    async def truncate(self, before: BeforeLike) -> TruncateResponse:
+        """Delete the messages before an index or a time."""
+        return await self.session.ask(self.port, TRUNCATE, TruncateRequest(0, before_of(before)))
+
+    async def set_retention(self, retention: Retention | None) -> StreamInfo:
+        """What to keep at most; None returns the stream to the node's default. Raises InvalidArgument."""
+        if not isinstance(retention, Retention | None):
+            given = type(retention).__name__
+            raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
+        return (await self.session.ask(self.port, RETENTION, RetentionRequest(0, retention))).info
+
+    async def delete(self) -> int:
+        """Delete the stream-partition with all that it stores; how many messages that were. This object ends too."""
+        deleted = (await self.session.ask(self.port, DELETE, DeleteRequest(0))).deleted
+        self.session.core.drop(self.port)
+        return deleted
+
+    async def find_index(self, start: StartLike) -> int:
+        """The index that a start means just now: of its first message, or where the next one will be."""
+        page = await self.pull_page(start, 1)
+        return page.messages[0].index if page.messages else page.resume_index
+
+
+class PartitionedStream:
+    """Some or all partitions of one stream. partitions: in order; those that were deleted are missing among them."""
+
+    def __init__(self, partitions: Sequence[Stream]) -> None:
+        self.partitions = tuple(partitions)
+        self._by_number = {stream.partition: stream for stream in self.partitions}
+        self._count = max(self._by_number) + 1
+        self._turns = Turns(self._count, sorted(self._by_number))
+
+    def __repr__(self) -> str:
+        there = len(self.partitions)
+        noun = "partition" if self.count == 1 else "partitions"
+        which = f"{self.count} {noun}" if there == self.count else f"{there} of {self.count} {noun}"
+        return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
+
+    @property
+    def name(self) -> str:
+        return self.partitions[0].name
+
+    @property
+    def count(self) -> int:
+        """How many partitions the stream has, those missing too; keys are spread over so many."""
+        return self._count
+
+    def partition_for(self, key: BytesLike) -> Stream:
+        """The partition that messages with this key go to (`stream_service.names.partition_of`).
+
+        Raises StreamNotFound where that one is missing.
+        """
+        return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
+
+    def get_partition(self, partition: int) -> Stream:
+        """The partition of that number. Raises StreamNotFound where it is missing."""
+        found = self._by_number.get(partition)
+        if found is None:
+            raise missing_partition(self.name, partition, self.count)
+        return found
+
+    async def push(
+        self,
+        data: BytesLike,
+        *,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
+    ) -> int:
+        """Store a message in the partition of its key, or in the next partition where it has none; its index there.
+
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. The rest as
+        `Stream.push`.
+        """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        stream = self.get_partition(self._turns.choose(key, partition_key))
+        return await stream.push(data, key=key, headers=headers)
+
+    def publisher(
+        self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
+    ) -> PartitionedPublisher:
+        """Push to partitions by key, or in turn; a window for each. The rest as `Stream.publisher`."""
+        publishers = {
+            stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
+            for stream in self.partitions
+        }
+        return PartitionedPublisher(self.name, publishers)
+
+    @with_options_shown
+    def consumer(
+        self,
+        positions: Positions | str,
+        *,
+        partitions: Sequence[int] | None = None,
+        **options: Unpack[ConsumerArguments],
+    ) -> PartitionedConsumer:
+        """Iterate over all partitions, or those named, each from its saved position on. The rest as `Stream.consumer`.
+
+        Raises StreamNotFound where one that is named is missing.
+        """
+        chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
+        return PartitionedConsumer(chosen, positions, **options)
+
+    @with_options_shown
+    def shared_consumer(self, membership: Membership | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
+        """Iterate over the partitions that this member gets, in company with the other members of a consumer group.
+
+        membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
+
+        Raises StreamNotFound where a partition is missing: leases are given for all of them.
+        """
+        for partition in range(self.count):
+            self.get_partition(partition)
+        return SharedConsumer(self.partitions, membership, **options)
+
+    async def info(self) -> list[StreamInfo]:
+        """Of each partition, as `Stream.info`."""
+        requests = [InfoRequest(0)] * len(self.partitions)
+        answers = await self.partitions[0].session.ask_all([stream.port for stream in self.partitions], INFO, requests)
+        return [answer.info for answer in answers]
+
+    async def delete(self) -> int:
+        """Delete every partition; how many messages that were."""
+        return sum([await stream.delete() for stream in self.partitions])
