@@ -3,11 +3,14 @@ transports over the streams of a node, over a file and over Kafka. docs/cardinal
 """
 
 from cardinal_streams.application import Application, Prefix
-from cardinal_streams.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert, Start
-from cardinal_streams.chain_order_machine import ChainOrder
-from cardinal_streams.checkpoint_file import FileCheckpoints
-from cardinal_streams.checkpoints import CheckpointStore, NodeCheckpoints
-from cardinal_streams.consumer_events import (
+from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+from cardinal_streams.consume.checkpoints import CheckpointStore, NodeCheckpoints
+from cardinal_streams.consume.consuming import Arrival, Update, consume, consume_unordered
+from cardinal_streams.errors import CardinalError, MessageError, PayloadError
+from cardinal_streams.evm import evm
+from cardinal_streams.machines.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert, Start
+from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.consumer_events import (
     BadMessage,
     Checkpoint,
     CloseReorgChannel,
@@ -15,21 +18,18 @@ from cardinal_streams.consumer_events import (
     OpenReorgChannel,
     ReorgRefused,
 )
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.consuming import Arrival, Update, consume, consume_unordered
-from cardinal_streams.errors import CardinalError, MessageError, PayloadError
-from cardinal_streams.evm import evm
-from cardinal_streams.file_transport import FileTransport, Recorder, replay
-from cardinal_streams.kafka_transport import KafkaTransport
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
+from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.producer import Producer
-from cardinal_streams.publishing import Block, BlockPublisher, SubBatch, publish
-from cardinal_streams.reassembly_events import Completed, Evicted, Refused
-from cardinal_streams.reassembly_machine import Reassembler
-from cardinal_streams.reorg_channel import ReorgChannel
-from cardinal_streams.stream_transport import StreamTransport
-from cardinal_streams.transport import Delivery, Receiver, Sender, Transport
+from cardinal_streams.produce.producer import Producer
+from cardinal_streams.produce.publishing import Block, BlockPublisher, SubBatch, publish
+from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
+from cardinal_streams.transports.kafka_transport import KafkaTransport
+from cardinal_streams.transports.stream_transport import StreamTransport
+from cardinal_streams.transports.transport import Delivery, Receiver, Sender, Transport
 
 __all__ = [
     "Application",

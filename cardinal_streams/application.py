@@ -24,7 +24,7 @@ from cardinal_streams.errors import ApplicationError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TopicMap, Tracked, compile_pattern
-from cardinal_streams.producer import Producer
+from cardinal_streams.produce.producer import Producer
 from cardinal_streams.resumption import source_of
 
 REORG_THRESHOLD = 128

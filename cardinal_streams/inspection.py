@@ -8,12 +8,12 @@ import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.errors import MessageError, PayloadError
-from cardinal_streams.messages import decode
+from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import decode
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import TRACK_ALL
-from cardinal_streams.reassembly_events import Completed, Evicted, Refused
-from cardinal_streams.reassembly_machine import Reassembler
-from cardinal_streams.transport import Delivery
+from cardinal_streams.transports.transport import Delivery
 
 # Problems are counted to the end, and told so many.
 PROBLEMS_TOLD_MAX = 20

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cardinal_streams.consumer_events import ConsumerStatistics, UnorderedStatistics
-from cardinal_streams.producer import ProducerStatistics
-from cardinal_streams.reassembly_events import ReassemblyStatistics
+from cardinal_streams.machines.consumer_events import ConsumerStatistics, UnorderedStatistics
+from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
+from cardinal_streams.produce.producer import ProducerStatistics
 
 
 def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:

@@ -188,7 +188,7 @@ class CardinalMessages:
     ) -> list[pa.Array]:
         try:
             from cardinal_streams.errors import MessageError
-            from cardinal_streams.messages import decode
+            from cardinal_streams.message.messages import decode
         except ImportError as error:
             raise OptionError("decode=cardinal needs stream-node installed on every worker") from error
         rows: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ ITEM_SCHEMA = struct(updates=UPDATES, deletes=array(STRING))
 MARKS_SCHEMA = array(struct(hash=BINARY, fork_number=LONG))
 HASH_BYTES = 32
 BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
-"""Prefix bytes of keys, in hex (`cardinal_streams.messages`)."""
+"""Prefix bytes of keys, in hex (`cardinal_streams.message.messages`)."""
 
 
 def cardinal_messages(bronze: Any) -> Any:
@@ -126,8 +126,8 @@ def silver_updates(messages: Any, batches: Any) -> Any:
 def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
     """The fields of BATCH_SCHEMA; None where the message is not a Batch that can be read."""
     from cardinal_streams.errors import MessageError
-    from cardinal_streams.message_types import Batch
-    from cardinal_streams.messages import decode
+    from cardinal_streams.message.messages import decode
+    from cardinal_streams.message.types import Batch
 
     try:
         batch = decode(bytes(key), bytes(data))
@@ -142,8 +142,8 @@ def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
 def decode_item(key: Any, data: Any) -> tuple[Any, ...] | None:
     """The fields of ITEM_SCHEMA; None where the message is not an item of a sub batch that can be read."""
     from cardinal_streams.errors import MessageError
-    from cardinal_streams.message_types import SubBatchMsg
-    from cardinal_streams.messages import decode
+    from cardinal_streams.message.messages import decode
+    from cardinal_streams.message.types import SubBatchMsg
 
     try:
         item = decode(bytes(key), bytes(data))

@@ -9,15 +9,15 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from cardinal_streams.application import Application, Prefix
-from cardinal_streams.chain_events import ChainUpdate
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.consuming import consume
-from cardinal_streams.message_types import Record
+from cardinal_streams.consume.consuming import consume
+from cardinal_streams.machines.chain_events import ChainUpdate
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
-from cardinal_streams.publishing import Block, publish
+from cardinal_streams.produce.publishing import Block, publish
 from cardinal_streams.resumption import source_of
-from cardinal_streams.stream_transport import StreamTransport
-from cardinal_streams.transport import partition_of
+from cardinal_streams.transports.stream_transport import StreamTransport
+from cardinal_streams.transports.transport import partition_of
 from stream_client import connect
 from stream_node.bench.bench_node import BenchNode
 from stream_node.bench.plan import Plan

@@ -31,10 +31,10 @@ from stream_node.printable import printable
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
-    from cardinal_streams.chain_events import Start
-    from cardinal_streams.checkpoints import CheckpointStore
+    from cardinal_streams.consume.checkpoints import CheckpointStore
+    from cardinal_streams.machines.chain_events import Start
     from cardinal_streams.payload import CompleteBatch, Payload
-    from cardinal_streams.transport import Transport
+    from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
@@ -72,7 +72,7 @@ def produce(
 
     Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
     """
-    from cardinal_streams.publishing import Block, publish
+    from cardinal_streams.produce.publishing import Block, publish
 
     known = find_application(application)
     payloads = list(_read_payloads(files or []))
@@ -122,10 +122,10 @@ def consume(
 
     From a file: stream-node cardinal consume --recording blocks.cardinal --position done.json --values
     """
-    from cardinal_streams.checkpoint_file import FileCheckpoints
-    from cardinal_streams.checkpoints import NodeCheckpoints
-    from cardinal_streams.consuming import consume as consume_chain
-    from cardinal_streams.consuming import consume_unordered
+    from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+    from cardinal_streams.consume.checkpoints import NodeCheckpoints
+    from cardinal_streams.consume.consuming import consume as consume_chain
+    from cardinal_streams.consume.consuming import consume_unordered
 
     known = find_application(application)
     first = _first_block(known, start)
@@ -212,7 +212,7 @@ class _Shown:
 
 def _first_block(application: Application, start: str | None) -> Start | None:
     """Where a consumer without a saved position begins; a simulation has a block to begin from."""
-    from cardinal_streams.simulation_machine import GENESIS, SIMULATED
+    from cardinal_streams.machines.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
         return parse_start(start)

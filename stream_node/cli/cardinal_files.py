@@ -22,8 +22,8 @@ from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOp
 from stream_node.cli.output import columns, counted, say
 
 if TYPE_CHECKING:
-    from cardinal_streams.simulation_machine import Simulation, Step
-    from cardinal_streams.transport import Transport
+    from cardinal_streams.machines.simulation_machine import Simulation, Step
+    from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
 STEPS_AT_ONCE = 1_000
@@ -41,10 +41,10 @@ def inspect(
     """
     import msgspec
 
-    from cardinal_streams.file_transport import replay
     from cardinal_streams.inspection import summarise_deliveries, summarise_payloads
     from cardinal_streams.payload_text import parse_payloads
-    from cardinal_streams.recording import MAGIC
+    from cardinal_streams.transports.file_transport import replay
+    from cardinal_streams.transports.recording import MAGIC
 
     known = find_application(application)
     with file.open("rb") as opened:
@@ -93,9 +93,9 @@ def simulate(
 
     Read it: stream-node cardinal consume --application simulated --recording hard.cardinal
     """
+    from cardinal_streams.machines.simulation_machine import SimulationOptions
+    from cardinal_streams.machines.simulation_machine import simulate as make
     from cardinal_streams.payload_text import format_payloads
-    from cardinal_streams.simulation_machine import SimulationOptions
-    from cardinal_streams.simulation_machine import simulate as make
 
     options = SimulationOptions(
         blocks=blocks,
@@ -126,8 +126,8 @@ def simulate(
 
 async def _send(transport: Transport, steps: list[Step]) -> None:
     """In order; what lies in different partitions has no order anyway, but in a recording."""
-    from cardinal_streams.file_transport import FileTransport
-    from cardinal_streams.producer import Outgoing
+    from cardinal_streams.produce.producer import Outgoing
+    from cardinal_streams.transports.file_transport import FileTransport
 
     if isinstance(transport, FileTransport):
         await transport.send_in_order([(step.topic, step.record) for step in steps])

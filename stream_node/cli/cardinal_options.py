@@ -15,8 +15,8 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
-    from cardinal_streams.chain_events import Start
-    from cardinal_streams.transport import Transport
+    from cardinal_streams.machines.chain_events import Start
+    from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
 ApplicationOption = Annotated[
@@ -45,7 +45,7 @@ def find_application(name: str) -> Application:
     """Raises UsageError, and the errors of a description that cannot be right."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
-    from cardinal_streams.simulation_machine import SIMULATED
+    from cardinal_streams.machines.simulation_machine import SIMULATED
 
     if name == "plain":
         return Application("plain", "blocks")
@@ -62,7 +62,7 @@ def find_application(name: str) -> Application:
 
 def parse_start(text: str) -> Start:
     """NUMBER:HASH:WEIGHT, the hash in hexadecimal after 0x."""
-    from cardinal_streams.chain_events import Start
+    from cardinal_streams.machines.chain_events import Start
 
     match = START.fullmatch(text)
     if match is None:
@@ -80,7 +80,7 @@ def with_transport(
     via: list[str] | None,
 ) -> None:
     """Run an async function with a recording, a Kafka cluster, or else with the node meant and its client."""
-    from cardinal_streams.stream_transport import StreamTransport
+    from cardinal_streams.transports.stream_transport import StreamTransport
 
     if recording is None and kafka is None:
 
@@ -90,8 +90,8 @@ def with_transport(
         with_client(over_node, node, context, via)
         return
 
-    from cardinal_streams.file_transport import FileTransport
-    from cardinal_streams.kafka_transport import KafkaTransport
+    from cardinal_streams.transports.file_transport import FileTransport
+    from cardinal_streams.transports.kafka_transport import KafkaTransport
 
     if node not in (None, os.environ.get(NODE_VARIABLE)) or context is not None or via or (recording and kafka):
         raise UsageError("--recording and --kafka are in place of a node and of each other; give only one of them")

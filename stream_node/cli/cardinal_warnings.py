@@ -8,7 +8,7 @@ from stream_node.cli.output import counted, tell
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
-    from cardinal_streams.reassembly_events import ReassemblyStatistics
+    from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 
 # So many are told one by one; the rest is counted.
 TOLD_MAX = 20
@@ -40,9 +40,9 @@ class Warnings:
 
 def _text_of(event: Any) -> str | None:
     """A line about what was lost, or what somebody has to do; None for what is as it should be."""
-    from cardinal_streams.chain_events import Dropped, NeedsReorg
-    from cardinal_streams.consumer_events import BadMessage, ReadAgain, ReorgRefused
-    from cardinal_streams.reassembly_events import Evicted, Refused
+    from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
+    from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
+    from cardinal_streams.machines.reassembly_events import Evicted, Refused
 
     match event:
         case BadMessage(source, offset, error):

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cardinal_streams.application import Application, Prefix
-from cardinal_streams.checkpoints import NodeCheckpoints
-from cardinal_streams.consuming import Update, consume
+from cardinal_streams.consume.checkpoints import NodeCheckpoints
+from cardinal_streams.consume.consuming import Update, consume
 from cardinal_streams.payload import CompleteBatch, Payload
-from cardinal_streams.publishing import Block, SubBatch
-from cardinal_streams.stream_transport import StreamTransport
+from cardinal_streams.produce.publishing import Block, SubBatch
+from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import connect
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain
 from tests.support.served import Served, served

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cardinal_streams.message_types import Record
-from cardinal_streams.messages import decode
+from cardinal_streams.machines.reassembly_events import Completed, ReassemblyEvent
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Record
 from cardinal_streams.payload import CompleteBatch, Payload
-from cardinal_streams.producer import Outgoing, Producer
-from cardinal_streams.reassembly_events import Completed, ReassemblyEvent
-from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.produce.producer import Outgoing, Producer
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "cardinal"
 TOPICS = {"a/": "ta", "b/": "tb", "q/": "tq"}

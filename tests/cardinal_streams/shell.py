@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cardinal_streams.chain_events import ChainUpdate, Revert
-from cardinal_streams.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
-from cardinal_streams.consumer_machine import NEW, Consumer
-from cardinal_streams.message_types import Record
+from cardinal_streams.machines.chain_events import ChainUpdate, Revert
+from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
+from cardinal_streams.machines.consumer_machine import NEW, Consumer
+from cardinal_streams.message.types import Record
 from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.producer import Outgoing
-from cardinal_streams.reorg_channel import reorg_topic
+from cardinal_streams.produce.producer import Outgoing
+from cardinal_streams.produce.reorg_channel import reorg_topic
 from cardinal_streams.resumption import source_of
-from cardinal_streams.transport import partition_of
+from cardinal_streams.transports.transport import partition_of
 
 
 class Logs:

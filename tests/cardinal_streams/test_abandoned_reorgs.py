@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.chain_events import NeedsReorg, Revert
-from cardinal_streams.checkpoint_text import format_checkpoint, parse_checkpoint
-from cardinal_streams.consumer_events import CloseReorgChannel, ReadAgain
+from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ReorgOrder
-from cardinal_streams.messages import ReorgComplete, encode
+from cardinal_streams.machines.chain_events import NeedsReorg, Revert
+from cardinal_streams.machines.consumer_events import CloseReorgChannel, ReadAgain
+from cardinal_streams.message.messages import ReorgComplete, encode
 from cardinal_streams.payload import Payload
-from cardinal_streams.reorg_channel import ReorgChannel
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of, send, send_reorg

@@ -10,8 +10,8 @@ from fastavro import schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_streams import avro, avro_precise
 from cardinal_streams.errors import MalformedMessage, MessageError, OutOfRange, TrailingBytes, TruncatedMessage
+from cardinal_streams.message import avro, avro_precise
 from tests.cardinal_streams.helpers import vectors
 
 INTS = [case for case in vectors("avro_int.json")["vectors"] if -(1 << 31) <= case["int"] < 1 << 31]

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from cardinal_streams.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert, Start
-from cardinal_streams.chain_order_machine import PLACES, ChainOrder, Place
 from cardinal_streams.limits import ChainLimits
+from cardinal_streams.machines.chain_events import (
+    ChainEvent,
+    ChainUpdate,
+    Dropped,
+    DropReason,
+    NeedsReorg,
+    Revert,
+    Start,
+)
+from cardinal_streams.machines.chain_order_machine import PLACES, ChainOrder, Place
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import block, hash_of, names
 

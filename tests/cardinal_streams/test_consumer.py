@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cardinal_streams.chain_events import ChainUpdate, Start
-from cardinal_streams.consumer_events import (
+from cardinal_streams.errors import UnknownPrefixByte
+from cardinal_streams.limits import ConsumerLimits
+from cardinal_streams.machines.chain_events import ChainUpdate, Start
+from cardinal_streams.machines.consumer_events import (
     BadMessage,
     Checkpoint,
     Feeds,
@@ -14,10 +16,8 @@ from cardinal_streams.consumer_events import (
     OpenReorg,
     ReorgRefused,
 )
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.errors import UnknownPrefixByte
-from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.messages import Reorg, ReorgComplete, encode
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of, vectors
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cardinal_streams.chain_events import ChainUpdate, Start
-from cardinal_streams.consumer_events import Checkpoint
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.consuming import consume_unordered
+from cardinal_streams.consume.consuming import consume_unordered
 from cardinal_streams.evm import evm
-from cardinal_streams.file_transport import FileTransport, replay
-from cardinal_streams.message_types import Record
-from cardinal_streams.messages import decode
+from cardinal_streams.machines.chain_events import ChainUpdate, Start
+from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Record
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.payload_text import format_payloads, parse_payloads
-from cardinal_streams.reassembly_machine import Reassembler
-from cardinal_streams.transport import Delivery
+from cardinal_streams.transports.file_transport import FileTransport, replay
+from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import served_transport
 from tests.cardinal_streams.helpers import completed
 

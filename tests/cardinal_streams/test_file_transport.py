@@ -14,15 +14,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_streams import recording
-from cardinal_streams.consumer_machine import Consumer
 from cardinal_streams.errors import RecordingError, TornRecording
-from cardinal_streams.file_transport import FileTransport, Recorder, replay
-from cardinal_streams.message_types import Record
-from cardinal_streams.producer import Producer
-from cardinal_streams.recording import MAGIC, RecordingReader, encode_deliveries
-from cardinal_streams.reorg_channel import reorg_topic
-from cardinal_streams.transport import Delivery, Transport, partition_of
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.message.types import Record
+from cardinal_streams.produce.producer import Producer
+from cardinal_streams.produce.reorg_channel import reorg_topic
+from cardinal_streams.transports import recording
+from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
+from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
+from cardinal_streams.transports.transport import Delivery, Transport, partition_of
 from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
 from tests.cardinal_streams.shell import Application
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of

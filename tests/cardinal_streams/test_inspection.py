@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cardinal_streams.inspection import PROBLEMS_TOLD_MAX, summarise_deliveries, summarise_payloads
-from cardinal_streams.transport import Delivery
+from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import APPLICATION
 from tests.cardinal_streams.helpers import hash_of, payload
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 
-from cardinal_streams.checkpoints import NodeCheckpoints
-from cardinal_streams.consuming import consume
-from cardinal_streams.publishing import publish
+from cardinal_streams.consume.checkpoints import NodeCheckpoints
+from cardinal_streams.consume.consuming import consume
+from cardinal_streams.produce.publishing import publish
 from stream_client import blocking
 from stream_node.process import NodeProcess
 from tests.cardinal_streams.chains import (

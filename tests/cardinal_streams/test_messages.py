@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_streams import avro
 from cardinal_streams.errors import (
     MalformedMessage,
     MessageError,
@@ -21,7 +20,8 @@ from cardinal_streams.errors import (
     UnknownPrefixByte,
 )
 from cardinal_streams.limits import COUNT_MAX, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, MessageLimits
-from cardinal_streams.messages import (
+from cardinal_streams.message import avro
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,

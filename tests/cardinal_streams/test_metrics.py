@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cardinal_streams.consuming import consume, consume_unordered
-from cardinal_streams.file_transport import FileTransport
+from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.metrics import consumer_metrics, producer_metrics, unordered_metrics
-from cardinal_streams.publishing import publish
+from cardinal_streams.produce.publishing import publish
+from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import AFTER, EVERYTHING, NEW, OLD, Ledger, hashes, read_all, served_transport
 from tests.cardinal_streams.world import GENESIS
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from cardinal_streams.chain_events import Start
-from cardinal_streams.checkpoints import NodeCheckpoints, checkpoint_stream
-from cardinal_streams.consumer_events import Checkpoint
-from cardinal_streams.consuming import consume
+from cardinal_streams.consume.checkpoints import NodeCheckpoints, checkpoint_stream
+from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
-from cardinal_streams.publishing import Block, publish
-from cardinal_streams.stream_transport import StreamTransport
+from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import PositionBeyondEnd
 from stream_client.positions.saved import SavedIndexes, set_position
 from tests.cardinal_streams.chains import (

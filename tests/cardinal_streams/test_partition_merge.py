@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams.application import Application
-from cardinal_streams.consuming import consume
+from cardinal_streams.consume.consuming import consume
 from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
-from cardinal_streams.partition_merge import PartitionMerge
-from cardinal_streams.publishing import Block, publish
-from cardinal_streams.transport import Delivery
+from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.transports.partition_merge import PartitionMerge
+from cardinal_streams.transports.transport import Delivery
 from tests.cardinal_streams.chains import EVERYTHING, served_transport
 from tests.cardinal_streams.helpers import payload
 from tests.cardinal_streams.world import GENESIS

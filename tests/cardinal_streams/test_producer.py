@@ -8,11 +8,11 @@ import pytest
 
 from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, PrefixError, UnknownSubBatch
 from cardinal_streams.limits import NUMBER_ON_WIRE_MAX, WEIGHT_MAX, MessageLimits
-from cardinal_streams.messages import Batch, Record, SubBatchHeader, SubBatchMsg, decode, encode
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import Batch, Record, SubBatchHeader, SubBatchMsg, decode, encode
 from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap, Tracked
-from cardinal_streams.producer import Outgoing, Producer
-from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.produce.producer import Outgoing, Producer
 from tests.cardinal_streams.helpers import TOPICS, completed, hash_of, payload, receive_all, records_of, vectors
 
 CASES: list[dict[str, Any]] = vectors("producer_messages.json")["cases"]

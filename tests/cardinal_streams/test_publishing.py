@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cardinal_streams.consuming import consume
+from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import TransportError, UnknownSubBatch
-from cardinal_streams.file_transport import FileTransport
-from cardinal_streams.message_types import Record
-from cardinal_streams.publishing import Block, publish
+from cardinal_streams.message.types import Record
+from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import EVERYTHING, NEW, OLD, Ledger, hashes
 from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS

@@ -8,7 +8,18 @@ import pytest
 
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ReassemblyLimits
-from cardinal_streams.messages import (
+from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, MissingState
+from cardinal_streams.machines.reassembly_events import (
+    Completed,
+    Evicted,
+    EvictionReason,
+    Outcome,
+    Outdated,
+    ReassemblyEvent,
+    Refused,
+)
+from cardinal_streams.machines.reassembly_machine import TRANSITIONS, BlockState, Reassembler
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -20,19 +31,8 @@ from cardinal_streams.messages import (
     SubBatchMsg,
     decode,
 )
-from cardinal_streams.missing import MISSING_ITEMS_SHOWN, MissingState
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.reassembly_events import (
-    Completed,
-    Evicted,
-    EvictionReason,
-    Outcome,
-    Outdated,
-    ReassemblyEvent,
-    Refused,
-)
-from cardinal_streams.reassembly_machine import TRANSITIONS, BlockState, Reassembler
 from cardinal_streams.resumption import format_token
 from tests.cardinal_streams.helpers import completed, hash_of, vectors
 

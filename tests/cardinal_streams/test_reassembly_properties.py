@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_streams.message_types import Record
-from cardinal_streams.messages import Batch, decode
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import Batch, decode
+from cardinal_streams.message.types import Record
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.reassembly_machine import Reassembler
 from tests.cardinal_streams.helpers import completed, receive_all
 from tests.cardinal_streams.strategies import Sent, sent_blocks
 

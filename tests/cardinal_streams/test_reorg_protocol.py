@@ -6,20 +6,20 @@ import random
 
 import pytest
 
-from cardinal_streams.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
-from cardinal_streams.consumer_events import (
+from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
+from cardinal_streams.limits import ConsumerLimits
+from cardinal_streams.machines.chain_events import ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
+from cardinal_streams.machines.consumer_events import (
     CloseReorgChannel,
     Feeds,
     OpenReorgChannel,
     ReorgRefused,
 )
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
-from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.message_types import Record
-from cardinal_streams.messages import Reorg, ReorgComplete, encode
-from cardinal_streams.missing import MissingState
-from cardinal_streams.reassembly_events import Evicted, EvictionReason
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.missing import MissingState
+from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason
+from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
+from cardinal_streams.message.types import Record
 from tests.cardinal_streams.helpers import hash_of, payload, records_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send, send_reorg

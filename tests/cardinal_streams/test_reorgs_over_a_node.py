@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from cardinal_streams.chain_events import Start
-from cardinal_streams.checkpoints import NodeCheckpoints
-from cardinal_streams.consuming import consume, consume_unordered
-from cardinal_streams.publishing import publish
-from cardinal_streams.reorg_channel import reorg_topic
+from cardinal_streams.consume.checkpoints import NodeCheckpoints
+from cardinal_streams.consume.consuming import consume, consume_unordered
+from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.produce.publishing import publish
+from cardinal_streams.produce.reorg_channel import reorg_topic
 from tests.cardinal_streams.chains import (
     AFTER,
     EVERYTHING,

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from cardinal_streams.chain_events import ChainUpdate
-from cardinal_streams.consumer_events import Checkpoint
-from cardinal_streams.consumer_machine import Consumer
-from cardinal_streams.messages import BatchMsg, Reorg
-from cardinal_streams.reassembly_events import Completed
-from cardinal_streams.reread import Reread
+from cardinal_streams.machines.chain_events import ChainUpdate
+from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.reassembly_events import Completed
+from cardinal_streams.machines.reread import Reread
+from cardinal_streams.machines.simulation_machine import GENESIS, SimulationOptions, simulate
+from cardinal_streams.machines.unordered_machine import UnorderedConsumer
+from cardinal_streams.message.messages import BatchMsg, Reorg
 from cardinal_streams.resumption import source_of
-from cardinal_streams.simulation_machine import GENESIS, SimulationOptions, simulate
-from cardinal_streams.transport import partition_of
-from cardinal_streams.unordered_machine import UnorderedConsumer
+from cardinal_streams.transports.transport import partition_of
 from tests.cardinal_streams.helpers import hash_of
 
 PARTITIONS = 4

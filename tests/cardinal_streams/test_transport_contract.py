@@ -1,4 +1,4 @@
-"""What every transport promises (`cardinal_streams.transport`): the same tests over a file, a node and Kafka."""
+"""What every transport promises (`cardinal_streams.transports.transport`), on a file, a node and Kafka."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import pytest
 import trio
 
-from cardinal_streams.file_transport import FileTransport
-from cardinal_streams.kafka_transport import KafkaTransport
-from cardinal_streams.message_types import Record
-from cardinal_streams.reorg_channel import reorg_topic
+from cardinal_streams.message.types import Record
+from cardinal_streams.produce.reorg_channel import reorg_topic
 from cardinal_streams.resumption import split_source
-from cardinal_streams.transport import Delivery, Transport
+from cardinal_streams.transports.file_transport import FileTransport
+from cardinal_streams.transports.kafka_transport import KafkaTransport
+from cardinal_streams.transports.transport import Delivery, Transport
 from tests.cardinal_streams.chains import served_transport
 from tests.cardinal_streams.helpers import hash_of
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from cardinal_streams.consumer_events import BadMessage, Checkpoint, CloseReorgChannel, OpenReorgChannel
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.messages import Reorg, encode
-from cardinal_streams.missing import MissingState
-from cardinal_streams.reassembly_events import Completed
-from cardinal_streams.unordered_machine import UnorderedConsumer
+from cardinal_streams.machines.consumer_events import BadMessage, Checkpoint, CloseReorgChannel, OpenReorgChannel
+from cardinal_streams.machines.missing import MissingState
+from cardinal_streams.machines.reassembly_events import Completed
+from cardinal_streams.machines.unordered_machine import UnorderedConsumer
+from cardinal_streams.message.messages import Reorg, encode
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.world import World
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from cardinal_streams.chain_events import ChainUpdate, Start
-from cardinal_streams.chain_order_machine import ChainOrder
 from cardinal_streams.errors import MessageError, OutOfRange, PayloadOutOfRange, TruncatedMessage, UnknownPrefixByte
 from cardinal_streams.limits import ChainLimits, ReassemblyLimits
-from cardinal_streams.messages import (
+from cardinal_streams.machines.chain_events import ChainUpdate, Start
+from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.missing import MissingState
+from cardinal_streams.machines.reassembly_events import Outcome, ReassemblyEvent, Refused
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.message.messages import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -20,13 +23,10 @@ from cardinal_streams.messages import (
     decode,
     encode,
 )
-from cardinal_streams.messages import SubBatchMsg as Item
-from cardinal_streams.missing import MissingState
+from cardinal_streams.message.messages import SubBatchMsg as Item
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.producer import Producer
-from cardinal_streams.reassembly_events import Outcome, ReassemblyEvent, Refused
-from cardinal_streams.reassembly_machine import Reassembler
+from cardinal_streams.produce.producer import Producer
 from tests.cardinal_streams.helpers import block, completed, hash_of, names, payload, receive_all, records_of
 
 H, ID = hash_of("block"), hash_of("id")

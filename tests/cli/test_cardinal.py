@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cardinal_streams.file_transport import Recorder
-from cardinal_streams.transport import Delivery
+from cardinal_streams.transports.file_transport import Recorder
+from cardinal_streams.transports.transport import Delivery
 from tests.cli.cardinal_schemas import CardinalConsumed, CardinalInspected, CardinalProduced, CardinalSimulated
 from tests.cli.command import CommandLine
 

@@ -20,8 +20,8 @@ from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerato
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persistence_mark import MARK_HEADER, BlockMark, key_of
-from cardinal_streams.message_types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
-from cardinal_streams.messages import encode
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
 from spark_export import decoding
 from spark_export.block_decoding import BlockMessages
 from spark_export.decoding import CborObjects, JsonObjects, find_decoder, object_columns

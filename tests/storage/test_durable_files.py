@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from block_node.blocks.keys import SigningKeys
-from cardinal_streams.checkpoint_file import FileCheckpoints
-from cardinal_streams.consumer_events import Checkpoint
-from cardinal_streams.file_transport import Recorder
+from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.transports.file_transport import Recorder
 from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, write_durably
 from storage.errors import StorageError

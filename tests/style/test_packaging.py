@@ -26,7 +26,7 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 OPTIONAL = {
     "storage/arrow_pages.py": "spark",
     "stream_node/bench/export.py": "spark",
-    "cardinal_streams/kafka_transport.py": "kafka",
+    "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_table.py": "iceberg",
 }

@@ -22,8 +22,8 @@ from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerato
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
 from block_node.persistence_mark import BlockMark, headers_of, key_of
-from cardinal_streams.message_types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
-from cardinal_streams.messages import encode
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
 from spark_export.exporter.layout import hive_folder
 from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter

@@ -1,0 +1,1 @@
+"""Consumers as programs use them, and their checkpoints."""

@@ -1,0 +1,37 @@
+"""A consumer's checkpoint in a file, for consumers that read no node. The file is replaced as a whole, so that it is
+always one checkpoint, and the last one saved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anyio import to_thread
+
+from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
+from cardinal_streams.machines.consumer_events import Checkpoint
+from storage.durable_files import write_durably
+
+
+class FileCheckpoints:
+    """`CheckpointStore` in one file. Raises OSError, and `CheckpointError` for a file that is no checkpoint."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    async def load(self) -> Checkpoint | None:
+        return await to_thread.run_sync(self._load)
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        await to_thread.run_sync(self._save, format_checkpoint(checkpoint))
+
+    def _load(self) -> Checkpoint | None:
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return parse_checkpoint(text)
+
+    def _save(self, text: bytes) -> None:
+        """A kill or a power cut leaves the old one or the new one."""
+        write_durably(self.path, text)

@@ -1,0 +1,134 @@
+"""A consumer's checkpoint as one JSON text, for whoever saves it:
+
+    {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
+     "position": "topic:partition=offset;…", "history": "",
+     "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
+     "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}],
+     "read": "topic:partition=offset;…", "needed": ["0x…"]}
+
+`position`, `history` and `read` are resumption tokens. It does not save anything itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from cardinal_streams.errors import CheckpointError, ResumptionError
+from cardinal_streams.limits import HASH_BYTES, U64_MAX
+from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.machines.consumer_events import Checkpoint, FinishedReorg, OpenReorg
+from cardinal_streams.resumption import format_token, parse_token
+
+VERSION = 1
+_WEIGHT = re.compile("0x[0-9a-f]{1,64}")
+_HASH = re.compile(f"0x[0-9a-f]{{{2 * HASH_BYTES}}}")
+
+
+class StartText(msgspec.Struct, forbid_unknown_fields=True):
+    hash: str
+    number: int
+    weight: str
+
+
+class OpenText(msgspec.Struct, forbid_unknown_fields=True):
+    hash: str
+    number: int
+    offset: int
+    is_begun: bool
+    removed_weight: str
+
+
+class FinishedText(msgspec.Struct, forbid_unknown_fields=True):
+    ancestor: str
+    first_block: str
+
+
+class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    start: StartText | None
+    position: str
+    history: str
+    open_reorgs: list[OpenText]
+    finished_reorgs: list[FinishedText]
+    read: str = ""
+    needed: list[str] = []
+
+
+_READER = msgspec.json.Decoder(CheckpointText)
+
+
+def format_checkpoint(checkpoint: Checkpoint) -> bytes:
+    start = checkpoint.start
+    return msgspec.json.encode(
+        CheckpointText(
+            VERSION,
+            None if start is None else StartText(_hex(start.hash), start.number, hex(start.weight)),
+            format_token(checkpoint.position),
+            format_token(checkpoint.history),
+            [_open_text(reorg) for reorg in checkpoint.open_reorgs],
+            [FinishedText(_hex(each.ancestor), _hex(each.first_block)) for each in checkpoint.finished_reorgs],
+            format_token(checkpoint.read),
+            [_hex(hash_) for hash_ in checkpoint.needed],
+        )
+    )
+
+
+def parse_checkpoint(text: bytes) -> Checkpoint:
+    """What `format_checkpoint` wrote. Raises `CheckpointError`."""
+    try:
+        found = _READER.decode(text)
+        position, history, read = map(parse_token, (found.position, found.history, found.read))
+    except (msgspec.DecodeError, UnicodeDecodeError, ResumptionError) as error:
+        raise CheckpointError(f"the text is no checkpoint: {error}") from error
+    if found.version != VERSION:
+        raise CheckpointError(f"the checkpoint has version {found.version}; this program reads version {VERSION}")
+    if sum(reorg.is_begun for reorg in found.open_reorgs) > 1:
+        raise CheckpointError("the text is no checkpoint: two reorgs are begun at once")
+    return Checkpoint(
+        start=None if found.start is None else _start_of(found.start),
+        position=position,
+        history=history,
+        open_reorgs=tuple(map(_open_reorg, found.open_reorgs)),
+        finished_reorgs=tuple(
+            FinishedReorg(_hash(each.ancestor), _hash(each.first_block)) for each in found.finished_reorgs
+        ),
+        read=read,
+        needed=tuple(map(_hash, found.needed)),
+    )
+
+
+def _start_of(text: StartText) -> Start:
+    return Start(_hash(text.hash), _number(text.number), _weight(text.weight))
+
+
+def _open_text(reorg: OpenReorg) -> OpenText:
+    return OpenText(_hex(reorg.hash), reorg.number, reorg.offset, reorg.is_begun, hex(reorg.removed_weight))
+
+
+def _open_reorg(text: OpenText) -> OpenReorg:
+    weight = _weight(text.removed_weight)
+    return OpenReorg(_hash(text.hash), _number(text.number), _number(text.offset), text.is_begun, weight)
+
+
+def _weight(text: str) -> int:
+    if not _WEIGHT.fullmatch(text):
+        raise CheckpointError(f"{text[:80]!r} is no weight")
+    return int(text, 16)
+
+
+def _hash(text: str) -> bytes:
+    if not _HASH.fullmatch(text):
+        raise CheckpointError(f"{text[:80]!r} is no hash")
+    return bytes.fromhex(text[2:])
+
+
+def _number(number: int) -> int:
+    if not 0 <= number <= U64_MAX:
+        raise CheckpointError(f"{number} is outside of 0 to {U64_MAX}")
+    return number
+
+
+def _hex(raw: bytes) -> str:
+    return f"0x{raw.hex()}"

@@ -1,0 +1,208 @@
+"""The shell of the consuming machines: reads feeds as a machine says, hands deliveries over, saves checkpoints. What an
+item is, and how an iteration begins, is `consuming`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from cardinal_streams.application import Application
+from cardinal_streams.consume.checkpoints import CheckpointStore
+from cardinal_streams.machines.consumer_events import Checkpoint, CloseReorgChannel, Feeds, OpenReorgChannel, ReadAgain
+from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.produce.reorg_channel import reorg_topic
+from cardinal_streams.resumption import source_of, split_source
+from cardinal_streams.transports.feeds import Feed, FeedSet
+from cardinal_streams.transports.transport import Transport
+
+# How many channels' positions are remembered after they were closed.
+CHANNELS_REMEMBERED = 64
+
+OnEvent: TypeAlias = Callable[[Any], None]
+"""Told of everything that a machine says besides what the iteration gives (`consumer_events.ConsumerEvent`)."""
+
+M = TypeVar("M", bound="Machine")
+T = TypeVar("T")
+
+
+class Machine(Protocol):
+    """What the two machines have in common."""
+
+    @property
+    def feeds(self) -> Feeds: ...
+
+    @property
+    def channels(self) -> tuple[bytes, ...]: ...
+
+    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
+
+    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
+
+    def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
+
+    def checkpoint(self) -> Checkpoint: ...
+
+    def why_incomplete(self, hash_: bytes) -> Missing: ...
+
+
+class Consumption(Generic[M, T]):
+    """An iteration over items; the machine's shell. One task may iterate, others may call `done`.
+
+    Invariant: what the machine has said is either in `_items` or was told to `on_event`.
+    """
+
+    def __init__(
+        self,
+        machine: M,
+        application: Application,
+        feeds: FeedSet,
+        store: CheckpointStore | None,
+        make: Callable[[Any], T | None],
+        save_interval_s: float,
+        on_event: OnEvent | None,
+    ) -> None:
+        self.machine = machine
+        self._application = application
+        self._feeds = feeds
+        self._store = store
+        self._make = make
+        self._save_interval_s = save_interval_s
+        self._on_event = on_event
+        self._items: deque[T] = deque()
+        self._save_due_s = math.inf
+        self._sources: dict[tuple[str, int], str] = {}
+        self._read: dict[str, int] = {}
+        self._channel_offsets: RecentMap[bytes, int] = RecentMap(CHANNELS_REMEMBERED)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next item, waited for where the feeds are followed. Raises what ended a feed."""
+        while not self._items:
+            await self._save_if_due()
+            feed = self._feeds.next_readable(self._is_allowed)
+            if feed is not None:
+                self._hand_over(feed)
+                await anyio.lowlevel.checkpoint()
+            elif self._may_end():
+                await self.save()
+                raise StopAsyncIteration
+            else:
+                await self._feeds.wait(self._save_due_s - anyio.current_time())
+        await self._save_if_due()
+        await anyio.lowlevel.checkpoint()
+        return self._items.popleft()
+
+    def checkpoint(self) -> Checkpoint:
+        """Where another consumer goes on, as of what is done."""
+        return self.machine.checkpoint()
+
+    async def save(self) -> None:
+        """Saves the position now, if it has moved; it is kept when this returns."""
+        if self._store is not None and self._save_due_s < math.inf:
+            self._save_due_s = math.inf
+            try:
+                await self._store.save(self.machine.checkpoint())
+            except BaseException:
+                self._save_due_s = anyio.current_time()
+                raise
+
+    def why_incomplete(self, hash_: bytes) -> Missing:
+        """What this block is missing."""
+        return self.machine.why_incomplete(hash_)
+
+    def lags(self) -> dict[str, int]:
+        """By source, how many records are known to be there and have not been handed over."""
+        ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
+        return {source: end - self._read.get(source, 0) for source, end in ends.items()}
+
+    def finished(self) -> None:
+        """Something was done: it is to be saved, and more may be read."""
+        if self._store is not None and self._save_due_s == math.inf:
+            self._save_due_s = anyio.current_time() + self._save_interval_s
+        self._feeds.wake()
+
+    def handle(self, events: list[Any]) -> None:
+        """Does what the machine's events ask for."""
+        for event in events:
+            item = self._make(event)
+            if item is not None:
+                self._items.append(item)
+                continue
+            if isinstance(event, OpenReorgChannel):
+                self.open_channel(event.hash)
+            elif isinstance(event, CloseReorgChannel):
+                self._feeds.close(event.hash)
+            elif isinstance(event, ReadAgain):
+                self._feeds.close(None)
+                self._feeds.open(None, self._application.topics, {})
+            if self._on_event is not None:
+                self._on_event(event)
+
+    async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
+        """Reads what a checkpoint's history names, up to where it is to come again, then opens the feeds."""
+        ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
+        for source, offset in checkpoint.history.items():
+            topic, _ = split_source(source)
+            end = ends.get(topic, math.inf)
+            async with transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
+                while page := await receiver.receive_some():
+                    for each in page:
+                        if each.offset < end:
+                            self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
+        self._read.update(checkpoint.position)
+        for reorg in checkpoint.open_reorgs:
+            self._channel_offsets.put(reorg.hash, reorg.offset)
+        self._feeds.open(None, self._application.topics, checkpoint.position)
+        for ancestor in self.machine.channels:
+            self.open_channel(ancestor)
+
+    def open_channel(self, ancestor: bytes) -> None:
+        """Reads a reorg's channel from where it was left, or from its beginning."""
+        topic = self._channel_of(ancestor)
+        offset = self._channel_offsets.find(ancestor) or 0
+        self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
+
+    def _channel_of(self, ancestor: bytes) -> str:
+        return reorg_topic(self._application.default_topic, ancestor)
+
+    def _hand_over(self, feed: Feed) -> None:
+        """Deliveries of one page, until the machine says something or the page ends."""
+        receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
+        ancestor = feed.ancestor
+        while feed.has_page:
+            delivery = feed.take()
+            where = (delivery.topic, delivery.partition)
+            source = self._sources.get(where)
+            if source is None:
+                source = self._sources[where] = delivery.source
+            self._read[source] = delivery.offset + 1
+            if ancestor is None:
+                events = receive(delivery.key, delivery.value, source, delivery.offset)
+            else:
+                self._channel_offsets.put(ancestor, delivery.offset + 1)
+                events = receive_reorg(ancestor, delivery.key, delivery.value, source, delivery.offset)
+            if events:
+                self.handle(events)
+                return
+
+    def _is_allowed(self, feed: Feed) -> bool:
+        feeds = self.machine.feeds
+        return feeds.normal if feed.ancestor is None else feed.ancestor in feeds.channels
+
+    def _may_end(self) -> bool:
+        """Whether all that may be read was read to its end. Where nothing may be read, `done` has to come first."""
+        feeds = self.machine.feeds
+        return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
+
+    async def _save_if_due(self) -> None:
+        if anyio.current_time() >= self._save_due_s:
+            await self.save()

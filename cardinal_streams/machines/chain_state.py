@@ -1,0 +1,261 @@
+"""What the chain order machine holds, and the moves it can make with it: add, adopt, drop. Which move a block calls
+for is decided in `chain_order_machine`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+from cardinal_streams.limits import ChainLimits
+from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
+from cardinal_streams.machines.fork_tree import ForkTree, Node
+from cardinal_streams.machines.held_chain import HeldChain
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.machines.waiting_blocks import WaitingBlocks
+from cardinal_streams.payload import CompleteBatch
+
+
+class Fate(enum.Enum):
+    """What is remembered of a block that is not held any more."""
+
+    FINAL = "final"
+    BURIED = "buried"
+    BANNED = "banned"
+
+
+class ChainState:
+    """The tree of all held blocks, those of them on the chain, those that wait, and the fates of others.
+
+    Invariant: every node of the tree is on the chain or waits, never both. No waiting branch that is connected to
+    the chain is heavier than what it would replace; after a revert, from when the reorg is over and the head as
+    heavy as it was.
+    """
+
+    def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
+        self.limits = limits
+        self.tree = ForkTree()
+        self.chain = HeldChain(reorg_threshold)
+        self.waiting = WaitingBlocks()
+        self.fates: RecentMap[bytes, Fate] = RecentMap(limits.remembered_max)
+        self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
+        self.dropped = dict.fromkeys(DropReason, 0)
+        self.reverted_weight = 0
+        # Whether the last revert went below everything that was held, so that what it removed is not connected to it.
+        self.is_cut_off = False
+
+    def begin_at(self, node: Node) -> None:
+        """The first node of all."""
+        self.tree.add(node)
+        self.chain.restart(node, is_final=False)
+
+    def is_connected(self, node: Node) -> bool:
+        """Whether the chain is among the node's ancestors, or it is on the chain."""
+        at: Node | None = node
+        while at is not None and at.hash not in self.chain:
+            at = None if at.parent is None else self.tree.find(at.parent)
+        return at is not None
+
+    def path_to(self, node: Node) -> list[Node]:
+        """From the block of the chain where the node's branch forks off, to the node. It must be connected."""
+        path = [node]
+        while path[-1].hash not in self.chain:
+            parent = path[-1].parent
+            assert parent is not None
+            above = self.tree.find(parent)
+            assert above is not None
+            path.append(above)
+        path.reverse()
+        return path
+
+    def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> Node:
+        """A block joins those that wait. Children that came before it must have higher numbers."""
+        node = Node.of(batch)
+        self.drop_unordered(self.tree.children(batch.hash), batch.number, events)
+        self.tree.add(node)
+        self.waiting.put(node)
+        return node
+
+    def adopt(self, path: list[Node], events: list[ChainEvent]) -> None:
+        """The branch `path[1:]`, which waits, replaces what is on the chain above `path[0]`."""
+        replaced = self.chain.cut_above(path[0])
+        for node in replaced:
+            self.waiting.put(node)
+        final: list[Node] = []
+        for node in path[1:]:
+            self.waiting.remove(node)
+            node.is_applied = True
+            lowest = self.chain.push(node)
+            if lowest is not None:
+                final.append(lowest)
+        self.updates += 1
+        self.updates_with_removals += bool(replaced)
+        self.added += len(path) - 1
+        self.removed += len(replaced)
+        self.depth_max = max(self.depth_max, len(replaced))
+        events.append(ChainUpdate(applied_batches(replaced), applied_batches(path[1:])))
+        for node in final:
+            self.tree.remove(node)
+            self.fates.put(node.hash, Fate.FINAL)
+            self.drop_below(node.hash, DropReason.OLD, Fate.BURIED, events)
+        self.sink(events)
+
+    def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
+        """Adopts the heaviest of those branches that are heavier than what they would replace, if there is any."""
+        best: list[Node] | None = None
+        best_weight = 0
+        for branch in branches:
+            weight = max(node.weight for node in branch[1:])
+            replaced = max((node.weight for node in self.chain.above(branch[0])), default=-1)
+            if weight > replaced and (best is None or weight > best_weight):
+                best, best_weight = branch, weight
+        if best is not None:
+            self.adopt(best, events)
+
+    def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
+        """The waiting branches that fork off these blocks of the chain, each from its base on."""
+        tree, waiting = self.tree, self.waiting
+        off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
+        return [[base, *tree.best_path(node)] for base, node in off_chain]
+
+    def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
+        """Lengthens the chain downwards by blocks that wait there, which the application has if `is_applied`, and by
+        the last one's parent, known by hash."""
+        node = lowest
+        while node.parent is not None and not self.chain.is_final:
+            below = self.tree.find(node.parent)
+            if below is None:
+                below = Node.known_by_hash(node.parent)
+                self.tree.add(below)
+            else:
+                self.waiting.remove(below)
+                below.is_applied = is_applied
+            self.chain.push_below(below)
+            yield below
+            node = below
+
+    def sink(self, events: list[ChainEvent]) -> None:
+        """Drops what waits at or below the number of the final block, unless it is heavier than the head: that is
+        looked at again when the final block is as many numbers higher as the chain may be long."""
+        number = self.chain.final_number
+        if number is None:
+            return
+        for node in self.waiting.up_to(number):
+            if self.is_heavier(node.weight):
+                self.waiting.put_off(node, number + 1 + self.chain.removable_max)
+            elif node.hash in self.waiting:
+                self.drop(node, DropReason.OLD, events)
+                self.fates.put(node.hash, Fate.BURIED)
+
+    def drop_below(self, hash_: bytes, reason: DropReason, fate: Fate | None, events: list[ChainEvent]) -> None:
+        """Drops everything off the chain that descends from this block, and remembers its fate."""
+        for child in self.tree.children(hash_):
+            if child.hash in self.waiting:
+                for node in self.tree.subtree(child):
+                    self.drop(node, reason, events)
+                    if fate is not None:
+                        self.fates.put(node.hash, fate)
+
+    def drop_unordered(self, nodes: Iterable[Node], number: int, events: list[ChainEvent]) -> None:
+        """Drops those nodes that are numbered `number` or lower although they are children of that number."""
+        for node in nodes:
+            if node.number is not None and node.number <= number and node.hash in self.waiting:
+                self.drop(node, DropReason.NUMBER, events)
+
+    def keep_limits(self, events: list[ChainEvent]) -> None:
+        limits = self.limits
+        while len(self.waiting) > limits.waiting_max or self.waiting.size_bytes > limits.waiting_bytes_max:
+            self.drop(self.waiting.oldest(), DropReason.MEMORY, events)
+
+    def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
+        """A waiting block goes; its children stay."""
+        assert node.batch is not None
+        self.waiting.remove(node)
+        self.tree.remove(node)
+        self.give_up(node.batch, reason, events)
+
+    def give_up(self, batch: CompleteBatch, reason: DropReason, events: list[ChainEvent]) -> None:
+        """Counts and tells, except of what is merely old."""
+        self.dropped[reason] += 1
+        if reason is not DropReason.OLD:
+            events.append(Dropped(batch.hash, batch.number, batch.weight, reason))
+
+    @property
+    def weight_of_head(self) -> int:
+        """0 where it is not known."""
+        head = self.chain.head
+        return 0 if head is None else head.weight
+
+    def is_heavier(self, weight: int) -> bool:
+        """Whether a block of this weight is heavier than the head; never where only the head's hash is known, as after
+        a revert below all that is held."""
+        head = self.chain.head
+        return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
+
+    def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
+        """This block, which is not held, forks off below the final one: so does what waits for it, of which is dropped
+        what is no heavier than the head."""
+        buried = [hash_]
+        for each in buried:
+            self.fates.put(each, Fate.BURIED)
+            for child in self.tree.children(each):
+                if child.hash not in self.waiting:
+                    continue
+                if self.is_heavier(child.weight):
+                    events.append(NeedsReorg(child.hash, child.number or 0, child.weight))
+                else:
+                    self.drop(child, DropReason.OLD, events)
+                    buried.append(child.hash)
+
+    def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
+        """Cuts the chain above this block, or, if it is not on the chain, starts the chain anew there.
+
+        What was cut off waits from now on. Fates other than BANNED are forgotten.
+        """
+        node = self.tree.find(hash_)
+        self.is_cut_off = node is None or hash_ not in self.chain
+        if node is not None and hash_ in self.chain:
+            cut = self.chain.cut_above(node)
+        else:
+            cut = [other for other in self.chain if other.batch is not None]
+            for other in self.chain:
+                if other.batch is None:
+                    self.tree.remove(other)
+            if node is None:
+                node = Node.known_by_hash(hash_, number)
+                self.tree.add(node)
+            else:
+                self.waiting.remove(node)
+            self.chain.restart(node, is_final=True)
+        for other in cut:
+            self.waiting.put(other)
+        for other_hash, fate in self.fates.items():
+            if fate is not Fate.BANNED:
+                self.fates.discard(other_hash)
+        removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
+        self.removed += len(removed)
+        events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
+
+    def check(self, *, in_reorg: bool) -> None:
+        """Asserts the invariant, and the limits."""
+        self.tree.check()
+        self.chain.check()
+        self.waiting.check()
+        final_number = self.chain.final_number
+        assert len(self.tree) == len(self.chain) + len(self.waiting)
+        assert len(self.waiting) <= self.limits.waiting_max
+        assert self.waiting.size_bytes <= self.limits.waiting_bytes_max
+        for node in self.waiting:
+            assert node.hash not in self.chain
+            low = final_number is not None and node.number is not None and node.number <= final_number
+            head = self.chain.head
+            is_weighed = not in_reorg and head is not None and head.weight >= self.reverted_weight
+            if is_weighed and self.is_connected(node):
+                assert not low
+                path = self.path_to(node)
+                heaviest = max(other.weight for other in path[1:])
+                assert heaviest <= max(other.weight for other in self.chain.above(path[0]))
+
+
+def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
+    """The blocks of those nodes that the application has, and that are more than a hash."""
+    return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

@@ -1,0 +1,339 @@
+"""The whole consumer without I/O: deliveries in, updates of the chain out, also across reorgs beyond the threshold
+(specification, "Reorg Handling"). It opens no topic and saves nothing: its shell does.
+
+    normal feed ──► Reassembler ──► ChainOrder ──► ChainUpdate, Revert
+                       │ Reorg          ▲
+                       ▼                │ blocks, while one is active
+    reorg channel ► ReorgProtocol ──────┘
+
+A Reorg message on the normal feed announces a channel. It is opened once the chain has come as far as the common
+ancestor; until its own Reorg message is read the normal feed goes on. Then the chain reverts to the ancestor, blocks
+come from the channel only, and what the normal feed still completes is held, up to its ReorgComplete.
+
+The shell reads what `feeds` says, hands over one delivery at a time, and tells `done` what the application has
+finished. `checkpoint` then says what to save: enough that another consumer repeats nothing finished, skips nothing,
+and still holds what the next reorg may remove.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cardinal_streams.errors import MessageError
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
+from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, Revert, Start
+from cardinal_streams.machines.chain_order_machine import ChainOrder
+from cardinal_streams.machines.consumer_events import (
+    BadMessage,
+    Checkpoint,
+    ConsumerEvent,
+    ConsumerStatistics,
+    Feeds,
+    OpenReorg,
+    ReadAgain,
+)
+from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.reassembly_events import Completed, Outdated
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.machines.reorg_machine import (
+    ReorgBlock,
+    ReorgGivenUp,
+    ReorgOver,
+    ReorgProtocol,
+    ReorgStep,
+    RevertTo,
+)
+from cardinal_streams.machines.reread import NOTHING_READ, Reread
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.prefixes import TRACK_ALL, Tracked
+
+NEW = Checkpoint(start=None)
+
+
+class Consumer:
+    """See the module. `checkpoint` is where to go on; the default begins with the first block that arrives. `wanted`
+    maps numbers to the only hash that is accepted there.
+
+    Invariant: blocks are held only while a reorg is active.
+    """
+
+    def __init__(
+        self,
+        *,
+        reorg_threshold: int,
+        tracked: Tracked = TRACK_ALL,
+        checkpoint: Checkpoint = NEW,
+        wanted: Mapping[int, bytes] | None = None,
+        limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
+    ) -> None:
+        self.limits = limits
+        self._message_limits = limits.message
+        self._before = checkpoint
+        self._start = checkpoint.start
+        self._tracked = tracked
+        self._normal = Reassembler(tracked, limits.reassembly)
+        self._reread = Reread(checkpoint.read, checkpoint.needed)
+        self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
+        self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
+        self._held: deque[CompleteBatch] = deque()
+        self._unfinished: deque[ChainUpdate | Revert] = deque()
+        # The sources of reorg channels, and whose they are; None for those of a checkpoint's history.
+        self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
+        for source in checkpoint.history:
+            self._channel_sources.put(source, None)
+        self._bad_messages = 0
+        # The reorg for which the application has gone back, until that is settled, and what this will be once it has
+        # finished an update: of each that begins or settles a reorg, by the update's id.
+        self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
+        self._reverts: dict[int, OpenReorg | None] = {}
+        self._next_settles = False
+        if self._reverted is not None:
+            self._chain.resume_reorg(self._reverted.removed_weight)
+        self._reorgs.open_channels(self._chain.can_revert)
+
+    @property
+    def feeds(self) -> Feeds:
+        """What to read now; nothing while the application has too much to finish."""
+        if len(self._unfinished) >= self.limits.unfinished_max:
+            return Feeds(normal=False, channels=())
+        return Feeds(normal=self._reorgs.active is None, channels=self._reorgs.readable())
+
+    @property
+    def channels(self) -> tuple[bytes, ...]:
+        """The channels that are open, by their ancestor's hash, whether or not they may be read now."""
+        return self._reorgs.opened()
+
+    @property
+    def head(self) -> Start | None:
+        """The block the chain ends at."""
+        return self._chain.head
+
+    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the normal feed. `source` is "topic:partition"."""
+        out: list[ConsumerEvent] = []
+        try:
+            message = decode(key, value, self._message_limits)
+        except MessageError as error:
+            return self._bad_message(source, offset, error)
+        if self._reread.left and self._reread.is_done(message, source, offset):
+            self._normal.skip(source, offset)
+            return out
+        for event in self._normal.receive(message, source, offset):
+            if isinstance(event, Completed):
+                self._complete(event.batch, out)
+            elif isinstance(event, Reorg):
+                self._follow(self._reorgs.announce(event), out)
+                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
+            elif isinstance(event, ReorgComplete):
+                steps: list[ReorgStep] = []
+                self._reorgs.refuse(event.hash, "a ReorgComplete on the normal feed", steps)
+                self._follow(steps, out)
+            elif isinstance(event, Outdated):
+                self._publish(self._chain.bury(event.hash), out)
+            else:
+                out.append(event)
+        return out
+
+    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the channel of a finished reorg (`Checkpoint.history`). Its Reorg messages mean nothing."""
+        self._channel_sources.put(source, None)
+        if key[:1] in (b"\x05", b"\x06"):
+            return []
+        return self.receive(key, value, source, offset)
+
+    def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
+        """A delivery of the channel of the reorg to this ancestor. What comes after it was closed is dropped.
+
+        Raises `RuntimeError` if `feeds` does not name the channel because another reorg is going on.
+        """
+        self._channel_sources.put(source, ancestor)
+        try:
+            message = decode(key, value, self._message_limits)
+        except MessageError as error:
+            return self._bad_message(source, offset, error)
+        out: list[ConsumerEvent] = []
+        self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
+        return out
+
+    def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
+        """Gives up the reorg to this ancestor, whose producer will not go on: back to the normal feed and to the
+        heaviest chain. Its channel stays open for another attempt. Nothing follows if it is not going on."""
+        out: list[ConsumerEvent] = []
+        self._follow(self._reorgs.abandon(ancestor), out)
+        return out
+
+    def done(self, event: ChainUpdate | Revert) -> None:
+        """The application has finished this update and all before it."""
+        if not any(other is event for other in self._unfinished):
+            raise ValueError("this update is not among those that are unfinished")
+        finished = None
+        while finished is not event:
+            finished = self._unfinished.popleft()
+            self._reverted = self._reverts.pop(id(finished), self._reverted)
+        if isinstance(event, Revert):
+            self._start = Start(event.hash, event.number, event.weight)
+        else:
+            last = event.added[-1]
+            self._start = Start(last.hash, last.number, last.weight)
+
+    def checkpoint(self) -> Checkpoint:
+        """What to save now. It goes over all that is held, so it costs more than a delivery."""
+        needed = self._normal.low_water()
+        needed_blocks = set(self._normal.incomplete())
+        for batch in self._needed_batches():
+            needed_blocks.add(batch.hash)
+            for source, offset in batch.offsets.items():
+                needed[source] = min(offset, needed.get(source, offset))
+        before = self._before.position | self._before.history
+        seen = self._normal.high_water()
+        unseen = {source: offset for source, offset in before.items() if source not in seen}
+        position = {source: offset + 1 for source, offset in seen.items()} | unseen
+        for source, offset in needed.items():
+            position[source] = min(offset, position.get(source, offset))
+        reverted = self._reverted
+        open_reorgs = tuple(
+            reverted if reverted is not None and reverted.hash == reorg.hash else reorg
+            for reorg in self._reorgs.known()
+        )
+        # What the channel of an open reorg will bring is no history, but what was read of it before is.
+        to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
+        channels = dict(self._channel_sources.items())
+        history = {
+            source: position[source]
+            for source, ancestor in channels.items()
+            if source in needed or source in unseen
+            if ancestor not in to_come or position[source] < to_come[ancestor]
+        }
+        return Checkpoint(
+            start=self._start,
+            position={source: position[source] for source in position.keys() - channels.keys()},
+            history=history,
+            open_reorgs=open_reorgs,
+            finished_reorgs=self._reorgs.finished(),
+            read=self._reread.read(seen),
+            needed=self._reread.needed(needed_blocks, self._normal.has_finished),
+        )
+
+    def why_incomplete(self, hash_: bytes) -> Missing:
+        """What this block is missing, on the channel if a reorg is active, else on the normal feed."""
+        active = self._reorgs.active
+        if active is not None and active.reassembler is not None:
+            return active.reassembler.why_incomplete(hash_)
+        return self._normal.why_incomplete(hash_)
+
+    def statistics(self) -> ConsumerStatistics:
+        return ConsumerStatistics(
+            reassembly=self._normal.statistics(),
+            chain=self._chain.statistics(),
+            bad_messages=self._bad_messages,
+            reorgs_finished=self._reorgs.finished_count,
+            reorgs_repeated=self._reorgs.repeated_count,
+            reorgs_refused=self._reorgs.refused_count,
+            reorgs_abandoned=self._reorgs.abandoned_count,
+            held=len(self._held),
+            unfinished=len(self._unfinished),
+            open_reorgs=len(self._reorgs.known()),
+        )
+
+    def check(self) -> None:
+        """Asserts the invariants of this machine and of its parts."""
+        self._normal.check()
+        self._chain.check()
+        self._reorgs.check()
+        assert self._reorgs.active is not None or not self._held
+        assert len(self._held) <= self.limits.held_max
+
+    def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:
+        self._bad_messages += 1
+        return [BadMessage(source, offset, error)]
+
+    def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
+        """A block of the normal feed goes to the chain, or is held while a reorg is active."""
+        if self._reorgs.active is None:
+            self._publish(self._chain.receive(batch), out)
+            return
+        self._held.append(batch)
+        if len(self._held) > self.limits.held_max:
+            lost = self._held.popleft()
+            self._normal.forget(lost.hash)
+            out.append(Dropped(lost.hash, lost.number, lost.weight, DropReason.MEMORY))
+
+    def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
+        """Does to the chain what the Reorg protocol says, and passes on what the shell has to know."""
+        for step in steps:
+            if isinstance(step, RevertTo):
+                events = self._chain.revert(step.hash, step.number)
+                self._note_revert(step, events)
+                self._publish(events, out)
+            elif isinstance(step, ReorgBlock):
+                self._publish(self._chain.receive(step.batch), out)
+            elif isinstance(step, ReorgOver | ReorgGivenUp):
+                if isinstance(step, ReorgOver):
+                    self._settle(step.hash)
+                    self._publish(self._chain.end_reorg(), out)
+                else:
+                    self._give_up(step, out)
+                held = tuple(self._held)
+                self._held.clear()
+                for batch in held:
+                    self._publish(self._chain.receive(batch), out)
+            else:
+                out.append(step)
+
+    def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
+        """Remembers what is to be saved once the application has gone back."""
+        for event in events:
+            if isinstance(event, Revert):
+                reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
+                self._reverts[id(event)] = reorg
+
+    def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
+        """Back to the heaviest chain, of which blocks may have to be read again. Until the application has finished
+        what follows, a restart begins with this reorg once more, and ends here."""
+        events, read_again = self._chain.abandon_reorg(step.hash, step.number)
+        if read_again:
+            known = self._before.position.keys() | self._normal.high_water().keys()
+            self._before = Checkpoint(start=None, position=dict.fromkeys(known - self._channel_sources.keys(), 0))
+            self._normal = Reassembler(self._tracked, self.limits.reassembly)
+            self._reread = NOTHING_READ
+            out.append(ReadAgain())
+        self._next_settles = True
+        self._set_floor(out)
+        self._publish(events, out)
+
+    def _settle(self, hash_: bytes) -> None:
+        """The reorg to this ancestor is over: nobody has to go back for it any more."""
+        if self._reverted is not None and self._reverted.hash == hash_:
+            self._reverted = None
+        self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
+
+    def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
+        """Passes on what the chain says; a longer chain raises the floor, and may reach an announced ancestor."""
+        for event in events:
+            out.append(event)
+            if isinstance(event, ChainUpdate | Revert):
+                if self._next_settles:
+                    self._reverts.setdefault(id(event), None)
+                    self._next_settles = False
+                self._unfinished.append(event)
+                self._set_floor(out)
+                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
+            elif isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
+                self._normal.forget(event.hash)
+
+    def _set_floor(self, out: list[ConsumerEvent]) -> None:
+        final_number, head = self._chain.final_number, self._chain.head
+        floor = (0, 0) if final_number is None or head is None else (final_number + 1, head.weight)
+        for outdated in self._normal.set_floor(*floor):
+            out.extend(self._chain.bury(outdated.hash))
+
+    def _needed_batches(self) -> Iterator[CompleteBatch]:
+        yield from self._chain.held()
+        yield from self._held
+        for event in self._unfinished:
+            if isinstance(event, ChainUpdate):
+                yield from event.added

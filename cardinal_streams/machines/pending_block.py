@@ -1,0 +1,263 @@
+"""What has arrived of one block. It counts and collects; which message means what in which state is decided in
+`reassembly_machine`.
+
+Contents are kept by where they came from and put together at the end, so that the result does not depend on the
+order of arrival: values of the Batch first; then BatchMsg values, which never replace a value, but replace an empty
+one (as the real consumer does since one producer sent empty values ahead of the real ones); then sub batches by id
+and item, each update replacing what was there. Deletes are a set of their own: a key may be updated and deleted.
+
+Counting. A key belongs to the longest announced prefix that it begins with and that has room, else to the next
+shorter one. Prefixes of one key are nested, so filling the longest first fills all counters in any order of arrival
+if they can be filled at all. A key whose longest announced prefix is not tracked is not wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, Missing, MissingState
+from cardinal_streams.machines.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Outcome
+from cardinal_streams.message.types import Batch, SubBatchMsg
+from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.prefixes import Tracked
+
+# What a key with its value takes besides their bytes: two objects and a place in a mapping (CPython 3.11).
+ENTRY_BYTES = 120
+
+
+class PendingBlock:
+    """One block. The `keep_…` methods serve before its Batch, the `take_…` methods after it.
+
+    Invariant: once there is a Batch, `missing_count` is the number of headers, items and counted messages that have
+    not arrived; at 0 the block is complete.
+    """
+
+    __slots__ = (
+        "_lengths",
+        "_unwanted",
+        "_unwanted_ids",
+        "batch",
+        "deletes",
+        "hash",
+        "headers",
+        "high_water",
+        "items",
+        "missing_count",
+        "offsets",
+        "room",
+        "size_bytes",
+        "touched",
+        "values",
+        "wanted_ids",
+    )
+
+    def __init__(self, hash_: bytes) -> None:
+        self.hash = hash_
+        self.batch: Batch | None = None
+        self.values: dict[str, bytes] = {}
+        self.deletes: set[str] = set()
+        self.headers: dict[bytes, int] = {}
+        self.items: dict[bytes, dict[int, SubBatchMsg]] = {}
+        self.room: dict[str, int] = {}
+        self.wanted_ids: frozenset[bytes] = frozenset()
+        self.missing_count = 0
+        self.offsets: dict[str, int] = {}
+        self.high_water: dict[str, int] = {}
+        self.size_bytes = 0
+        self.touched = 0
+        self._unwanted: frozenset[str] = frozenset()
+        self._unwanted_ids: frozenset[bytes] = frozenset()
+        self._lengths: tuple[int, ...] = ()
+
+    def keep_value(self, key: str, value: bytes) -> Outcome:
+        known = self.values.get(key)
+        if known is not None:
+            return self._repeat_value(known, key, value)
+        self.values[key] = value
+        self.size_bytes += len(key) + len(value) + ENTRY_BYTES
+        return TAKEN
+
+    def keep_delete(self, key: str) -> Outcome:
+        if key in self.deletes:
+            return DUPLICATE
+        self.deletes.add(key)
+        self.size_bytes += len(key) + ENTRY_BYTES
+        return TAKEN
+
+    def keep_header(self, id_: bytes, item_count: int) -> Outcome:
+        if id_ in self.headers:
+            return DUPLICATE
+        self.headers[id_] = item_count
+        self.size_bytes += ENTRY_BYTES
+        return TAKEN
+
+    def keep_item(self, message: SubBatchMsg) -> Outcome:
+        items = self.items.setdefault(message.id, {})
+        if message.index in items:
+            return DUPLICATE
+        items[message.index] = message
+        self.size_bytes += _size_of(message)
+        return TAKEN
+
+    def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
+        """The Batch arrives: everything kept so far is taken or dropped. Yields what becomes of it where that is not
+        to be taken, and the name of it; it must be run to its end."""
+        self.batch = batch
+        self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
+        self._unwanted = frozenset(batch.counts.keys() - self.room.keys())
+        self._lengths = tuple(sorted({len(prefix) for prefix in batch.counts}, reverse=True))
+        self.wanted_ids = frozenset(id_ for path, id_ in batch.sub_batches.items() if path in tracked)
+        self._unwanted_ids = frozenset(batch.sub_batches.values()) - self.wanted_ids
+        self.missing_count = sum(self.room.values()) + len(self.wanted_ids)
+        early = self.values, self.deletes, self.headers, self.items
+        self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
+        self.size_bytes = _size_of_batch(batch)
+        return self._replay(*early)
+
+    def take_value(self, key: str, value: bytes) -> Outcome:
+        known = self.values.get(key)
+        if known is not None:
+            return self._repeat_value(known, key, value)
+        outcome = self._use_room(key)
+        if outcome is TAKEN:
+            self.values[key] = value
+            self.size_bytes += len(key) + len(value) + ENTRY_BYTES
+        return outcome
+
+    def take_delete(self, key: str) -> Outcome:
+        if key in self.deletes:
+            return DUPLICATE
+        outcome = self._use_room(key)
+        if outcome is TAKEN:
+            self.deletes.add(key)
+            self.size_bytes += len(key) + ENTRY_BYTES
+        return outcome
+
+    def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
+        """The outcome, and the indexes of items that came before and that the header says do not exist."""
+        if id_ in self.headers:
+            return DUPLICATE, []
+        if id_ not in self.wanted_ids:
+            return self._unwanted_id(id_), []
+        self.headers[id_] = item_count
+        self.size_bytes += ENTRY_BYTES
+        items = self.items.get(id_, {})
+        beyond = [index for index in items if index >= item_count]
+        for index in beyond:
+            self.size_bytes -= _size_of(items.pop(index))
+        self.missing_count += item_count - len(items) - 1
+        return TAKEN, beyond
+
+    def take_item(self, message: SubBatchMsg) -> Outcome:
+        id_ = message.id
+        if id_ not in self.wanted_ids:
+            return self._unwanted_id(id_)
+        count = self.headers.get(id_)
+        if count is not None and message.index >= count:
+            return Outcome.NO_SUCH_ITEM
+        outcome = self.keep_item(message)
+        if outcome is TAKEN and count is not None:
+            self.missing_count -= 1
+        return outcome
+
+    def finish(self, tracked: Tracked) -> CompleteBatch:
+        """Puts the contents together. The block must be complete."""
+        batch = self.batch
+        assert batch is not None
+        assert self.missing_count == 0
+        values = {key: value for key, value in batch.values.items() if key in tracked}
+        deletes = {key for key in batch.deletes if key in tracked} | self.deletes
+        for key, value in self.values.items():
+            if not values.get(key):
+                values[key] = value
+        for id_ in sorted(self.items):
+            items = self.items[id_]
+            for index in sorted(items):
+                values.update(items[index].updates)
+                deletes.update(items[index].deletes)
+        return CompleteBatch(
+            hash=self.hash,
+            number=batch.number,
+            parent=batch.parent,
+            weight=batch.weight,
+            values=values,
+            deletes=frozenset(deletes),
+            offsets=self.offsets,
+            resumption=self.high_water | self.offsets,
+            size_bytes=self.size_bytes,
+        )
+
+    def missing(self) -> Missing:
+        """What is missing, with at most `MISSING_ITEMS_SHOWN` indexes of each sub batch."""
+        early = len(self.values) + len(self.deletes) + len(self.headers) + sum(map(len, self.items.values()))
+        if self.batch is None:
+            return Missing(MissingState.BATCH, early_messages=early)
+        items: dict[bytes, tuple[int, ...]] = {}
+        for id_, count in self.headers.items():
+            have = self.items.get(id_, {})
+            if len(have) < count:
+                absent = (index for index in range(count) if index not in have)
+                items[id_] = tuple(index for index, _ in zip(absent, range(MISSING_ITEMS_SHOWN), strict=False))
+        return Missing(
+            MissingState.PARTS,
+            number=self.batch.number,
+            messages=self.missing_count,
+            prefixes={prefix: room for prefix, room in self.room.items() if room},
+            headers=tuple(sorted(self.wanted_ids - self.headers.keys())),
+            items=items,
+        )
+
+    def _replay(
+        self,
+        values: dict[str, bytes],
+        deletes: set[str],
+        headers: dict[bytes, int],
+        items: dict[bytes, dict[int, SubBatchMsg]],
+    ) -> Iterator[tuple[Outcome, str]]:
+        for key, value in values.items():
+            outcome = self.take_value(key, value)
+            if outcome is not TAKEN:
+                yield outcome, key
+        for key in deletes:
+            yield self.take_delete(key), key
+        for id_, count in headers.items():
+            yield self.take_header(id_, count)[0], id_.hex()
+        for id_, messages in items.items():
+            for index, message in messages.items():
+                yield self.take_item(message), f"item {index} of sub batch {id_.hex()}"
+
+    def _repeat_value(self, known: bytes, key: str, value: bytes) -> Outcome:
+        if not known and value:
+            self.values[key] = value
+            self.size_bytes += len(value)
+        return DUPLICATE
+
+    def _use_room(self, key: str) -> Outcome:
+        """Finds the counter that `key` belongs to and decrements it."""
+        outcome = UNANNOUNCED
+        for length in self._lengths:
+            prefix = key[:length]
+            room = self.room.get(prefix)
+            if room:
+                self.room[prefix] = room - 1
+                self.missing_count -= 1
+                return TAKEN
+            if room == 0:
+                outcome = Outcome.OVER_COUNT
+            elif prefix in self._unwanted and outcome is UNANNOUNCED:
+                return Outcome.UNTRACKED
+        return outcome
+
+    def _unwanted_id(self, id_: bytes) -> Outcome:
+        return Outcome.UNTRACKED if id_ in self._unwanted_ids else Outcome.UNANNOUNCED
+
+
+def _size_of(message: SubBatchMsg) -> int:
+    updates = sum(len(key) + len(value) for key, value in message.updates.items())
+    entries = len(message.updates) + len(message.deletes) + 1
+    return updates + sum(map(len, message.deletes)) + entries * ENTRY_BYTES
+
+
+def _size_of_batch(batch: Batch) -> int:
+    names = (*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches)
+    return sum(map(len, batch.values.values())) + sum(map(len, names)) + len(names) * ENTRY_BYTES

@@ -1,0 +1,336 @@
+"""From messages in any order, any number of times, to complete blocks, each once. It reads no bytes, and knows
+nothing of chains.
+
+The states of a block, and what each message does (specification, "Consumers" of each message):
+
+    state       Batch         SubBatchHeader   SubBatchMsg   BatchMsg      BatchDeleteMsg
+    EARLY       open          keep             keep          keep          keep
+    OPEN        duplicate     take             take          take          take
+    FINISHED    late          late             late          late          late
+
+A block is EARLY from its first message, OPEN from its Batch, FINISHED once complete or given up as old. Completeness
+is looked at after every message. The first Batch, header, item or key counts; repetitions are dropped, also with
+other contents.
+
+Memory. At most `incomplete_max` blocks and `incomplete_bytes_max` bytes are incomplete; beyond that the block that
+was touched least recently is evicted and forgotten, with an event that says what it was missing: its messages, if
+they are delivered again, build it anew. So is a block of which nothing came for `idle_messages_max` messages: what a
+late duplicate began would never end. Blocks below the floor (`set_floor`) are dropped, and counted. Of finished blocks
+`finished_max` hashes are remembered, so a block that is delivered again as a whole after so many others is emitted
+again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits
+from cardinal_streams.machines.missing import Missing, MissingState
+from cardinal_streams.machines.pending_block import PendingBlock
+from cardinal_streams.machines.reassembly_events import (
+    FIRST_REFUSAL,
+    OLD,
+    Completed,
+    Evicted,
+    EvictionReason,
+    Outcome,
+    Outdated,
+    ReassemblyEvent,
+    ReassemblyStatistics,
+    Refused,
+)
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.message.types import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    BlockMessage,
+    Message,
+    Ping,
+    Reorg,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+)
+from cardinal_streams.prefixes import TRACK_ALL, Tracked
+
+NOTHING: tuple[ReassemblyEvent, ...] = ()
+
+
+class BlockState(enum.Enum):
+    EARLY = "early"
+    OPEN = "open"
+    FINISHED = "finished"
+
+
+class Reassembler:
+    """See the module.
+
+    Invariant: a hash is in `_blocks` (EARLY or OPEN) or in `_finished`, never in both; `_bytes` is the sum of the
+    blocks' sizes.
+    """
+
+    def __init__(self, tracked: Tracked = TRACK_ALL, limits: ReassemblyLimits = DEFAULT_REASSEMBLY_LIMITS) -> None:
+        self.tracked = tracked
+        self.limits = limits
+        self._blocks_max, self._bytes_max = limits.incomplete_max, limits.incomplete_bytes_max
+        self._blocks: OrderedDict[bytes, PendingBlock] = OrderedDict()
+        self._finished: RecentMap[bytes, None] = RecentMap(limits.finished_max)
+        self._high_water: dict[str, int] = {}
+        self._bytes = 0
+        self._floor = (0, 0)
+        self._floor_scanned = self._floor
+        self._messages_scanned = 0
+        self._idle_check_at = limits.idle_messages_max + 1
+        self._messages = self._completed = self._pings = self._old = 0
+        self._evicted = dict.fromkeys(EvictionReason, 0)
+        self._outcomes = [0] * len(Outcome)
+
+    def receive(self, message: Message, source: str = "", offset: int = 0) -> Sequence[ReassemblyEvent]:
+        """Takes a message that `source` ("topic:partition") delivered at `offset`. Returns what follows from it.
+
+        Reorg and ReorgComplete belong to no block and are handed on; a Ping is counted.
+        """
+        self._messages += 1
+        if offset > self._high_water.get(source, -1):
+            self._high_water[source] = offset
+        kind = type(message)
+        if kind in _OF_NO_BLOCK:
+            return self._pass_on(message)
+        of_block: Any = message
+        block = self._blocks.get(of_block.hash)
+        if block is None:
+            block = PendingBlock(of_block.hash)
+            if block.hash in self._finished:
+                self._outcomes[_FINISHED[kind](self, block, of_block, [])] += 1
+                return NOTHING
+            self._blocks[block.hash] = block
+        known = block.offsets.get(source)
+        if known is None or offset < known:
+            block.offsets[source] = offset
+        before = block.size_bytes
+        events: list[ReassemblyEvent] = []
+        row = _EARLY if block.batch is None else _OPEN
+        outcome = row[kind](self, block, of_block, events)
+        self._outcomes[outcome] += 1
+        self._bytes += block.size_bytes - before
+        self._settle(block, outcome, events)
+        return events
+
+    def skip(self, source: str, offset: int) -> None:
+        """A message of a block that is done with, as the caller knows."""
+        self._messages += 1
+        self._outcomes[Outcome.LATE] += 1
+        if offset > self._high_water.get(source, -1):
+            self._high_water[source] = offset
+
+    def why_incomplete(self, hash_: bytes) -> Missing:
+        """What this block is missing."""
+        block = self._blocks.get(hash_)
+        if block is not None:
+            return block.missing()
+        return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
+
+    def incomplete(self) -> Iterator[bytes]:
+        """The hashes of incomplete blocks, the least recently touched one first."""
+        return iter(tuple(self._blocks))
+
+    def has_finished(self, hash_: bytes) -> bool:
+        """Whether this block was emitted, or given up as old, and is remembered."""
+        return hash_ in self._finished
+
+    def forget(self, hash_: bytes) -> None:
+        """Lets a finished block be emitted again if it is delivered again."""
+        self._finished.discard(hash_)
+
+    def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
+        """Blocks with numbers below `number` and weights up to `weight` are of no use any more.
+
+        Incomplete ones are looked for no more often than once in as many messages as there are incomplete blocks.
+        """
+        self._floor = floor = (number, weight)
+        if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
+            self._floor_scanned = floor
+            self._messages_scanned = self._messages
+            blocks = tuple(self._blocks.values())
+            return [self._drop_old(block) for block in blocks if block.batch is not None and self._is_old(block.batch)]
+        return ()
+
+    def close(self) -> Sequence[ReassemblyEvent]:
+        """Gives up all incomplete blocks."""
+        return [self._evict(block, EvictionReason.CLOSED) for block in tuple(self._blocks.values())]
+
+    def low_water(self) -> dict[str, int]:
+        """Per source the lowest offset that is still needed to complete what is incomplete."""
+        lowest: dict[str, int] = {}
+        for block in self._blocks.values():
+            for source, offset in block.offsets.items():
+                lowest[source] = min(offset, lowest.get(source, offset))
+        return lowest
+
+    def high_water(self) -> dict[str, int]:
+        """Per source the highest offset delivered."""
+        return dict(self._high_water)
+
+    def statistics(self) -> ReassemblyStatistics:
+        outcomes = self._outcomes
+        return ReassemblyStatistics(
+            messages=self._messages,
+            completed=self._completed,
+            duplicates=outcomes[Outcome.DUPLICATE],
+            late=outcomes[Outcome.LATE],
+            untracked=outcomes[Outcome.UNTRACKED],
+            refused=sum(outcomes[FIRST_REFUSAL:]),
+            pings=self._pings,
+            old=self._old,
+            evicted=dict(self._evicted),
+            incomplete=len(self._blocks),
+            incomplete_bytes=self._bytes,
+        )
+
+    def check(self) -> None:
+        """Asserts the invariant, and the limits."""
+        assert self._bytes == sum(block.size_bytes for block in self._blocks.values())
+        assert not [hash_ for hash_ in self._blocks if hash_ in self._finished]
+        assert len(self._blocks) <= self.limits.incomplete_max
+        assert self._bytes <= self.limits.incomplete_bytes_max
+        assert all(block.batch is None or block.missing_count > 0 for block in self._blocks.values())
+
+    def _pass_on(self, message: Message) -> Sequence[ReassemblyEvent]:
+        if isinstance(message, Reorg | ReorgComplete):
+            return (message,)
+        self._pings += 1
+        return NOTHING
+
+    def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
+        """After a message: emits the block if it is complete now, and keeps within the limits."""
+        if block.batch is not None and block.missing_count == 0:
+            self._drop(block)
+            self._finished.put(block.hash, None)
+            self._completed += 1
+            events.append(Completed(block.finish(self.tracked)))
+        elif outcome is OLD:
+            events.append(self._drop_old(block))
+        else:
+            self._blocks.move_to_end(block.hash)
+            block.touched = self._messages
+            while self._bytes > self._bytes_max or len(self._blocks) > self._blocks_max:
+                events.append(self._evict(next(iter(self._blocks.values())), EvictionReason.MEMORY))
+            if self._messages >= self._idle_check_at:
+                self._evict_idle(events)
+
+    def _evict_idle(self, events: list[ReassemblyEvent]) -> None:
+        for block in tuple(self._blocks.values()):
+            if block.touched + self.limits.idle_messages_max >= self._messages:
+                self._idle_check_at = block.touched + self.limits.idle_messages_max + 1
+                return
+            events.append(self._evict(block, EvictionReason.IDLE))
+
+    def _is_old(self, batch: Batch) -> bool:
+        return batch.number < self._floor[0] and batch.weight <= self._floor[1]
+
+    def _evict(self, block: PendingBlock, reason: EvictionReason) -> Evicted:
+        self._drop(block)
+        self._evicted[reason] += 1
+        return Evicted(block.hash, reason, block.missing())
+
+    def _drop_old(self, block: PendingBlock) -> Outdated:
+        self._drop(block)
+        self._finished.put(block.hash, None)
+        self._old += 1
+        return Outdated(block.hash)
+
+    def _drop(self, block: PendingBlock) -> None:
+        del self._blocks[block.hash]
+        self._bytes -= block.size_bytes
+
+    def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
+        if self._is_old(message):
+            return Outcome.OLD
+        block.high_water = dict(self._high_water)
+        for outcome, what in block.open(message, self.tracked):
+            self._note(block, outcome, what, events)
+        return Outcome.TAKEN
+
+    def _keep_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+        return block.keep_value(message.key, message.value)
+
+    def _keep_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Outcome:
+        return block.keep_delete(message.key)
+
+    def _keep_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Outcome:
+        return block.keep_header(message.id, message.item_count)
+
+    def _keep_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+        return block.keep_item(message)
+
+    def _take_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+        outcome = block.take_value(message.key, message.value)
+        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
+
+    def _take_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Outcome:
+        outcome = block.take_delete(message.key)
+        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
+
+    def _take_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Outcome:
+        outcome, beyond = block.take_header(message.id, message.item_count)
+        for index in beyond:
+            self._note(block, Outcome.NO_SUCH_ITEM, f"item {index} of sub batch {message.id.hex()}", events)
+        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.id.hex(), events)
+
+    def _take_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Outcome:
+        outcome = block.take_item(message)
+        if outcome < FIRST_REFUSAL:
+            return outcome
+        return self._refuse(block, outcome, f"item {message.index} of sub batch {message.id.hex()}", events)
+
+    def _duplicate(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Outcome:
+        return Outcome.DUPLICATE
+
+    def _late(self, block: PendingBlock, message: BlockMessage, events: list[ReassemblyEvent]) -> Outcome:
+        return Outcome.LATE
+
+    def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
+        """Something that came early turns out, later, not to fit."""
+        if outcome is not Outcome.TAKEN:
+            self._outcomes[outcome] += 1
+        if outcome >= FIRST_REFUSAL:
+            self._refuse(block, outcome, what, events)
+
+    def _refuse(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> Outcome:
+        events.append(Refused(block.hash, outcome, what))
+        return outcome
+
+
+Action: TypeAlias = Callable[[Reassembler, PendingBlock, Any, list[ReassemblyEvent]], Outcome]
+
+TRANSITIONS: Mapping[BlockState, Mapping[type[Message], Action]] = {
+    BlockState.EARLY: {
+        Batch: Reassembler._open,
+        SubBatchHeader: Reassembler._keep_header,
+        SubBatchMsg: Reassembler._keep_item,
+        BatchMsg: Reassembler._keep_value,
+        BatchDeleteMsg: Reassembler._keep_delete,
+    },
+    BlockState.OPEN: {
+        Batch: Reassembler._duplicate,
+        SubBatchHeader: Reassembler._take_header,
+        SubBatchMsg: Reassembler._take_item,
+        BatchMsg: Reassembler._take_value,
+        BatchDeleteMsg: Reassembler._take_delete,
+    },
+    BlockState.FINISHED: {
+        Batch: Reassembler._late,
+        SubBatchHeader: Reassembler._late,
+        SubBatchMsg: Reassembler._late,
+        BatchMsg: Reassembler._late,
+        BatchDeleteMsg: Reassembler._late,
+    },
+}
+_EARLY = TRANSITIONS[BlockState.EARLY]
+_OPEN = TRANSITIONS[BlockState.OPEN]
+_FINISHED = TRANSITIONS[BlockState.FINISHED]
+_OF_NO_BLOCK = frozenset((Reorg, ReorgComplete, Ping))

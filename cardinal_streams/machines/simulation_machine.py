@@ -1,0 +1,229 @@
+"""Blocks, forks and reorgs as messages that come late, twice, in disorder, or only at the second attempt: what a
+consumer has to bear, made from a seed. It sends nothing.
+
+A simulation ends with one heaviest chain, which every consumer has to have in the end, whatever came before what:
+weights differ, no fork is longer than the threshold, and everything that is lost is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from cardinal_streams.application import Application, Prefix
+from cardinal_streams.errors import SimulationError
+from cardinal_streams.limits import HASH_BYTES
+from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.message.types import Record
+from cardinal_streams.payload import Payload
+from cardinal_streams.produce.producer import Producer
+
+S = TypeVar("S")
+
+SIMULATED = Application(
+    "simulated",
+    "sim-blocks",
+    (
+        Prefix(pattern="a/", topic="sim-accounts", schema="ASCII text", check=lambda value: value.decode("ascii")),
+        Prefix(pattern="l/", topic="sim-logs", schema="ASCII text", check=lambda value: value.decode("ascii")),
+        Prefix(pattern="s/", topic="sim-state", schema="ASCII text", check=lambda value: value.decode("ascii")),
+    ),
+    reorg_threshold=8,
+)
+# The path of each block's sub batch.
+SUB_BATCH_PATH = "s/"
+GENESIS = Start(bytes(HASH_BYTES), 0, 0)
+
+
+class Randomness(Protocol):
+    """The part of `random.Random` that is needed; the caller seeds it."""
+
+    def random(self) -> float: ...
+
+    def randint(self, a: int, b: int, /) -> int: ...
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+
+class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is simulated.
+
+    `blocks`: of the chain, without forks. `keys`: updates of a block under each prefix. `fork_rate`: the chance that a
+    fork begins at a block; it has at most `fork_blocks_max`. `deep_reorgs`: reorgs beyond the threshold. `producers`:
+    how many send everything. `duplicate_rate`: the chance that a message comes twice. `loss_rate`: that it is lost,
+    and sent again later. `delay_max`: by how many places a message may come late.
+    """
+
+    blocks: int = 100
+    keys: int = 2
+    fork_rate: float = 0.2
+    fork_blocks_max: int = 4
+    deep_reorgs: int = 1
+    producers: int = 1
+    duplicate_rate: float = 0.1
+    loss_rate: float = 0.05
+    delay_max: int = 100
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One message that arrives on a topic."""
+
+    topic: str
+    record: Record
+
+
+class Simulation(msgspec.Struct, frozen=True):
+    """The steps in order, the chain that a consumer that begins at `GENESIS` has at the end, with each block's
+    contents, and how many blocks are not on it."""
+
+    steps: list[Step]
+    chain: list[Payload]
+    contents: dict[bytes, dict[str, bytes]]
+    blocks_off_chain: int
+
+
+def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
+    """Raises `SimulationError` for options that contradict each other."""
+    _check(options)
+    world = _World(randomness, options)
+    world.run()
+    return Simulation(_disordered(randomness, options, world.sent), world.chain, world.contents, world.off_chain)
+
+
+class _World:
+    """The chain as it grows. `sent` are the messages in the order of sending; those of channels keep their order."""
+
+    def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
+        self.chain: list[Payload] = []
+        self.contents: dict[bytes, dict[str, bytes]] = {}
+        self.off_chain = 0
+        self.sent: list[tuple[Step, bool]] = []
+        self._randomness = randomness
+        self._options = options
+        self._producers = [SIMULATED.producer() for _ in range(options.producers)]
+
+    def run(self) -> None:
+        options = self._options
+        reorg_every = options.blocks // (options.deep_reorgs + 1) + 1
+        depth = SIMULATED.reorg_threshold + 2
+        while len(self.chain) < options.blocks:
+            if self._randomness.random() < options.fork_rate:
+                self._fork(min(options.blocks - len(self.chain), reorg_every - len(self.chain) % reorg_every))
+            self._extend()
+            if len(self.chain) % reorg_every == 0 and len(self.chain) > depth:
+                self._reorg(depth)
+
+    def _extend(self) -> None:
+        block = self._block(self._tip(), 5)
+        self.chain.append(block)
+        self._send(block)
+
+    def _fork(self, blocks_max: int) -> None:
+        """A few blocks on the tip, each lighter than the block of the chain that will have its number. There are no
+        more than the chain itself will get before it ends or is removed, so that a fork is never the heaviest."""
+        at = self._tip()
+        for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
+            block = self._block(at, self._randomness.randint(0, 4))
+            self._send(block)
+            self.off_chain += 1
+            at = Start(block.hash, block.number, block.weight)
+
+    def _reorg(self, depth: int) -> None:
+        """The last blocks give way to as many and one more, on a channel."""
+        removed = self.chain[-depth:]
+        del self.chain[-depth:]
+        self.off_chain += depth
+        ancestor = self._tip()
+        new: list[Payload] = []
+        at = ancestor
+        for _ in range(depth + 1):
+            new.append(self._block(at, 5))
+            at = Start(new[-1].hash, new[-1].number, new[-1].weight)
+        self.chain += new
+        for producer in self._producers:
+            self._send_reorg(producer, ancestor, new, removed[-1].weight)
+
+    def _send_reorg(self, producer: Producer, ancestor: Start, new: list[Payload], removed_weight: int) -> None:
+        channel = producer.reorg(ancestor.hash, ancestor.number, removed_weight)
+        for topic, records in channel.begin().items():
+            self.sent += [(Step(topic, record), topic == channel.topic) for record in records]
+        for block in new:
+            records = channel.add_block(block)
+            for id_ in block.sub_batches.values():
+                records += channel.send_sub_batch(block.hash, id_, (), self._state_of(block))
+            self.sent += [(Step(channel.topic, record), True) for record in records]
+        self.sent += [(Step(channel.topic, record), True) for record in channel.complete()]
+
+    def _send(self, block: Payload) -> None:
+        for producer in self._producers:
+            made = [producer.add_block(block)]
+            made += [
+                producer.send_sub_batch(block.hash, id_, (), self._state_of(block))
+                for id_ in block.sub_batches.values()
+            ]
+            for outgoing in made:
+                for topic, records in outgoing.items():
+                    self.sent += [(Step(topic, record), False) for record in records]
+
+    def _block(self, parent: Start, bonus: int) -> Payload:
+        number = parent.number + 1
+        name = self._randomness.randbytes(HASH_BYTES)
+        text = name.hex()[:8]
+        updates = {
+            f"{prefix}/{text}/{index}": f"{prefix} {number}.{index}".encode()
+            for prefix in ("a", "l")
+            for index in range(self._options.keys)
+        }
+        block = Payload(
+            hash=name,
+            number=number,
+            parent=parent.hash,
+            weight=10 * number + bonus,
+            updates=updates,
+            sub_batches={SUB_BATCH_PATH: self._randomness.randbytes(HASH_BYTES)},
+        )
+        self.contents[name] = updates | self._state_of(block)
+        return block
+
+    def _state_of(self, block: Payload) -> dict[str, bytes]:
+        return {f"s/{block.hash.hex()[:8]}/{index}": b"state %d" % index for index in range(self._options.keys)}
+
+    def _tip(self) -> Start:
+        if not self.chain:
+            return GENESIS
+        last = self.chain[-1]
+        return Start(last.hash, last.number, last.weight)
+
+
+def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, bool]]) -> list[Step]:
+    """Each message at its place or later, some once more; those of a channel stay where they are, in order."""
+    late = options.delay_max
+
+    def places() -> Iterator[tuple[int, Step]]:
+        for at, (step, is_channel) in enumerate(sent):
+            if is_channel:
+                yield at, step
+                continue
+            if randomness.random() < options.duplicate_rate:
+                yield at + randomness.randint(0, 2 * late), step
+            lost = late if randomness.random() < options.loss_rate else 0
+            yield at + lost + randomness.randint(0, late), step
+
+    return [step for _, step in sorted(places(), key=lambda place: place[0])]
+
+
+def _check(options: SimulationOptions) -> None:
+    for name in ("fork_rate", "duplicate_rate", "loss_rate"):
+        if not 0.0 <= getattr(options, name) <= 1.0:
+            raise SimulationError(f"{name} is {getattr(options, name)}, not between 0 and 1")
+    if min(options.blocks, options.keys, options.fork_blocks_max, options.producers) < 1:
+        raise SimulationError("a simulation has at least 1 block, key, fork block and producer")
+    if min(options.deep_reorgs, options.delay_max) < 0:
+        raise SimulationError("deep reorgs and delays are not negative")
+    if options.fork_blocks_max > SIMULATED.reorg_threshold:
+        raise SimulationError(f"a fork has at most {SIMULATED.reorg_threshold} blocks, the threshold of reorgs")
+    needed = (options.deep_reorgs + 1) * (SIMULATED.reorg_threshold + 3) if options.deep_reorgs else 0
+    if options.blocks < needed:
+        raise SimulationError(f"{options.deep_reorgs} deep reorgs need at least {needed} blocks")

@@ -1,0 +1,160 @@
+"""The consumer for who wants complete blocks as they come, forks and all, without a chain. It opens no topic and saves
+nothing: its shell does.
+
+Blocks are taken from the normal feed and from reorg channels alike, each once. A channel is read beside the normal
+feed, from its announcement to its first ReorgComplete.
+"""
+
+from __future__ import annotations
+
+from cardinal_streams.errors import MessageError
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
+from cardinal_streams.machines.consumer_events import (
+    BadMessage,
+    Checkpoint,
+    CloseReorgChannel,
+    ConsumerEvent,
+    Feeds,
+    OpenReorg,
+    OpenReorgChannel,
+    UnorderedStatistics,
+)
+from cardinal_streams.machines.consumer_machine import NEW
+from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.reassembly_events import Completed, Outdated
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.machines.reread import Reread
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.prefixes import TRACK_ALL, Tracked
+
+
+class UnorderedConsumer:
+    """See the module. It has the methods of `consumer_machine.Consumer`, and says `Completed` where that one says how
+    the chain changes. After a restart, a block of which messages are repeated may come again.
+
+    Invariant: `_unfinished` holds the blocks that were told and not finished, by hash.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracked: Tracked = TRACK_ALL,
+        checkpoint: Checkpoint = NEW,
+        limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
+    ) -> None:
+        self.limits = limits
+        self._before = checkpoint
+        self._machine = Reassembler(tracked, limits.reassembly)
+        self._reread = Reread(checkpoint.read, checkpoint.needed)
+        self._unfinished: dict[bytes, Completed] = {}
+        self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
+        self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
+        for source in checkpoint.history:
+            self._channel_sources.put(source, None)
+        self._bad_messages = 0
+
+    @property
+    def feeds(self) -> Feeds:
+        """What to read now; nothing while the application has too much to finish."""
+        if len(self._unfinished) >= self.limits.unfinished_max:
+            return Feeds(normal=False, channels=())
+        return Feeds(normal=True, channels=tuple(self._open))
+
+    @property
+    def channels(self) -> tuple[bytes, ...]:
+        """The channels that are open, by their ancestor's hash."""
+        return tuple(self._open)
+
+    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
+        """A delivery of the normal feed. `source` is "topic:partition"."""
+        out: list[ConsumerEvent | Completed] = []
+        try:
+            message = decode(key, value, self.limits.message)
+        except MessageError as error:
+            self._bad_messages += 1
+            return [BadMessage(source, offset, error)]
+        if self._reread.left and self._reread.is_done(message, source, offset):
+            self._machine.skip(source, offset)
+            return out
+        for event in self._machine.receive(message, source, offset):
+            if isinstance(event, Reorg):
+                self._announce(event, out)
+            elif not isinstance(event, ReorgComplete | Outdated):
+                if isinstance(event, Completed):
+                    self._unfinished[event.batch.hash] = event
+                out.append(event)
+        return out
+
+    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
+        """A delivery of a channel that was read before (`Checkpoint.history`)."""
+        self._channel_sources.put(source, None)
+        return [] if key[:1] in (b"\x05", b"\x06") else self.receive(key, value, source, offset)
+
+    def receive_reorg(
+        self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
+    ) -> list[ConsumerEvent | Completed]:
+        """A delivery of the channel of the reorg to this ancestor."""
+        self._channel_sources.put(source, ancestor)
+        if key[:1] == b"\x06":
+            return [CloseReorgChannel(ancestor)] if self._open.pop(ancestor, None) is not None else []
+        return [] if key[:1] == b"\x05" else self.receive(key, value, source, offset)
+
+    def done(self, event: Completed) -> None:
+        """The application has finished this block."""
+        if self._unfinished.get(event.batch.hash) is not event:
+            raise ValueError("this block is not among those that are unfinished")
+        del self._unfinished[event.batch.hash]
+
+    def checkpoint(self) -> Checkpoint:
+        """What to save now: where to read on so that nothing incomplete or unfinished is missed."""
+        needed = self._machine.low_water()
+        needed_blocks = {*self._machine.incomplete(), *self._unfinished}
+        for event in self._unfinished.values():
+            for source, offset in event.batch.offsets.items():
+                needed[source] = min(offset, needed.get(source, offset))
+        seen = self._machine.high_water()
+        before = self._before.position | self._before.history
+        position = before | {source: offset + 1 for source, offset in seen.items()} | needed
+        channels = dict(self._channel_sources.items())
+        by_ancestor = {ancestor: position.get(source, 0) for source, ancestor in channels.items()}
+        offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor
+        closed = {source for source, ancestor in channels.items() if ancestor not in self._open}
+        unread = self._before.history.keys() - seen.keys()
+        return Checkpoint(
+            start=None,
+            position={source: position[source] for source in position.keys() - channels.keys()},
+            history={source: position[source] for source in closed & (needed.keys() | unread)},
+            open_reorgs=tuple(OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
+            read=self._reread.read(seen),
+            needed=self._reread.needed(needed_blocks, self._machine.has_finished),
+        )
+
+    def why_incomplete(self, hash_: bytes) -> Missing:
+        """What this block is missing."""
+        return self._machine.why_incomplete(hash_)
+
+    def statistics(self) -> UnorderedStatistics:
+        return UnorderedStatistics(
+            reassembly=self._machine.statistics(),
+            bad_messages=self._bad_messages,
+            unfinished=len(self._unfinished),
+            open_reorgs=len(self._open),
+        )
+
+    def check(self) -> None:
+        """Asserts the invariants."""
+        self._machine.check()
+        assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
+        assert len(self._open) <= self.limits.announced_max
+
+    def _announce(self, reorg: Reorg, out: list[ConsumerEvent | Completed]) -> None:
+        if reorg.hash in self._open:
+            return
+        if len(self._open) >= self.limits.announced_max:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            out.append(CloseReorgChannel(oldest))
+        self._open[reorg.hash] = reorg.number
+        out.append(OpenReorgChannel(reorg.hash, reorg.number))

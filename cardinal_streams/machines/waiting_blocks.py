@@ -1,0 +1,71 @@
+"""The blocks off the chain: forks, and blocks whose parent is missing. It counts them, and finds the oldest and those
+below a number; it does not know how they hang together."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from cardinal_streams.machines.fork_tree import Node
+
+# The heap may hold this many entries of blocks that are gone, and as many again as there are blocks.
+STALE_ENTRIES_MAX = 256
+
+
+class WaitingBlocks:
+    """Nodes that have a batch, in the order in which they came.
+
+    Invariant: `size_bytes` is the sum of their batches' sizes, and each has an entry in the heap of numbers.
+    """
+
+    __slots__ = ("_nodes", "_numbers", "size_bytes")
+
+    def __init__(self) -> None:
+        self._nodes: dict[bytes, Node] = {}
+        self._numbers: list[tuple[int, bytes]] = []
+        self.size_bytes = 0
+
+    def put(self, node: Node) -> None:
+        assert node.batch is not None
+        assert node.hash not in self._nodes
+        self._nodes[node.hash] = node
+        self.size_bytes += node.batch.size_bytes
+        heapq.heappush(self._numbers, (node.batch.number, node.hash))
+        if len(self._numbers) > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
+            self._numbers = [(other.number or 0, other.hash) for other in self._nodes.values()]
+            heapq.heapify(self._numbers)
+
+    def remove(self, node: Node) -> None:
+        assert node.batch is not None
+        del self._nodes[node.hash]
+        self.size_bytes -= node.batch.size_bytes
+
+    def oldest(self) -> Node:
+        return next(iter(self._nodes.values()))
+
+    def up_to(self, number: int) -> list[Node]:
+        """The nodes numbered `number` or lower. Those that are kept have to be `put_off`, or are not found again."""
+        found: dict[bytes, Node] = {}
+        while self._numbers and self._numbers[0][0] <= number:
+            node = self._nodes.get(heapq.heappop(self._numbers)[1])
+            if node is not None:
+                found[node.hash] = node
+        return list(found.values())
+
+    def put_off(self, node: Node, number: int) -> None:
+        """Lets `up_to` find the node again at this number."""
+        heapq.heappush(self._numbers, (number, node.hash))
+
+    def check(self) -> None:
+        """Asserts the invariant."""
+        assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
+        assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
+
+    def __contains__(self, hash_: bytes) -> bool:
+        return hash_ in self._nodes
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
+    def __len__(self) -> int:
+        return len(self._nodes)

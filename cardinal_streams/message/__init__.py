@@ -1,0 +1,1 @@
+"""The message layer: keys and values of every message, as values and as bytes."""

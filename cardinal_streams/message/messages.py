@@ -1,0 +1,78 @@
+"""The messages of the Cardinal Streams message layer: what their keys and values look like. It does not know what
+follows from a message, nor how it travels.
+
+Specification: "Messages". The prefix byte is followed by the fields without separators:
+
+    00 hash(32)                          Batch            Avro record "batch"
+    01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
+    02 hash(32) id(32) Avro int: index   SubBatchMsg      Avro record "update"
+    03 hash(32) UTF-8 key                BatchMsg         raw bytes of the application, may be empty
+    04 hash(32) UTF-8 key                BatchDeleteMsg   empty
+    05 hash(32)                          Reorg            Avro long: number of the common ancestor
+    06 hash(32)                          ReorgComplete    Avro long: number
+    ff producer id(32)                   Ping             opaque; not in the specification, but the real producer
+                                                          puts one on the default topic every 30 s
+
+Reading is strict: a message has exactly one key, so that a key can serve as its identity, and anything left over,
+cut off or out of range is a `MessageError`. A weight of fewer than 32 bytes may have leading zeros: the
+specification names no shortest form. Each entry of a Batch is one of a value, a count, a delete or a sub batch;
+an entry where none is set is an empty value, since nothing else is left that it could be.
+
+A Reorg's number is written as an Avro long. Up to 32 bits its bytes are those of the Avro int that the real
+producer writes; beyond, the real one writes another number.
+"""
+
+from __future__ import annotations
+
+from cardinal_streams.errors import OversizedMessage, TruncatedMessage, UnknownPrefixByte
+from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits
+from cardinal_streams.message.reader import DECODERS
+from cardinal_streams.message.types import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    BlockMessage,
+    Message,
+    Ping,
+    Record,
+    Reorg,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+)
+from cardinal_streams.message.writer import ENCODERS
+
+__all__ = [
+    "Batch",
+    "BatchDeleteMsg",
+    "BatchMsg",
+    "BlockMessage",
+    "Message",
+    "Ping",
+    "Record",
+    "Reorg",
+    "ReorgComplete",
+    "SubBatchHeader",
+    "SubBatchMsg",
+    "decode",
+    "encode",
+]
+
+
+def decode(key: bytes, value: bytes, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS) -> Message:
+    """Reads a message. Raises `MessageError`, and nothing else whatever the bytes are."""
+    if len(key) > limits.key_bytes_max:
+        raise OversizedMessage(f"a key of {len(key)} bytes", "key", limits.key_bytes_max)
+    if len(value) > limits.value_bytes_max:
+        raise OversizedMessage(f"a value of {len(value)} bytes", "value", limits.value_bytes_max)
+    if not key:
+        raise TruncatedMessage("the key is empty", "key")
+    decoder = DECODERS.get(key[0])
+    if decoder is None:
+        raise UnknownPrefixByte(f"the prefix byte {key[0]:02x} names no message", "key")
+    return decoder(key, value)
+
+
+def encode(message: Message) -> Record:
+    """Writes a message. Raises `PayloadOutOfRange` for what the format cannot carry."""
+    return ENCODERS[type(message)](message)

@@ -1,0 +1,152 @@
+"""Writes keys and values: one function per message, and the checks of what the format can carry. The layouts are
+drawn in `messages`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cardinal_streams.errors import PayloadOutOfRange, PrefixConflict
+from cardinal_streams.limits import COUNT_MAX, HASH_BYTES, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, ZERO_HASH
+from cardinal_streams.message import avro
+from cardinal_streams.message.types import (
+    Batch,
+    BatchDeleteMsg,
+    BatchMsg,
+    Message,
+    Ping,
+    Record,
+    Reorg,
+    ReorgComplete,
+    SubBatchHeader,
+    SubBatchMsg,
+)
+
+
+def check_hash(raw: bytes, what: str) -> bytes:
+    """Raises `PayloadOutOfRange` unless `raw` has 32 bytes."""
+    if len(raw) != HASH_BYTES:
+        raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
+    return raw
+
+
+def check_number(number: int) -> int:
+    """Raises `PayloadOutOfRange` unless `number` is unsigned, 64 bits, and fits the signed Avro long."""
+    if not 0 <= number <= U64_MAX:
+        raise PayloadOutOfRange(f"the number {number} is no unsigned 64-bit integer")
+    if number > NUMBER_ON_WIRE_MAX:
+        raise PayloadOutOfRange(f"the number {number} is above {NUMBER_ON_WIRE_MAX}, the most an Avro long carries")
+    return number
+
+
+def check_weight(weight: int) -> int:
+    """Raises `PayloadOutOfRange` unless `weight` is an unsigned 256-bit integer."""
+    if not 0 <= weight <= WEIGHT_MAX:
+        raise PayloadOutOfRange(f"the weight {weight} is no unsigned 256-bit integer")
+    return weight
+
+
+def check_count(count: int, what: str) -> int:
+    """Raises `PayloadOutOfRange` unless `count` is an unsigned integer that an Avro int carries."""
+    if not 0 <= count <= COUNT_MAX:
+        raise PayloadOutOfRange(f"{what} is {count}, outside of 0 to {COUNT_MAX}")
+    return count
+
+
+def check_present(count: int, what: str) -> int:
+    """As `check_count`, and not 0: an entry of a Batch that counts nothing would read as an empty value."""
+    if not count:
+        raise PayloadOutOfRange(f"{what} is 0")
+    return check_count(count, what)
+
+
+def check_sub_batch_id(id_: bytes) -> bytes:
+    """Raises `PayloadOutOfRange` unless `id_` has 32 bytes, and not only zeros, which mean no sub batch."""
+    if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
+        raise PayloadOutOfRange("the id of a sub batch is all zeros")
+    return id_
+
+
+def check_key(key: str) -> str:
+    """Raises `PayloadOutOfRange` unless `key` is a text with at least one character."""
+    if not key:
+        raise PayloadOutOfRange("a key is empty")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise PayloadOutOfRange(f"the key {key!r} is no UTF-8") from error
+    return key
+
+
+def _encode_batch(message: Batch) -> Record:
+    updates: dict[str, avro.UpdateRecord] = {}
+    for name, value in message.values.items():
+        updates[check_key(name)] = avro.UpdateRecord(value=value, count=0, delete=False, subbatch=ZERO_HASH)
+    for name in message.deletes:
+        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=0, delete=True, subbatch=ZERO_HASH)
+    for name, count in message.counts.items():
+        check_present(count, f"the count of {name!r}")
+        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=count, delete=False, subbatch=ZERO_HASH)
+    for name, id_ in message.sub_batches.items():
+        check_sub_batch_id(id_)
+        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=0, delete=False, subbatch=id_)
+    given = len(message.values) + len(message.deletes) + len(message.counts) + len(message.sub_batches)
+    if given != len(updates):
+        raise PrefixConflict("a name is in two of values, deletes, counts and sub batches")
+    weight = check_weight(message.weight)
+    record = avro.BatchRecord(
+        num=check_number(message.number),
+        weight=weight.to_bytes((weight.bit_length() + 7) // 8, "big"),
+        parent=check_hash(message.parent, "the parent"),
+        updates=dict(sorted(updates.items())),
+    )
+    return Record(b"\x00" + check_hash(message.hash, "the hash"), avro.encode_batch(record))
+
+
+def _encode_header(message: SubBatchHeader) -> Record:
+    count = check_count(message.item_count, "the item count")
+    key = check_hash(message.hash, "the hash") + check_sub_batch_id(message.id)
+    return Record(b"\x01" + key, avro.encode_varint(count))
+
+
+def _encode_item(message: SubBatchMsg) -> Record:
+    key = check_hash(message.hash, "the hash") + check_sub_batch_id(message.id)
+    index = avro.encode_varint(check_count(message.index, "the index"))
+    for name in (*message.deletes, *message.updates):
+        check_key(name)
+    record = avro.SubBatchRecord(delete=list(message.deletes), updates=message.updates)
+    return Record(b"\x02" + key + index, avro.encode_sub_batch(record))
+
+
+def _encode_value(message: BatchMsg) -> Record:
+    return Record(b"\x03" + check_hash(message.hash, "the hash") + check_key(message.key).encode(), message.value)
+
+
+def _encode_delete(message: BatchDeleteMsg) -> Record:
+    return Record(b"\x04" + check_hash(message.hash, "the hash") + check_key(message.key).encode(), b"")
+
+
+def _encode_reorg(message: Reorg) -> Record:
+    key = b"\x05" + check_hash(message.hash, "the hash")
+    return Record(key, avro.encode_varint(check_number(message.number)))
+
+
+def _encode_complete(message: ReorgComplete) -> Record:
+    key = b"\x06" + check_hash(message.hash, "the hash")
+    return Record(key, avro.encode_varint(check_number(message.number)))
+
+
+def _encode_ping(message: Ping) -> Record:
+    return Record(b"\xff" + check_hash(message.producer_id, "the producer id"), message.stamp)
+
+
+ENCODERS: dict[type[Message], Callable[[Any], Record]] = {
+    Batch: _encode_batch,
+    SubBatchHeader: _encode_header,
+    SubBatchMsg: _encode_item,
+    BatchMsg: _encode_value,
+    BatchDeleteMsg: _encode_delete,
+    Reorg: _encode_reorg,
+    ReorgComplete: _encode_complete,
+    Ping: _encode_ping,
+}

@@ -1,0 +1,1 @@
+"""Producers as programs use them, and the messages that they make of blocks."""

@@ -1,0 +1,223 @@
+"""From blocks to messages by topic. It does not send: the caller hands each list to a transport, in its order.
+
+    add_block       per key inside a prefix a BatchMsg or BatchDeleteMsg on the prefix's topic; everything else,
+                    and the counts, in one Batch, the last message of the default topic, which is the last topic
+    send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
+                    ordered by key, on the topic of the sub batch's path
+    reorg           the producer's side of a reorg deeper than the threshold, see `reorg_channel`
+
+Redundant producers: the caller tells `observe` every key that arrives on the default topic; a block whose Batch was
+seen there, or sent here, gives no messages, nor do its sub batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, UnknownSubBatch
+from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits
+from cardinal_streams.machines.recent import RecentMap
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.reader import KEY_BYTES
+from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, Record, SubBatchHeader, SubBatchMsg
+from cardinal_streams.message.writer import check_hash, check_key, check_sub_batch_id
+from cardinal_streams.payload import Payload
+from cardinal_streams.prefixes import TopicMap
+from cardinal_streams.produce.reorg_channel import ReorgChannel
+
+# How many hashes the real producer remembers.
+SEEN_MAX = 4_096
+# Sub batches announced and not yet sent; the real application has one per block.
+OPEN_SUB_BATCHES_MAX = 65_536
+
+Outgoing = dict[str, list[Record]]
+
+
+class ProducerStatistics(msgspec.Struct, frozen=True):
+    """Counts since the producer was made, except `open_sub_batches`, which is now."""
+
+    blocks_sent: int
+    blocks_skipped: int
+    messages_made: int
+    open_sub_batches: int
+
+
+class Producer:
+    """Makes the messages of blocks.
+
+    Raises `PrefixError` for a topic map that cannot work. Every other error is a `PayloadError`, and leaves the
+    producer as it was.
+
+    Invariant: `_open` holds exactly the sub batches that were announced and not sent, each with its topic, or None
+    if its block was skipped.
+    """
+
+    def __init__(
+        self,
+        default_topic: str,
+        topics: Mapping[str, str],
+        *,
+        limits: MessageLimits = DEFAULT_MESSAGE_LIMITS,
+        seen_max: int = SEEN_MAX,
+    ) -> None:
+        self.default_topic = default_topic
+        self._topics = TopicMap(topics)
+        self._limits = limits
+        self._seen: RecentMap[bytes, None] = RecentMap(seen_max)
+        self._open: dict[tuple[bytes, bytes], str | None] = {}
+        self._sent = self._skipped = self._made = 0
+
+    def observe(self, key: bytes) -> None:
+        """Another producer's message on the default topic: if it is a Batch, its block is seen."""
+        if len(key) == KEY_BYTES and key[0] == 0:
+            self._seen.put(key[1:], None)
+
+    def has_seen(self, hash_: bytes) -> bool:
+        """Whether this block would not be sent, since its Batch was seen, or sent."""
+        return hash_ in self._seen
+
+    def forget(self, hash_: bytes) -> None:
+        """Lets a block be sent again, for when the producer that sent it is known to have died half way."""
+        self._seen.discard(hash_)
+
+    def add_block(self, payload: Payload) -> Outgoing:
+        """The messages of a block by topic; none if the block was seen. Raises `PayloadError`."""
+        messages = self._messages_of(payload)
+        seen = payload.hash in self._seen
+        new = {(payload.hash, id_): None if seen else self._topic_of(path) for path, id_ in payload.sub_batches.items()}
+        if len(self._open) + len(new) > OPEN_SUB_BATCHES_MAX:
+            raise PayloadError(f"more than {OPEN_SUB_BATCHES_MAX} sub batches are announced and not sent")
+        if seen:
+            self._skipped += 1
+            self._open = new | self._open
+            return {}
+        outgoing = {topic: self._checked(of_topic) for topic, of_topic in messages.items()}
+        self._seen.put(payload.hash, None)
+        self._open.update(new)
+        self._count(outgoing)
+        self._sent += 1
+        return outgoing
+
+    def send_sub_batch(
+        self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
+    ) -> Outgoing:
+        """The messages of a sub batch, at least its header; none if its block was skipped.
+
+        Raises `UnknownSubBatch` unless the block announced it and it was not yet sent; ids are per block.
+        """
+        if (hash_, id_) not in self._open:
+            raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")
+        records = self._checked(sub_batch_messages(hash_, id_, deletes, updates or {}))
+        topic = self._open.pop((hash_, id_))
+        if topic is None:
+            return {}
+        outgoing = {topic: records}
+        self._count(outgoing)
+        return outgoing
+
+    def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
+        """Lets a sub batch be sent again, whose messages (of `send_sub_batch`) could not be sent."""
+        for topic in outgoing:
+            self._open[hash_, id_] = topic
+
+    def reorg(self, hash_: bytes, number: int, removed_weight: int) -> ReorgChannel:
+        """Opens the channel of a reorg whose common ancestor has this hash and number.
+
+        `removed_weight` is that of the heaviest block on the removed chain, which the channel must outweigh.
+        """
+        return ReorgChannel(self, hash_, number, removed_weight)
+
+    def block_records(self, payload: Payload) -> list[Record]:
+        """All messages of a block in one list, whether it was seen or not, for a channel of its own."""
+        messages = [message for of_topic in self._messages_of(payload).values() for message in of_topic]
+        records = self._checked(messages)
+        self._seen.put(payload.hash, None)
+        self._made += len(records)
+        return records
+
+    def sub_batch_records(
+        self, hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
+    ) -> list[Record]:
+        """As `block_records`, for a sub batch."""
+        records = self._checked(sub_batch_messages(hash_, id_, deletes, updates))
+        self._made += len(records)
+        return records
+
+    def statistics(self) -> ProducerStatistics:
+        return ProducerStatistics(self._sent, self._skipped, self._made, len(self._open))
+
+    def _messages_of(self, payload: Payload) -> dict[str, list[Message]]:
+        check_hash(payload.hash, "the hash")
+        by_topic: dict[str, list[Message]] = {}
+        values: dict[str, bytes] = {}
+        deletes: set[str] = set()
+        counts: dict[str, int] = {}
+        for key, value in payload.updates.items():
+            found = self._topics.find(key)
+            if found is None:
+                values[key] = value
+            else:
+                counts[found[0]] = counts.get(found[0], 0) + 1
+                by_topic.setdefault(found[1], []).append(BatchMsg(payload.hash, key, value))
+        for key in dict.fromkeys(payload.deletes):
+            found = self._topics.find(key)
+            if found is None:
+                values.pop(key, None)
+                deletes.add(key)
+            else:
+                counts[found[0]] = counts.get(found[0], 0) + 1
+                by_topic.setdefault(found[1], []).append(BatchDeleteMsg(payload.hash, key))
+        batch = Batch(
+            payload.hash,
+            payload.number,
+            payload.parent,
+            payload.weight,
+            values,
+            frozenset(deletes),
+            counts,
+            dict(payload.sub_batches),
+        )
+        _check_conflicts(batch)
+        last = by_topic.pop(self.default_topic, [])
+        by_topic[self.default_topic] = [*last, batch]
+        return by_topic
+
+    def _topic_of(self, path: str) -> str:
+        found = self._topics.find(path)
+        return self.default_topic if found is None else found[1]
+
+    def _checked(self, messages: list[Message]) -> list[Record]:
+        records = [encode(message) for message in messages]
+        for key, value in records:
+            if len(key) > self._limits.key_bytes_max or len(value) > self._limits.value_bytes_max:
+                raise PayloadOutOfRange(f"a message of {len(key)} + {len(value)} bytes is larger than the limits allow")
+        return records
+
+    def _count(self, outgoing: Outgoing) -> None:
+        self._made += sum(map(len, outgoing.values()))
+
+
+def sub_batch_messages(
+    hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
+) -> list[Message]:
+    """Header, deletes, updates by key: the order and the split of the real producer."""
+    check_sub_batch_id(id_)
+    items: list[Message] = []
+    if deletes:
+        items.append(SubBatchMsg(hash_, id_, 0, tuple(sorted(set(deletes)))))
+    for key in sorted(updates):
+        items.append(SubBatchMsg(hash_, id_, len(items), (), {check_key(key): updates[key]}))
+    return [SubBatchHeader(hash_, id_, len(items)), *items]
+
+
+def _check_conflicts(batch: Batch) -> None:
+    """Raises `PrefixConflict` if a name would be two entries of the Batch, or two paths share an id."""
+    names = [*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PrefixConflict(f"updates, deletes and sub batches claim the same entry {twice!r}")
+    ids = list(batch.sub_batches.values())
+    if len(set(ids)) < len(ids):
+        raise PrefixConflict("two sub batches of a block have the same id")

@@ -1,0 +1,223 @@
+"""A producer as a program uses it: blocks in, messages on a transport. What the messages are, `producer` says.
+
+    async with publish(application, transport) as publisher:
+        await publisher.send([Block(payload, {id: SubBatch(updates={…})})])
+        async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
+            await channel.send(blocks)
+
+A block's Batch message goes out when everything else of the block is kept. So a Batch that is there says that the block
+is whole: a producer that dies half way leaves no Batch, and the next one, or the same one restarted, sends the block
+again; what was there already is a repetition, which consumers drop.
+
+Redundant producers: everybody follows the default topic, and sends no block whose Batch is there. Two that send a block
+at the same moment both do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+
+from cardinal_streams.application import Application
+from cardinal_streams.errors import MessageError
+from cardinal_streams.machines.chain_events import Start
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Batch
+from cardinal_streams.payload import Payload
+from cardinal_streams.produce.producer import Outgoing, Producer, ProducerStatistics
+from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
+from cardinal_streams.transports.transport import Delivery, Transport
+
+# How many messages of each partition are read at the start; the real producer reads 100.
+CATCH_UP_MESSAGES = 1_000
+# How long the word that a reorg is given up may take, when its block ends by an exception.
+ABANDON_TIMEOUT_S = 5.0
+
+
+class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sub batch changes."""
+
+    updates: Mapping[str, bytes] = {}
+    deletes: Collection[str] = ()
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A payload and its sub batches, by id. Those that are not given here have to follow by `send_sub_batch`."""
+
+    payload: Payload
+    sub_batches: Mapping[bytes, SubBatch] = {}
+
+
+class BlockPublisher:
+    """Made by `publish`. Its methods raise the transport's errors, and `PayloadError` for what cannot be sent."""
+
+    def __init__(self, producer: Producer, transport: Transport) -> None:
+        self.producer = producer
+        self.latest: Start | None = None
+        """The block with the highest number whose Batch was seen or sent: where a producer may go on."""
+        self._transport = transport
+        self._error: Exception | None = None
+
+    async def send(self, blocks: Sequence[Block]) -> int:
+        """Sends blocks, all together; how many were new. When it returns they are kept.
+
+        If it raises, none of the new ones counts as sent, and all may be sent again.
+        """
+        if self._error is not None:
+            raise self._error
+        first: Outgoing = {}
+        batches: Outgoing = {}
+        new: list[Payload] = []
+        try:
+            for block in blocks:
+                made = self.producer.add_block(block.payload)
+                if made:
+                    new.append(block.payload)
+                    *others, batch = made[self.producer.default_topic]
+                    _add(first, {**made, self.producer.default_topic: others})
+                    _add(batches, {self.producer.default_topic: [batch]})
+                for id_, contents in block.sub_batches.items():
+                    hash_ = block.payload.hash
+                    _add(first, self.producer.send_sub_batch(hash_, id_, contents.deletes, contents.updates))
+            await self._transport.send(first)
+            await self._transport.send(batches)
+        except BaseException:
+            for payload in new:
+                self.producer.forget(payload.hash)
+            raise
+        for payload in new:
+            self._note(payload.hash, payload.number, payload.weight)
+        return len(new)
+
+    async def send_sub_batch(
+        self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Sends a sub batch that was not known when its block was sent; nothing, if the block had been seen.
+
+        If it raises, the sub batch may be sent again.
+        """
+        outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
+        try:
+            await self._transport.send(outgoing)
+        except BaseException:
+            self.producer.reopen_sub_batch(hash_, id_, outgoing)
+            raise
+
+    @asynccontextmanager
+    async def reorg(self, ancestor: bytes, number: int, removed_weight: int) -> AsyncIterator[ReorgSession]:
+        """Announces a reorg beyond the threshold; within the block its channel is filled, at its end completed.
+
+        If the block ends by an exception the reorg is given up, as far as that can still be said.
+        """
+        channel = self.producer.reorg(ancestor, number, removed_weight)
+        try:
+            await self._transport.send(channel.begin())
+            yield ReorgSession(channel, self._transport)
+            await self._transport.send({channel.topic: channel.complete()})
+        except BaseException as error:
+            if channel.state is ChannelState.OPEN:
+                await self._give_up(channel, error)
+            raise
+
+    def statistics(self) -> ProducerStatistics:
+        return self.producer.statistics()
+
+    async def catch_up(self, messages: int) -> dict[str, int]:
+        """Sees the last so many messages of each partition of the default topic; where each is read on."""
+        topics = (self.producer.default_topic,)
+        position = {source: max(0, end - messages) for source, end in (await self._transport.ends(topics)).items()}
+        async with self._transport.subscribe(topics, position, stop_at_end=True) as receiver:
+            while page := await receiver.receive_some():
+                for delivery in page:
+                    self._observe(delivery)
+                    position[delivery.source] = delivery.offset + 1
+        return position
+
+    async def follow(self, position: Mapping[str, int]) -> None:
+        """Sees what comes on the default topic from there on, for ever; an error is raised by the next `send`."""
+        try:
+            async with self._transport.subscribe((self.producer.default_topic,), position) as receiver:
+                while page := await receiver.receive_some():
+                    for delivery in page:
+                        self._observe(delivery)
+        except Exception as error:
+            self._error = error
+
+    async def _give_up(self, channel: ReorgChannel, error: BaseException) -> None:
+        records = channel.abandon()
+        with anyio.move_on_after(ABANDON_TIMEOUT_S, shield=True):
+            try:
+                await self._transport.send({channel.topic: records})
+            except Exception as another:
+                error.add_note(f"consumers could not be told that the reorg is given up: {another}")
+
+    def _observe(self, delivery: Delivery) -> None:
+        self.producer.observe(delivery.key)
+        if delivery.key[:1] == b"\x00":
+            try:
+                message = decode(delivery.key, delivery.value)
+            except MessageError:
+                # Consumers tell of it; for a producer it is just no block.
+                return
+            if isinstance(message, Batch):
+                self._note(message.hash, message.number, message.weight)
+
+    def _note(self, hash_: bytes, number: int, weight: int) -> None:
+        if self.latest is None or number > self.latest.number:
+            self.latest = Start(hash_, number, weight)
+
+
+class ReorgSession:
+    """The channel of one reorg while it is filled. Made by `BlockPublisher.reorg`."""
+
+    def __init__(self, channel: ReorgChannel, transport: Transport) -> None:
+        self.channel = channel
+        self._transport = transport
+
+    async def send(self, blocks: Sequence[Block]) -> None:
+        """Sends the next blocks, in order, each with all its sub batches. Raises `ReorgOrder`."""
+        records = []
+        for block in blocks:
+            records += self.channel.add_block(block.payload)
+            for id_, contents in block.sub_batches.items():
+                records += self.channel.send_sub_batch(block.payload.hash, id_, contents.deletes, contents.updates)
+        await self._transport.send({self.channel.topic: records})
+
+
+@asynccontextmanager
+async def publish(
+    application: Application,
+    transport: Transport,
+    *,
+    redundant: bool = True,
+    catch_up_messages: int = CATCH_UP_MESSAGES,
+) -> AsyncIterator[BlockPublisher]:
+    """Send blocks. `redundant`: others may send the same ones, so the default topic is read, from `catch_up_messages`
+    before the end of each partition on; without it only what this publisher has sent itself is not sent again."""
+    publisher = BlockPublisher(application.producer(), transport)
+    if not redundant:
+        yield publisher
+        return
+    position = await publisher.catch_up(catch_up_messages)
+    body_error: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(publisher.follow, position)
+        try:
+            yield publisher
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
+            body_error = error
+        finally:
+            tasks.cancel_scope.cancel()
+    if body_error is not None:
+        raise body_error
+
+
+def _add(to: Outgoing, made: Outgoing) -> None:
+    for topic, records in made.items():
+        to.setdefault(topic, []).extend(records)

@@ -1,0 +1,125 @@
+"""The producer's side of the Reorg protocol: the messages of one dedicated, ordered channel.
+
+Specification, "Reorg Handling": a Reorg message with the common ancestor, the blocks after it up to one that is
+heavier than the heaviest removed block, a ReorgComplete message. The Reorg message goes to the channel and, as the
+announcement that a channel exists, to the default topic. Blocks go to the channel whole, whatever their prefixes,
+and whether or not they were sent before.
+
+The specification leaves open what the hash and number of ReorgComplete are; here they are the last block's. Those of
+the ancestor say that the producer gives the reorg up: consumers go back to what they had, if that was heavier.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Record, Reorg, ReorgComplete
+from cardinal_streams.message.writer import check_hash, check_number, check_weight
+from cardinal_streams.payload import Payload
+
+if TYPE_CHECKING:
+    from cardinal_streams.produce.producer import Producer
+
+
+def reorg_topic(default_topic: str, ancestor: bytes) -> str:
+    """The name of the channel, as the real producer's design has it."""
+    return f"{default_topic}-re-{ancestor.hex()}"
+
+
+def is_reorg_topic(topic: str) -> bool:
+    """Whether a topic is the channel of a reorg, which has one partition."""
+    return _REORG_TOPIC.search(topic) is not None
+
+
+_REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
+
+
+class ChannelState(enum.Enum):
+    NEW = "new"
+    OPEN = "open"
+    COMPLETE = "complete"
+    ABANDONED = "abandoned"
+
+
+class ReorgChannel:
+    """One reorg: `begin`, then `add_block` and `send_sub_batch`, then `complete`. Made by `Producer.reorg`.
+
+    Every list of records is to be sent on `topic`, one after the other, in order. A step that is not allowed raises
+    `ReorgOrder` and changes nothing.
+
+    Invariant: `_tip` is the last block added, or the ancestor.
+    """
+
+    def __init__(self, producer: Producer, ancestor: bytes, number: int, removed_weight: int) -> None:
+        self.ancestor = check_hash(ancestor, "the ancestor")
+        self.number = check_number(number)
+        self.removed_weight = check_weight(removed_weight)
+        self.topic = reorg_topic(producer.default_topic, ancestor)
+        self.state = ChannelState.NEW
+        self._producer = producer
+        self._tip = ancestor
+        self._tip_number = number
+        self._weight = -1
+        self._open: set[tuple[bytes, bytes]] = set()
+
+    def begin(self) -> dict[str, list[Record]]:
+        """The Reorg message for the channel, then for the default topic."""
+        self._expect(ChannelState.NEW, "begun")
+        self.state = ChannelState.OPEN
+        record = encode(Reorg(self.ancestor, self.number))
+        return {self.topic: [record], self._producer.default_topic: [record]}
+
+    def add_block(self, payload: Payload) -> list[Record]:
+        """The messages of the next block. Its parent is the block before, the first one's the ancestor."""
+        self._expect(ChannelState.OPEN, "given a block")
+        if payload.parent != self._tip:
+            raise ReorgOrder(f"block {payload.hash.hex()} does not follow {self._tip.hex()}")
+        if payload.number <= self._tip_number:
+            raise ReorgOrder(f"the number {payload.number} does not follow {self._tip_number}")
+        records = self._producer.block_records(payload)
+        self._open.update((payload.hash, id_) for id_ in payload.sub_batches.values())
+        self._tip, self._tip_number = payload.hash, payload.number
+        self._weight = max(self._weight, payload.weight)
+        return records
+
+    def send_sub_batch(
+        self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
+    ) -> list[Record]:
+        """The messages of a sub batch of a block on this channel. Raises `UnknownSubBatch`."""
+        self._expect(ChannelState.OPEN, "given a sub batch")
+        if (hash_, id_) not in self._open:
+            raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()} on this channel")
+        records = self._producer.sub_batch_records(hash_, id_, deletes, updates or {})
+        self._open.remove((hash_, id_))
+        return records
+
+    def complete(self) -> list[Record]:
+        """The ReorgComplete message. All sub batches must be sent, and the new chain be the heavier one."""
+        self._expect(ChannelState.OPEN, "completed")
+        if self._open:
+            raise ReorgOrder(f"{len(self._open)} sub batches are not sent")
+        if self._weight <= self.removed_weight:
+            raise ReorgOrder(f"the new chain weighs {self._weight}, the removed one {self.removed_weight}")
+        self.state = ChannelState.COMPLETE
+        return [encode(ReorgComplete(self._tip, self._tip_number))]
+
+    def abandon(self) -> list[Record]:
+        """Gives the reorg up: the ReorgComplete message that names the ancestor, or none if nothing was begun.
+
+        Another attempt is a new `ReorgChannel` to the same ancestor.
+        """
+        if self.state is ChannelState.NEW:
+            self.state = ChannelState.ABANDONED
+            return []
+        self._expect(ChannelState.OPEN, "abandoned")
+        self.state = ChannelState.ABANDONED
+        return [encode(ReorgComplete(self.ancestor, self.number))]
+
+    def _expect(self, state: ChannelState, step: str) -> None:
+        if self.state is not state:
+            raise ReorgOrder(f"a reorg channel that is {self.state.value} cannot be {step}")

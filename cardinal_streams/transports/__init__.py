@@ -1,0 +1,1 @@
+"""What carries messages: the streams of a node, a recorded file, Kafka."""

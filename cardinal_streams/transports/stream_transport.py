@@ -1,0 +1,243 @@
+"""A transport over the partitioned streams of a node: a topic is a stream, a message's key is stored as its key and
+chooses its partition, and the channel of a reorg is a stream with one partition. It saves no positions: see
+`checkpoints`.
+
+Who opens a topic first decides how many partitions it has; everybody else takes those that there are. Partitions that
+are added later are read by subscriptions that begin after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+from cardinal_streams.errors import PayloadOutOfRange
+from cardinal_streams.message.types import Record
+from cardinal_streams.produce.reorg_channel import is_reorg_topic
+from cardinal_streams.resumption import source_of
+from cardinal_streams.transports.partition_merge import PartitionMerge
+from cardinal_streams.transports.transport import Delivery
+from stream_client import (
+    PartitionedStream,
+    PositionBeyondEnd,
+    Publisher,
+    Push,
+    RequestRefused,
+    Stream,
+    StreamClient,
+)
+from stream_client.consume.follower import PAGE_MESSAGES, find_holes
+from stream_client.consume.reader import Merge, Page, Reader
+from stream_service.extensions import FromIndex
+from stream_service.names import partition_of
+
+PARTITIONS = 4
+# How many records of one partition may wait for their confirm.
+WINDOW = 4_096
+# What a node stores as a key at most (`stream_service.limits.StreamLimits`); it refuses a whole run for one longer key.
+KEY_BYTES_MAX = 4 * 1024
+
+OnHole: TypeAlias = Callable[[str, int, int], None]
+"""Told of records that are gone: source, the first missing offset, the first that is there again."""
+
+
+class StreamTransport:
+    """`Transport` over a client of a node. `partitions` is how many a topic gets that does not exist.
+
+    Raises the client's errors (`stream_client.ClientError`), `PushFailed` where a record could not be kept.
+    """
+
+    def __init__(
+        self,
+        client: StreamClient,
+        *,
+        partitions: int = PARTITIONS,
+        window: int = WINDOW,
+        page_messages: int = PAGE_MESSAGES,
+        on_hole: OnHole | None = None,
+    ) -> None:
+        if partitions < 1:
+            raise ValueError(f"{partitions} partitions")
+        self.client = client
+        self.partitions = partitions
+        self._window = window
+        self._page_messages = page_messages
+        self._on_hole = on_hole
+        self._publishers: dict[str, list[Publisher]] = {}
+
+    async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
+        """Pushes the records of each topic in order; returns when all are on the node's disk.
+
+        After an error any of them may be kept. To send them all again is harmless: consumers drop repetitions. Raises
+        `PayloadOutOfRange`, before anything is sent, for a key that no node stores.
+        """
+        for key, _ in (record for records in outgoing.values() for record in records):
+            if len(key) > KEY_BYTES_MAX:
+                raise PayloadOutOfRange(f"a key of {len(key)} bytes; a stream stores keys of at most {KEY_BYTES_MAX}")
+        sent: list[tuple[Publisher, Push]] = []
+        for topic, records in outgoing.items():
+            publishers = self._publishers.get(topic) or await self._open_publishers(topic)
+            for key, value in records:
+                publisher = publishers[partition_of(key, len(publishers))]
+                sent.append((publisher, await publisher.push(value, key=key)))
+        await _all_confirmed(sent)
+
+    async def ends(self, topics: Collection[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for topic in topics:
+            for info in await PartitionedStream(await self._open(topic)).info():
+                found[source_of(topic, info.partition)] = info.next_index
+        return found
+
+    @asynccontextmanager
+    async def subscribe(
+        self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
+    ) -> AsyncIterator[StreamReceiver]:
+        """Follows all partitions of these topics, or reads them to where they end now; topics are made if missing."""
+        starts = []
+        for topic in topics:
+            for stream in await self._open(topic):
+                starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
+        receiver = StreamReceiver(
+            starts, stop_at_end=stop_at_end, page_messages=self._page_messages, on_hole=self._on_hole
+        )
+        try:
+            yield receiver
+        finally:
+            receiver.close()
+
+    def close(self) -> None:
+        """No more will be sent."""
+        for publishers in self._publishers.values():
+            for publisher in publishers:
+                publisher.close()
+        self._publishers.clear()
+
+    async def _open(self, topic: str) -> Sequence[Stream]:
+        """All partitions of a topic. It is created also where it exists, so that the client knows the way to it."""
+        wanted = 1 if is_reorg_topic(topic) else self.partitions
+        try:
+            found = await self.client.find_stream(topic)
+        except RequestRefused:
+            # A node without `node/stream_list/1` cannot say what there is.
+            found = None
+        partitions = wanted if found is None else len(found.partitions)
+        return (await self.client.create_partitioned(topic, partitions)).partitions
+
+    async def _open_publishers(self, topic: str) -> list[Publisher]:
+        streams = await self._open(topic)
+        # Another task may have opened the topic meanwhile; then its publishers are used, so that order is kept.
+        if topic not in self._publishers:
+            self._publishers[topic] = [stream.publisher(self._window, keep_failed=True) for stream in streams]
+        return self._publishers[topic]
+
+
+class StreamReceiver:
+    """`Receiver` over pages of several stream-partitions, the oldest messages first, with the next pages on their way.
+
+    `ends` has, by source, the offset at which the partition ended when it was last read. `holes` counts the records
+    that were gone (retention, deletion) before they were read.
+    """
+
+    def __init__(
+        self,
+        starts: Sequence[tuple[Stream, int]],
+        *,
+        stop_at_end: bool,
+        page_messages: int = PAGE_MESSAGES,
+        on_hole: OnHole | None = None,
+    ) -> None:
+        self.ends: dict[str, int] = {}
+        self.holes = 0
+        self._stop_at_end = stop_at_end
+        self._page_messages = page_messages
+        self._on_hole = on_hole
+        self._pages = Merge(starts[0][0].session.shell) if starts else None
+        self._next: dict[Reader, int] = {}
+        self._streams: dict[Reader, Stream] = {}
+        for stream, offset in starts:
+            assert self._pages is not None
+            reader = Reader(
+                stream.session,
+                stream.port,
+                FromIndex(offset),
+                page_messages=page_messages,
+                waits=False,
+                on_page=self._pages.arrived,
+            )
+            self._next[reader], self._streams[reader] = offset, stream
+        self._merge = PartitionMerge(self._next)
+
+    async def receive_some(self) -> Sequence[Delivery]:
+        """At most a page of what is oldest; none when every partition was read to its end.
+
+        Raises the client's errors, and `PositionBeyondEnd` where a stream was deleted and made again.
+        """
+        while self._pages is not None:
+            for reader in self._next:
+                if self._merge.left(reader) < self._page_messages:
+                    reader.ask()
+            while (ready := await self._pages.next_ready(0)) is not None:
+                self._take(ready)
+            if deliveries := self._merge.take(self._page_messages):
+                return deliveries
+            if not self._next:
+                break
+            ready = await self._pages.next_ready()
+            if ready is not None:
+                self._take(ready)
+        return ()
+
+    def close(self) -> None:
+        for reader in list(self._streams):
+            reader.stop()
+        self._next.clear()
+
+    def _take(self, reader: Reader) -> None:
+        page = reader.take()
+        stream = self._streams[reader]
+        topic, partition = stream.name, stream.partition
+        self._check(reader, page, source_of(topic, partition))
+        deliveries = [
+            Delivery(topic, partition, message.index, message.key or b"", message.data) for message in page.messages
+        ]
+        self._merge.put(reader, deliveries, [message.time_us for message in page.messages], at_end=page.at_end)
+        # A partition that is at its end is asked to hold its answer; one that is not must not be waited for.
+        reader.waits = page.at_end and not self._stop_at_end
+        if deliveries:
+            self._next[reader] = deliveries[-1].offset + 1
+        if self._stop_at_end and page.at_end:
+            reader.stop()
+            del self._next[reader]
+
+    def _check(self, reader: Reader, page: Page, source: str) -> None:
+        """Counts what is missing in front of and inside the page."""
+        expected = self._next[reader]
+        if page.next_index is None:
+            raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
+        self.ends[source] = page.next_index
+        if page.next_index < expected:
+            raise PositionBeyondEnd(
+                f"the position of {source} is {expected}, and the stream ends at {page.next_index}: it was made "
+                "again; forget the saved position to begin anew"
+            )
+        if page.messages:
+            for first_missing, next_there in find_holes(page.messages, expected):
+                self.holes += next_there - first_missing
+                if self._on_hole is not None:
+                    self._on_hole(source, first_missing, next_there)
+
+
+async def _all_confirmed(sent: Sequence[tuple[Publisher, Push]]) -> None:
+    """Waits for every push, also after one has failed; raises the first error."""
+    first: Exception | None = None
+    for publisher, push in sent:
+        if push.done and push.error is None:
+            continue
+        try:
+            await publisher.wait(push)
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
