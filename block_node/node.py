@@ -21,13 +21,13 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from block_node.events import NodeStopping
 from block_node.facility import Facility, FacilityStatistics
-from block_node.newest_roots import find_roots
-from block_node.persistence import Persistence
-from block_node.persistence_operations import ReadRoots
-from block_node.persistence_store import BlockRetention, BlockStore, BlockStoreStatistics
-from block_node.publish_limits import PublishLimits
-from block_node.publish_worker import SERVICE_ADDRESS, PublishService
-from block_node.publisher import DeskStatistics
+from block_node.persist.newest_roots import find_roots
+from block_node.persist.operations import ReadRoots
+from block_node.persist.plugin import Persistence
+from block_node.persist.store import BlockRetention, BlockStore, BlockStoreStatistics
+from block_node.publish.limits import PublishLimits
+from block_node.publish.publisher import DeskStatistics
+from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.verification import Verification
 from ockam.address import local
 from ockam.message import Message

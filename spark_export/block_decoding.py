@@ -1,7 +1,7 @@
 """Blocks of the block node in messages: the mark of each part, and the items of a block. It verifies nothing: the block
 node did, before storing.
 
-A block is one message, or several where it has more than a mebibyte (`block_node.persistence_mark`). Items lie across
+A block is one message, or several where it has more than a mebibyte (`block_node.persist.mark`). Items lie across
 the parts, so only a block of one message can be taken apart alone; `pipeline.silver_blocks` joins the others.
 """
 
@@ -63,7 +63,7 @@ class BlockMessages:
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
         try:
-            import block_node.persistence_mark  # noqa: F401
+            import block_node.persist.mark  # noqa: F401
         except ImportError as error:
             raise OptionError("decode=block needs stream-node installed on every worker") from error
         assert headers is not None, "asked for by `needs_headers`"
@@ -103,7 +103,7 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
     """The root of the block before, where a message with these headers corrects it."""
-    from block_node.persistence_mark import ROOT_BEFORE_HEADER
+    from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
@@ -111,7 +111,7 @@ def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | Non
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
     """The `BlockMark` of a message with these headers; None where it has none that can be read."""
     import bare
-    from block_node.persistence_mark import MARK_HEADER, BlockMark
+    from block_node.persist.mark import MARK_HEADER, BlockMark
 
     for header in headers or ():
         if header["key"] == MARK_HEADER:

@@ -19,11 +19,11 @@ from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.hook import TssVerifier
 from block_node.blocks.settings import VerifierSettings
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
-from block_node.persistence_log import STREAM_PREFIX
-from block_node.persistence_store import BlockRetention
-from block_node.publish_limits import PublishLimits
-from block_node.readers import BlockReaders, ReadersStatistics
-from block_node.subscribe_plan import SubscribeLimits
+from block_node.persist.chain_log import STREAM_PREFIX
+from block_node.persist.store import BlockRetention
+from block_node.publish.limits import PublishLimits
+from block_node.read.services import BlockReaders, ReadersStatistics
+from block_node.read.subscription_plan import SubscribeLimits
 from ockam.node import Node
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError

@@ -66,8 +66,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     state_proof, tss (needs block_tss_verifier, MODULE:NAME of what makes one). The five behind it say how strictly, see
     `block_node.blocks.settings`; block_known_roots: NUMBER:HEX. block_bytes_max, block_items_max: of one block.
     block_retention_blocks, block_retention_bytes: what is kept of blocks at most; the lowest numbers go first.
-    block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see `block_node.publish_limits` and
-    `block_node.subscribe_plan`.
+    block_publish_…, block_subscribe_…: the limits of publishers and subscribers, see `block_node.publish.limits` and
+    `block_node.read.subscription_plan`.
     backfill_…: how missing blocks are fetched from other nodes, see `block_node.backfill.settings`. In a file they may
     stand under `[backfill]` with the names of the specification, such as `scanIntervalSecs`.
     service_addresses, index_addresses: worker addresses of the two services, the first one ours, the others aliases.

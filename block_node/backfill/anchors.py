@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from block_node.blocks.items import ItemKind, item_kind, read_footer
 from block_node.item_splitting import Chunk
-from block_node.persistence_store import BlockStore
+from block_node.persist.store import BlockStore
+from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
-from block_node.stored_items import Guard, StoredItems
 
 AnchorDone = Callable[[bytes | None, str], None]
 """The root, or None and the reason."""

@@ -21,7 +21,7 @@ from block_node.backfill.chunks import BatchSize, Chunk, Delivered, Delivery, Fe
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.request_range import highest_of, lowest_of
-from block_node.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRange, BlockRanges
 
 EDGES_LOOKED_AT = 64
 """Holes that are looked at for one that can be fetched, so that thousands of them cost no more than some."""

@@ -23,7 +23,7 @@ from block_node.blocks.errors import Level
 from block_node.blocks.verifier import Verifier
 from block_node.events import BackfilledBlockNotification, PersistedNotification, VerificationNotification
 from block_node.facility import Facility
-from block_node.persistence_store import BlockStore
+from block_node.persist.store import BlockStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
 """Where one of them is off, the operator does not want blocks to be tied to each other."""

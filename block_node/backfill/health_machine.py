@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from block_node.backfill.settings import SourceSetting
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
 """What a failure counts beside the latency, as the real `healthPenaltyPerFailure`."""

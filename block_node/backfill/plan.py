@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from block_node.persistence_schema import NUMBER_MAX
-from block_node.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.schema import NUMBER_MAX
 
 
 class Kind(enum.Enum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from block_node.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:

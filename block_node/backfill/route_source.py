@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 
 from block_node.backfill.source import FetchListener, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
-from block_node.packing import unpacked
-from block_node.persistence_schema import NUMBER_MAX
+from block_node.persist.ranges import BlockRanges
+from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     STATUS,
@@ -29,7 +29,7 @@ from block_node.protocol_reading import (
     SubscriptionEnded,
     Unsubscribe,
 )
-from block_node.ranges import BlockRanges
+from block_node.read.packing import unpacked
 from ockam.address import LOCAL, Route, local
 from ockam.message import Message
 from ockam.node import Node

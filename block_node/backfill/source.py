@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
 """What the source has, or None and the reason."""

@@ -28,7 +28,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Plugin
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 from storage.errors import StorageClosed, StorageError
 
 if TYPE_CHECKING:

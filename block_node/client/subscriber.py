@@ -11,7 +11,6 @@ import msgspec
 
 from block_node.client.connection import BlockConnection, Conversation, open_connection
 from block_node.client.errors import DamagedAnswer, SubscriptionRefused
-from block_node.packing import unpacked
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     STATUS,
@@ -29,6 +28,7 @@ from block_node.protocol_reading import (
     UnpackedResponse,
     Unsubscribe,
 )
+from block_node.read.packing import unpacked
 from ockam.address import Route
 from ockam.protocol import ProtocolError
 from stream_client.errors import (

@@ -1,6 +1,6 @@
 """Blocks of the block node from the streams that hold them. It verifies nothing: the block node did, before storing.
 
-A block is one message or several, by its parts (`block_node.persistence_mark`). The root in their marks is the most
+A block is one message or several, by its parts (`block_node.persist.mark`). The root in their marks is the most
 likely one at the time of storing; the next block's first message names the root where that was another one.
 """
 

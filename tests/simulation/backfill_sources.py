@@ -13,7 +13,7 @@ from block_node.backfill.source import FetchListener, StatusDone
 from block_node.blocks.generator import ChainGenerator, GeneratedBlock
 from block_node.blocks.items import Item, ItemKind, item_kind
 from block_node.events import ITEM_OVERHEAD_BYTES
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 from ockam.node import Node
 from tests.simulation.block_world import signing_keys
 

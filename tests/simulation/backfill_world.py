@@ -19,7 +19,7 @@ from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Session

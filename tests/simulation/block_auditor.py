@@ -8,12 +8,12 @@ import trio
 
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import join_block
-from block_node.custody import Custody
-from block_node.leases_machine import Lease
-from block_node.persistence_log import ChainLog
+from block_node.persist.chain_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
-from block_node.publish_limits import PublishLimits
+from block_node.publish.custody import Custody
+from block_node.publish.leases_machine import Lease
+from block_node.publish.limits import PublishLimits
 from ockam.message import Message
 from storage.contract import Session
 from tests.simulation.auditor import BrokenPromise

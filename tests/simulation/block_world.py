@@ -21,9 +21,9 @@ from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.publish_limits import PublishLimits
-from block_node.readers import BlockReaders
-from block_node.subscribe_plan import SubscribeLimits
+from block_node.publish.limits import PublishLimits
+from block_node.read.services import BlockReaders
+from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
 from storage.database import Database

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from block_node.custody import Custody
 from block_node.events import PersistedNotification, VerificationNotification
 from block_node.item_splitting import Chunk
-from block_node.leases_machine import Lease
-from block_node.persistence import Persistence
+from block_node.persist.plugin import Persistence
 from block_node.protocol import Acknowledgement, PublishResponse
-from block_node.publish_session import PublishSession
-from block_node.subscribe_session import Stage, SubscribeSession
+from block_node.publish.custody import Custody
+from block_node.publish.leases_machine import Lease
+from block_node.publish.session import PublishSession
+from block_node.read.subscription import Stage, SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 

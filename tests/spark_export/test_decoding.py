@@ -19,7 +19,7 @@ import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
-from block_node.persistence_mark import MARK_HEADER, BlockMark, key_of
+from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
 from spark_export import decoding

@@ -21,7 +21,7 @@ import bare
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
-from block_node.persistence_mark import MARK_HEADER, BlockMark
+from block_node.persist.mark import MARK_HEADER, BlockMark
 from spark_export.options import read_options
 from spark_export.readers import BatchReader
 from spark_export.source import StreamNodeSource

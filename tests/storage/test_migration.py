@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
-from block_node.persistence_log import ChainLog
+from block_node.persist.chain_log import ChainLog
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases
 from index_service.storage import Access, IndexRequests

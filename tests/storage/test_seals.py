@@ -20,7 +20,7 @@ from sqlalchemy import Table
 
 import block_manager.commit_schema  # noqa: F401 -- tables register themselves
 from block_node.backfill.targets import LoadTarget, SaveTarget
-from block_node.persistence_log import ChainLog
+from block_node.persist.chain_log import ChainLog
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
 from index_service.storage import Access, IndexRequests, SetPosition
@@ -33,7 +33,7 @@ from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR, seal_of, stream
 from storage.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import note_fall, set_retention
-from tests.block_node.persistence.block_samples import block_of
+from tests.block_node.persist.block_samples import block_of
 from tests.storage.storage_samples import reading, writing
 
 EXEMPT = {

@@ -12,7 +12,7 @@ from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import SourceSetting
-from block_node.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRange, BlockRanges
 
 BLOCK_BYTES = 10
 CHECKED_EVERY = 5

@@ -12,7 +12,7 @@ from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Gap, GapPatience, Kind, View, find_gaps, intended_range
 from block_node.backfill.settings import SourceSetting, parse_source
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import FakeSource, FillWorld, good
 
 LIMITS = FillLimits(batch_blocks=10)

@@ -13,7 +13,7 @@ import pytest
 
 from block_node.backfill.chunks import FillLimits
 from block_node.backfill.plan import Kind
-from block_node.ranges import BlockRanges
+from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import BLOCK_BYTES, Broken, FakeSource, FillWorld
 
 SEEDS = 80

@@ -20,7 +20,7 @@ from block_node.backfill.settings import BackfillSettings
 from block_node.backfill.source import FetchListener, StatusDone
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
-from block_node.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRange, BlockRanges
 from tests.block_node.backfill.served_blocks import remove_blocks
 from tests.block_node.publish.samples import Bench, bench, chain_of
 

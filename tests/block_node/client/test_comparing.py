@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import pytest
 
 import bare
-from block_node import protocol, publish_session, publish_worker
+from block_node import protocol
 from block_node.blocks.errors import VerificationFailed
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.hash_scheme import SCHEMES, HashScheme
@@ -26,6 +26,7 @@ from block_node.client import (
 )
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
+from block_node.publish import service, session
 from ockam.protocol import Protocol
 from stream_client import Reconnect
 from stream_node.process import NodeProcess
@@ -214,7 +215,7 @@ OLD = Protocol[protocol.PublishRequest, protocol.PublishResponse](
 
 
 async def test_a_node_that_names_no_roots_is_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (publish_worker, publish_session):
+    for module in (service, session):
         monkeypatch.setattr(module, "PUBLISH", OLD)
     async with served(tmp_path, log_level="error", error_delay_s=0.01) as running:
         client = BlockClient([running.address])

@@ -17,8 +17,8 @@ from block_node.blocks.items import split_block
 from block_node.client import BlockClient, BlockRefused, OutgoingBlock, PublishSettings
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
-from block_node.publish_limits import PublishLimits
-from block_node.subscribe_plan import SubscribeLimits
+from block_node.publish.limits import PublishLimits
+from block_node.read.subscription_plan import SubscribeLimits
 from stream_client import Reconnect
 from stream_node.config import Config, ConfigError, load_config
 from tests.block_node.client.chains import chain, outgoing

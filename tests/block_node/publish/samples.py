@@ -22,8 +22,8 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import Event, ItemEvent, Notification
 from block_node.facility import Plugin
 from block_node.node import BlockNode, BlockNodeSettings
-from block_node.persistence_operations import StoreBlock
-from block_node.persistence_store import BlockRetention
+from block_node.persist.operations import StoreBlock
+from block_node.persist.store import BlockRetention
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
@@ -36,8 +36,8 @@ from block_node.protocol import (
     PublishResponse,
     SessionOpened,
 )
-from block_node.publish_limits import PublishLimits
-from block_node.publish_worker import PublishService
+from block_node.publish.limits import PublishLimits
+from block_node.publish.service import PublishService
 from ockam.address import Address, local
 from ockam.message import Message
 from ockam.node import Node

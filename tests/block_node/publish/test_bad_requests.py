@@ -28,7 +28,7 @@ from block_node.protocol import (
     PublishStatus,
     StreamEnded,
 )
-from block_node.publish_limits import PublishLimits
+from block_node.publish.limits import PublishLimits
 from ockam.address import local
 from ockam.message import Message
 from ockam.protocol import ERROR

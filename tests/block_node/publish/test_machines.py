@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.catch_up_machine import CONTACTS_MAX, CatchUp, Stalled
-from block_node.leases_machine import Chunk, Leases, Stage
 from block_node.protocol import Piece
-from block_node.publish_decision import PublishView, Verdict, decide
-from block_node.publish_session_machine import TRANSITIONS, Action, Input, MessageMissing, SessionMachine, State
-from block_node.watermark_machine import Watermark
+from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, Stalled
+from block_node.publish.decision import PublishView, Verdict, decide
+from block_node.publish.leases_machine import Chunk, Leases, Stage
+from block_node.publish.session_machine import TRANSITIONS, Action, Input, MessageMissing, SessionMachine, State
+from block_node.publish.watermark_machine import Watermark
 
 BLOCKS = range(6)
 

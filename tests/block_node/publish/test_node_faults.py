@@ -25,7 +25,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish_limits import PublishLimits
+from block_node.publish.limits import PublishLimits
 from ockam.address import local
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of, header_of
 

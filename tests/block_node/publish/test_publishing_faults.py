@@ -29,7 +29,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish_desk import PublishDesk
+from block_node.publish.desk import PublishDesk
 from ockam.message import Message
 from tests.block_node.publish.samples import Publisher, bench, chain_of, spoilt
 

@@ -13,8 +13,8 @@ import trio
 
 from block_node.blocks.items import ItemKind, make_item
 from block_node.events import BackfilledBlockNotification, ItemsReceived, PersistedNotification, Source
-from block_node.persistence import Persistence
-from block_node.persistence_store import BlockRetention
+from block_node.persist.plugin import Persistence
+from block_node.persist.store import BlockRetention
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -25,7 +25,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish_limits import PublishLimits
+from block_node.publish.limits import PublishLimits
 from ockam.address import local
 from tests.block_node.publish.samples import PATIENCE_S, Bench, Publisher, bench, chain_of
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.durable_roots import NAMED_MAX, DurableRoots, named
 from block_node.events import BackfilledBlockNotification
 from block_node.protocol import (
     PUBLISH,
@@ -21,6 +20,7 @@ from block_node.protocol import (
     SessionOpened,
     SkipBlock,
 )
+from block_node.publish.durable_roots import NAMED_MAX, DurableRoots, named
 from ockam.address import local
 from ockam.wire_legacy import LEGACY
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of

@@ -13,7 +13,7 @@ import trio
 
 from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession
-from block_node.publish_session import PublishSession
+from block_node.publish.session import PublishSession
 from ockam.address import Address, local
 from ockam.connection import Connection
 from ockam.node import Node

@@ -11,9 +11,9 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from block_node.persistence_collector import BlockCollector
-from block_node.persistence_log import NewBlock
-from block_node.persistence_store import BlockStore
+from block_node.persist.chain_log import NewBlock
+from block_node.persist.collector import BlockCollector
+from block_node.persist.store import BlockStore
 from storage.contract import Operation
 from storage.database import Database
 from storage.errors import StorageError

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from block_node import persistence_schema as sql
 from block_node.blocks.errors import Level
 from block_node.blocks.generator import BlockShape, GeneratedBlock
 from block_node.blocks.hash_scheme import CURRENT, LEGACY, SCHEMES, HashScheme
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
-from block_node.persistence_log import ChainLog
+from block_node.persist import schema as sql
+from block_node.persist.chain_log import ChainLog
 from block_node.protocol import Acknowledgement, StreamEnded
 from storage.database import Database
 from tests.block_node.publish.samples import Bench, bench, chain_of

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.items import join_block
 from block_node.blocks.keys import SigningKeys
-from block_node.persistence_mark import BlockMark, headers_of, key_of
+from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
 from spark_export.exporter.layout import hive_folder

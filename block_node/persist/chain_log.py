@@ -1,0 +1,345 @@
+"""The blocks of one chain in the log and in the tables beside it, seen through a session. It begins no transaction.
+
+A block is stored in one transaction, parts and index row together, so that it is there or not, and its parts follow
+each other. Deleting goes by block number; the stream itself is cut only at its front, so that the room of a block that
+came late (by backfill) is free when the blocks stored before it have gone too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from block_node.persist import schema as sql
+from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedPartMissing
+from block_node.persist.mark import (
+    BlockMark,
+    find_mark,
+    find_other_roots,
+    find_root_before,
+    headers_of,
+    key_of,
+)
+from block_node.persist.ranges import BlockRanges
+from block_node.persist.schema import BlockPlace
+from storage.contract import Append, Session, StreamRecord
+from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
+from stream_service.stored import LOST_BESIDE
+
+STREAM_PREFIX = "block_node."
+"""Streams whose names begin so are written by the block node alone."""
+REBUILD_PAGE_BYTES = 16 * 1024 * 1024
+REBUILD_PAGE_MESSAGES = 1_000
+TRUNCATE_MESSAGES = 1_000
+"""Cut off the front of the stream in one transaction; what is left then goes with later ones."""
+APPEND_PARTS = 8
+"""Parts of a staged block that are in memory together while it is copied."""
+
+
+class StoredChain(msgspec.Struct, frozen=True):
+    """What is persisted of a chain.
+
+    available: blocks that can be read. stored: those and what retention has evicted; it never shrinks.
+    blocks, size_bytes: of what can be read. newest: where the highest of them is. verifier_state: as it was given with
+    the last block that had one; empty where the index was rebuilt.
+    """
+
+    available: BlockRanges
+    stored: BlockRanges
+    blocks: int
+    size_bytes: int
+    newest: BlockPlace | None
+    verifier_state: bytes
+
+
+class NewBlock(msgspec.Struct, frozen=True):
+    """A verified block to be stored. parts: its bytes as a serialized `Block`, cut; those before them may be staged.
+
+    attempt: names the staged parts; None where all are in `parts`. staged: how many of them, `staged_bytes` long.
+    verifier_state: what the verifier must know to continue behind this block; empty where it need not be kept.
+    other_roots: which the block may have instead of `root`, until the next block says. corrected_root: of the block
+    before, where this one says that it is not the root under which that is stored; else empty.
+    """
+
+    number: int
+    root: bytes
+    items: int
+    parts: Sequence[bytes]
+    attempt: int | None = None
+    staged: int = 0
+    staged_bytes: int = 0
+    verifier_state: bytes = b""
+    other_roots: tuple[bytes, ...] = ()
+    corrected_root: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.staged_bytes + sum(map(len, self.parts))
+
+
+def stream_name(chain: str) -> str:
+    """The stream that has the blocks of a chain."""
+    return STREAM_PREFIX + chain
+
+
+class ChainLog:
+    """One chain. Every method raises StorageError and nothing else for what a disk or a file can cause."""
+
+    def __init__(self, chain: str) -> None:
+        self.chain = chain
+
+    def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
+        """Rebuild the index where it does not fit the stream, drop what was staged. None: there is no stream yet.
+
+        In a writing transaction. Nothing is made, so that a node that gets no blocks has no trace of them. A rebuild
+        reads the whole stream.
+        """
+        with _mapped():
+            sql.ensure_tables(session)
+            stream = session.log.find_stream(stream_name(self.chain), 0)
+            if stream is None:
+                return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
+            session.connection.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
+            known = sql.find_sound_chain(session, self.chain)
+            if known is None or known[:2] != (stream.stream_id, stream.next_index):
+                self._rebuild(session, stream)
+            return stream, self.state(session)
+
+    def state(self, session: Session) -> StoredChain:
+        with _mapped():
+            execute = session.connection.execute
+            _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+            first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
+            without_hole = count and last - first + 1 == count
+            available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
+            stored = available.copy()
+            for first, last in execute(sql.EVICTED, (self.chain,)):
+                stored.add(first, last)
+            newest = execute(sql.NEWEST_PLACES, (self.chain, 1)).fetchone()
+            place = None if newest is None else BlockPlace(*newest)
+            return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
+
+    def stream(self, session: Session) -> StreamRecord:
+        """The stream that has the blocks."""
+        with _mapped():
+            return session.log.get_stream(self._stream_id(session))
+
+    def store(
+        self, session: Session, block: NewBlock, time_us: int, behind: int | None = None
+    ) -> tuple[BlockPlace, bool]:
+        """Store a block; False where the very same one is there already. In a writing transaction.
+
+        behind: the block before it, that must be there. Raises BlockConflict where another one of that number is,
+        PredecessorMissing, StagedPartMissing.
+        """
+        with _mapped():
+            known = self.find(session, block.number)
+            if known is not None:
+                # Which of its roots a block has may have been found out since.
+                if known.root != block.root and known.root not in block.other_roots:
+                    raise BlockConflict(block.number, known.root, block.root)
+                self._drop_staged(session, block.attempt)
+                return known, False
+            if behind is not None and self.find(session, behind) is None:
+                raise PredecessorMissing(block.number, behind)
+            stream = self._ensure_stream(session, time_us)
+            first_index, parts = stream.next_index, block.staged + len(block.parts)
+            place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
+            index = first_index
+            for run in _runs(self._all_parts(session, block)):
+                headers = [
+                    headers_of(_mark(place, part), block.other_roots, block.corrected_root if part == 0 else b"")
+                    for part in range(index - first_index, index - first_index + len(run))
+                ]
+                keys = [key_of(block.number)] * len(run)
+                session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
+                index += len(run)
+            self._add_place(session, place)
+            sql.grow_chain(session, self.chain, index, 1, place.size_bytes, block.verifier_state)
+            if block.corrected_root:
+                sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
+            self._drop_staged(session, block.attempt)
+            return place, True
+
+    def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
+        """Keep parts of a block that is not verified yet, from number `part` on. In a writing transaction."""
+        with _mapped():
+            rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
+            session.connection.executemany(sql.ADD_STAGED, rows)
+
+    def unstage(self, session: Session, attempt: int) -> None:
+        """Forget the parts of a block that will not be stored. In a writing transaction."""
+        with _mapped():
+            self._drop_staged(session, attempt)
+
+    def find(self, session: Session, number: int) -> BlockPlace | None:
+        with _mapped():
+            if not 0 <= number <= sql.NUMBER_MAX:
+                return None
+            row = session.connection.execute(sql.FIND_PLACE, (self.chain, number)).fetchone()
+            return None if row is None else BlockPlace(*row)
+
+    def roots(self, session: Session, last: int) -> list[bytes]:
+        """The roots of the blocks up to `last`, in order; holes leave no mark."""
+        with _mapped():
+            return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
+
+    def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
+        """Of up to `limit` blocks without a hole from `number` on, in order."""
+        with _mapped():
+            rows = session.connection.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
+            found: list[BlockPlace] = []
+            for row in rows.fetchall():
+                if row[0] != number + len(found):
+                    break
+                found.append(BlockPlace(*row))
+            return found
+
+    def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
+        """Parts of a block from number `part` on, at least one, no more than `bytes_max` where that is more than one.
+
+        Raises DatabaseCorrupt where they are not what was stored.
+        """
+        with _mapped():
+            records = session.log.read(
+                self._stream_id(session), place.first_index + part, place.parts - part, bytes_max
+            )
+            index = place.first_index + part
+            if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
+                reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
+                raise DatabaseCorrupt(corrupt_text(reason))
+            return [record[1] for record in records]
+
+    def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
+        """Delete up to that many blocks, the lowest first, but never the highest of all; those that were deleted.
+
+        In a writing transaction.
+        """
+        with _mapped():
+            execute = session.connection.execute
+            found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
+            gone = found[:-1] if len(found) <= blocks else found[:blocks]
+            if not gone:
+                return []
+            execute_many = session.connection.executemany
+            execute_many(sql.DELETE_PLACE, [(self.chain, place.number) for place in gone])
+            evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
+            for place in gone:
+                evicted.add(place.number)
+            sql.set_evicted(session, self.chain, evicted)
+            size_bytes = sum(place.size_bytes for place in gone)
+            stream = session.log.get_stream(self._stream_id(session))
+            sql.grow_chain(session, self.chain, stream.next_index, -len(gone), -size_bytes)
+            first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
+            session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
+            return gone
+
+    def _rebuild(self, session: Session, stream: StreamRecord) -> None:
+        """Make the index again from the marks of the messages. Of two blocks of one number, the first one counts."""
+        execute = session.connection.execute
+        execute(sql.CLEAR_PLACES, (self.chain,))
+        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
+        blocks = size_bytes = 0
+        corrected: list[tuple[int, bytes]] = []
+        for place, root_before in self._stored_places(session, stream):
+            if root_before:
+                corrected.append((place.number - 1, root_before))
+            if self.find(session, place.number) is None:
+                self._add_place(session, place)
+                blocks += 1
+                size_bytes += place.size_bytes
+        sql.grow_chain(session, self.chain, stream.next_index, blocks, size_bytes)
+        for number, root in corrected:
+            sql.set_root(session, self.chain, number, root)
+
+    def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
+        """The whole blocks of the stream, by their marks, and where they correct it the root of the block before.
+
+        A block whose front was cut off, or of which a part was lost, is passed over.
+        """
+        index = stream.first_index
+        begun: BlockPlace | None = None
+        root_before = b""
+        while index < stream.next_index:
+            records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
+            for index, _, _, _, headers in records:
+                if headers == LOST_BESIDE:
+                    begun = None
+                    continue
+                mark = find_mark(headers)
+                if mark is None or mark.number > sql.NUMBER_MAX:
+                    reason = f"message {index} of the stream {stream.name!r} is no part of a block"
+                    raise DatabaseCorrupt(corrupt_text(reason))
+                if mark.part == 0:
+                    root_before = find_root_before(headers)
+                    begun = BlockPlace(mark.number, index, mark.parts, mark.items, mark.size_bytes, mark.root)
+                if (
+                    begun is not None
+                    and mark == _mark(begun, index - begun.first_index)
+                    and mark.part == mark.parts - 1
+                ):
+                    yield begun, root_before
+                    begun = None
+            index += 1
+
+    def _ensure_stream(self, session: Session, time_us: int) -> StreamRecord:
+        known = sql.find_chain(session, self.chain)
+        if known is not None:
+            return session.log.get_stream(known[0])
+        stream = session.log.ensure_stream(stream_name(self.chain), 0, time_us)
+        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
+        return stream
+
+    def _stream_id(self, session: Session) -> int:
+        stream_id: int = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]
+        return stream_id
+
+    def _all_parts(self, session: Session, block: NewBlock) -> Iterator[bytes]:
+        for part in range(block.staged):
+            row = session.connection.execute(sql.GET_STAGED, (self.chain, block.attempt, part)).fetchone()
+            if row is None:
+                raise StagedPartMissing(block.number, part)
+            yield row[0]
+        yield from block.parts
+
+    def _add_place(self, session: Session, place: BlockPlace) -> None:
+        sql.add_place(session, self.chain, place)
+
+    def _drop_staged(self, session: Session, attempt: int | None) -> None:
+        if attempt is not None:
+            session.connection.execute(sql.CLEAR_STAGED, (self.chain, attempt))
+
+
+def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
+    """Whether a message has that part of the block, under one of the roots that the block may have."""
+    mark = find_mark(headers)
+    if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
+        return False
+    return msgspec.structs.replace(mark, root=place.root) == _mark(place, part)
+
+
+def _mark(place: BlockPlace, part: int) -> BlockMark:
+    return BlockMark(place.number, part, place.parts, place.items, place.size_bytes, place.root)
+
+
+def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The parts, some at a time."""
+    run: list[bytes] = []
+    for part in parts:
+        run.append(part)
+        if len(run) == APPEND_PARTS:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(error) from error

@@ -1,0 +1,132 @@
+"""Gathers the items of one block into the bytes that will be stored, as they arrive. Pure; it stores nothing.
+
+A block is `(0x0A length item)*`, so that the items need not be looked into. What has come is cut into parts at once;
+whole parts can be taken out before the block is complete, so that a large block need not wait in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.item_cutter import item_size
+from block_node.blocks.items import item_prefix
+from block_node.blocks.large_item import HEAD_BYTES_MIN
+from block_node.persist.chain_log import NewBlock
+from block_node.persist.mark import PART_BYTES_MAX, cut
+
+PREFIXES: Final = tuple(map(item_prefix, range(0x4000)))
+"""Tag and length in front of an item, for the sizes that most have."""
+
+
+def prefix_of(size_bytes: int) -> bytes:
+    """Tag and length in front of an item of that size."""
+    return PREFIXES[size_bytes] if size_bytes < len(PREFIXES) else item_prefix(size_bytes)
+
+
+class BlockCollector:
+    """The bytes of one block.
+
+    attempt: names what has been taken out. item_count: items so far. held_bytes: in memory now. broken: the pieces of
+    an item were not what its head says, so that this is no block.
+    Invariant: all parts but the last have PART_BYTES_MAX bytes; `_tail` has less when `add` returns.
+    """
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.item_count = 0
+        self.staged = 0
+        self._parts: list[bytes] = []
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+        self._head = bytearray()
+        self._piece_bytes_left: int | None = None
+        self.broken = False
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._parts) * PART_BYTES_MAX + self._tail_bytes
+
+    def add(self, items: Sequence[bytes]) -> None:
+        tail, size_bytes = self._tail, self._tail_bytes
+        for item in items:
+            prefix = prefix_of(len(item))
+            tail += (prefix, item)
+            size_bytes += len(prefix) + len(item)
+        self.item_count += len(items)
+        self._tail_bytes = size_bytes
+        self._cut_tail()
+
+    def add_piece(self, piece: bytes, *, last: bool) -> None:
+        """The next piece of an item, whose own length, which goes before it, is in its head."""
+        if self._piece_bytes_left is None:
+            self._head += piece
+            if len(self._head) < HEAD_BYTES_MIN and not last:
+                return
+            piece = bytes(self._head)
+            self._head.clear()
+            size_bytes = _item_bytes(piece)
+            self.broken |= size_bytes is None
+            prefix = prefix_of(size_bytes or len(piece))
+            self._piece_bytes_left = size_bytes or 0
+            self._tail.append(prefix)
+            self._tail_bytes += len(prefix)
+            self.item_count += 1
+        self._piece_bytes_left -= len(piece)
+        self._tail.append(piece)
+        self._tail_bytes += len(piece)
+        if last:
+            self.broken |= self._piece_bytes_left != 0
+            self._piece_bytes_left = None
+        self._cut_tail()
+
+    def _cut_tail(self) -> None:
+        if self._tail_bytes >= PART_BYTES_MAX:
+            tail = self._tail
+            parts = cut(b"".join(tail))
+            rest = parts.pop() if len(parts[-1]) < PART_BYTES_MAX else b""
+            self._parts += parts
+            self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
+
+    def take_parts(self) -> tuple[int, list[bytes]]:
+        """The whole parts that are held, to be staged by the caller, and the number of the first of them."""
+        first, parts = self.staged, self._parts
+        self._parts = []
+        self.staged += len(parts)
+        return first, parts
+
+    def finish(
+        self,
+        number: int,
+        root: bytes,
+        verifier_state: bytes = b"",
+        other_roots: tuple[bytes, ...] = (),
+        corrected_root: bytes = b"",
+    ) -> NewBlock:
+        """The block, now that all items have come and it is verified. See `NewBlock`."""
+        parts = self._parts
+        if self._tail_bytes or not (self.staged or parts):
+            parts = [*parts, b"".join(self._tail)]
+        staged_bytes = self.staged * PART_BYTES_MAX
+        attempt = self.attempt if self.staged else None
+        return NewBlock(
+            number,
+            root,
+            self.item_count,
+            parts,
+            attempt,
+            self.staged,
+            staged_bytes,
+            verifier_state,
+            other_roots,
+            corrected_root,
+        )
+
+
+def _item_bytes(head: bytes) -> int | None:
+    """The size of an item by its own tag and length; None where these cannot be read."""
+    try:
+        return item_size(head)
+    except BlockFormatError:
+        return None

@@ -1,0 +1,237 @@
+"""What is asked of the storage threads for a chain: each runs inside one transaction or on a reading connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
+from block_node.persist.errors import BlockNumberUnknown
+from block_node.persist.schema import GET_CHAIN, BlockPlace, recount_chain
+from storage.contract import Operation, Session, StreamRecord
+from storage.errors import DatabaseCorrupt
+
+PLACES_PER_READ = 256
+"""Blocks that one read looks up at most."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some of a block's bytes, in order: parts from number `first_part` on."""
+
+    place: BlockPlace
+    first_part: int
+    parts: Sequence[bytes]
+
+    @property
+    def next_part(self) -> int:
+        return self.first_part + len(self.parts)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the block ends with it."""
+        return self.next_part == self.place.parts
+
+
+class OpenChain(Operation):
+    """See `ChainLog.open`; `stream` and `state` are what is there."""
+
+    __slots__ = ("log", "state", "stream")
+
+    def __init__(self, log: ChainLog, on_done: Callable[[OpenChain], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.stream: StreamRecord | None = None
+        self.state: StoredChain | None = None
+
+    def apply(self, session: Session) -> None:
+        self.stream, self.state = self.log.open(session)
+
+
+class ReadChain(Operation):
+    """What is persisted of a chain now; `state` is None where it has not begun."""
+
+    __slots__ = ("log", "state")
+
+    def __init__(self, log: ChainLog, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.state: StoredChain | None = None
+
+    def apply(self, session: Session) -> None:
+        known = session.connection.execute(GET_CHAIN, (self.log.chain,)).fetchone()
+        self.state = None if known is None else self.log.state(session)
+
+
+class RecountChain(ReadChain):
+    """The same, in a writing transaction, with the totals made to fit what is there."""
+
+    __slots__ = ()
+
+    def apply(self, session: Session) -> None:
+        recount_chain(session, self.log.chain)
+        super().apply(session)
+
+
+class StoreBlock(Operation):
+    """See `ChainLog.store`. place: where it is; is_new: False where the very same block was there; stream: after it."""
+
+    __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
+
+    def __init__(
+        self, log: ChainLog, block: NewBlock, time_us: int, behind: int | None, on_done: Callable[[StoreBlock], None]
+    ) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.block = block
+        self.time_us = time_us
+        self.behind = behind
+        self.place: BlockPlace | None = None
+        self.is_new = False
+        self.stream: StreamRecord | None = None
+
+    def apply(self, session: Session) -> None:
+        self.place, self.is_new = self.log.store(session, self.block, self.time_us, self.behind)
+        self.stream = self.log.stream(session)
+
+    def row_count(self) -> int:
+        return self.block.staged + len(self.block.parts)
+
+
+class StageParts(Operation):
+    """See `ChainLog.stage`."""
+
+    __slots__ = ("attempt", "first_part", "log", "parts")
+
+    def __init__(
+        self,
+        log: ChainLog,
+        attempt: int,
+        first_part: int,
+        parts: Sequence[bytes],
+        on_done: Callable[[StageParts], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.attempt = attempt
+        self.first_part = first_part
+        self.parts = parts
+
+    def apply(self, session: Session) -> None:
+        self.log.stage(session, self.attempt, self.first_part, self.parts)
+
+    def row_count(self) -> int:
+        return len(self.parts)
+
+
+class Unstage(Operation):
+    """See `ChainLog.unstage`."""
+
+    __slots__ = ("attempt", "log")
+
+    def __init__(self, log: ChainLog, attempt: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.attempt = attempt
+
+    def apply(self, session: Session) -> None:
+        self.log.unstage(session, self.attempt)
+
+
+class EvictBlocks(Operation):
+    """See `ChainLog.evict`. evicted: where they were; stream: after it, so that its front is known."""
+
+    __slots__ = ("blocks", "evicted", "log", "stream")
+
+    def __init__(self, log: ChainLog, blocks: int, on_done: Callable[[EvictBlocks], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.blocks = blocks
+        self.evicted: list[BlockPlace] = []
+        self.stream: StreamRecord | None = None
+
+    def apply(self, session: Session) -> None:
+        self.evicted = self.log.evict(session, self.blocks)
+        self.stream = self.log.stream(session)
+
+
+class ReadBlocks(Operation):
+    """Parts of block `number`, from number `part` on, then of those behind it as long as there is no hole.
+
+    found: at least one part, and no more than `bytes_max` bytes where that is more than one. blocks: at most so many.
+    A block that cannot be read is an error only where it is the first. No parts are found behind the end of a block.
+    """
+
+    __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
+
+    def __init__(
+        self,
+        log: ChainLog,
+        number: int,
+        part: int,
+        bytes_max: int,
+        on_done: Callable[[ReadBlocks], None],
+        *,
+        blocks: int,
+    ) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.number = number
+        self.part = part
+        self.bytes_max = bytes_max
+        self.blocks = blocks
+        self.found: list[Part] = []
+
+    def apply(self, session: Session) -> None:
+        self.found = []
+        room_bytes, part = self.bytes_max, self.part
+        for place in self.log.places(session, self.number, self.blocks):
+            if part >= place.parts:
+                self.found.append(Part(place, part, ()))
+                return
+            if self.found and place.size_bytes > room_bytes:
+                return
+            try:
+                parts = self.log.read(session, place, part, room_bytes)
+            except DatabaseCorrupt:
+                if not self.found:
+                    raise
+                return
+            self.found.append(Part(place, part, parts))
+            if not self.found[-1].is_last:
+                return
+            room_bytes -= sum(map(len, parts))
+            part = 0
+        if not self.found:
+            raise BlockNumberUnknown(self.number)
+
+
+class FindBlock(Operation):
+    """Where a block is; `place` is None where it is not stored."""
+
+    __slots__ = ("log", "number", "place")
+
+    def __init__(self, log: ChainLog, number: int, on_done: Callable[[FindBlock], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.number = number
+        self.place: BlockPlace | None = None
+
+    def apply(self, session: Session) -> None:
+        self.place = self.log.find(session, self.number)
+
+
+class ReadRoots(Operation):
+    """See `ChainLog.roots`."""
+
+    __slots__ = ("last", "log", "roots")
+
+    def __init__(self, log: ChainLog, last: int, on_done: Callable[[ReadRoots], None]) -> None:
+        super().__init__(on_done)
+        self.log = log
+        self.last = last
+        self.roots: list[bytes] = []
+
+    def apply(self, session: Session) -> None:
+        self.roots = self.log.roots(session, self.last)

@@ -1,0 +1,142 @@
+"""The plugin that persists verified blocks: gathers items while they come, has them stored once they are verified.
+
+Each attempt at a block is gathered until it is verified, refused or dropped. A block that grows beyond HELD_BYTES_MAX
+is kept in parts on disk meanwhile (staged), so that memory is bounded whatever the size of the block. What is stored,
+and how, is `block_node.persist.store`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import structlog
+
+from block_node.events import (
+    BackfilledBlockNotification,
+    BlockBegun,
+    BlockDropped,
+    ItemEvent,
+    ItemsReceived,
+    NodeFailed,
+    Notification,
+    PersistedNotification,
+    Source,
+    VerificationNotification,
+)
+from block_node.facility import Facility, Plugin
+from block_node.persist.collector import BlockCollector
+from block_node.persist.store import BlockStore
+from block_node.protocol import Piece
+from storage.errors import StorageError
+
+HELD_BYTES_MAX = 8 * 1024 * 1024
+"""Of one block in memory; with more, its whole parts go to the disk."""
+STAGING_BYTES_MAX = 16 * 1024 * 1024
+"""On their way to the disk; with more, no further items are taken."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Persistence(Plugin):
+    """Stores blocks and tells everybody about it.
+
+    Invariant: `_staging_bytes` is what has been handed over to be staged and was not answered yet.
+    """
+
+    name: ClassVar[str] = "persistence"
+
+    def __init__(self, facility: Facility, store: BlockStore, *, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        super().__init__(facility)
+        self._store = store
+        self._held_bytes_max = held_bytes_max
+        self._attempts: dict[int, BlockCollector] = {}
+        self._backfilled: dict[int, BlockCollector] = {}
+        self._staging_bytes = 0
+
+    def started(self) -> None:
+        super().started()
+        self.inlet.pause()
+        self._store.open(self.context.guard(self._opened))
+
+    def stopped(self) -> None:
+        super().stopped()
+        for attempt in list(self._attempts):
+            self._forget(attempt)
+
+    def handle_items(self, event: ItemEvent) -> None:
+        if isinstance(event, BlockBegun):
+            self._attempts[event.attempt] = BlockCollector(event.attempt)
+        elif isinstance(event, ItemsReceived):
+            collector = self._attempts.get(event.attempt)
+            if collector is not None:
+                if event.piece is Piece.WHOLE:
+                    collector.add(event.items)
+                else:
+                    collector.add_piece(event.items[0], last=event.piece is Piece.LAST)
+                if collector.held_bytes > self._held_bytes_max:
+                    self._stage(collector)
+        elif isinstance(event, BlockDropped):
+            self._forget(event.attempt)
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, VerificationNotification):
+            self._verified(notification)
+        elif isinstance(notification, BackfilledBlockNotification):
+            collector = BlockCollector(0)
+            collector.add(notification.items)
+            self._backfilled[notification.block_number] = collector
+        elif isinstance(notification, NodeFailed):
+            self._backfilled.clear()
+            for attempt in list(self._attempts):
+                self._forget(attempt)
+
+    def _opened(self, error: StorageError | None) -> None:
+        if error is not None:
+            raise error
+        self.inlet.resume()
+
+    def _verified(self, result: VerificationNotification) -> None:
+        """Store the block that has been verified, or forget the one that has not."""
+        if not result.success:
+            self._forget(result.attempt)
+            if not result.attempt:
+                self._backfilled.pop(result.block_number, None)
+            return
+        number = result.block_number
+        collector = self._attempts.pop(result.attempt, None) or self._backfilled.pop(number, None)
+        if collector is None or collector.broken:
+            self._tell_failure(number, result.source, "its items did not all come here; send the block again")
+            return
+        stored = self.context.guard(lambda error: self._stored(number, result.root, result.source, error))
+        block = collector.finish(number, result.root, result.verifier_state, result.other_roots, result.corrected_root)
+        self._store.store(block, stored)
+
+    def _stored(self, number: int, root: bytes, source: Source, error: StorageError | None) -> None:
+        if error is None:
+            self.facility.publish(PersistedNotification(number, True, source, root=root))
+        else:
+            self._tell_failure(number, source, str(error))
+
+    def _tell_failure(self, number: int, source: Source, reason: str) -> None:
+        self.facility.publish(PersistedNotification(number, False, source, reason))
+
+    def _stage(self, collector: BlockCollector) -> None:
+        first, parts = collector.take_parts()
+        size_bytes = sum(map(len, parts))
+        self._staging_bytes += size_bytes
+        if self._staging_bytes > STAGING_BYTES_MAX:
+            self.inlet.pause()
+
+        def staged(error: StorageError | None) -> None:
+            self._staging_bytes -= size_bytes
+            if error is not None:
+                logger.error("block_part_not_kept", attempt=collector.attempt, reason=str(error))
+            if self._staging_bytes <= STAGING_BYTES_MAX:
+                self.inlet.resume()
+
+        self._store.stage(collector.attempt, first, parts, self.context.guard(staged))
+
+    def _forget(self, attempt: int) -> None:
+        collector = self._attempts.pop(attempt, None)
+        if collector is not None and collector.staged:
+            self._store.unstage(attempt)

@@ -1,0 +1,274 @@
+"""The tables beside a chain's stream, and their statements as text. What the messages are is `block_node.persist.mark`.
+
+`block_index` finds a block by its number, and can be rebuilt from the stream alone. What cannot is what retention has
+evicted (`block_evicted`); that is only a memory of what need not be fetched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy import delete as delete_from
+from sqlalchemy import insert as insert_into
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from storage.contract import Session
+from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.schema import metadata
+from storage.seal import seal_column, seal_of
+from storage.statements import compiled
+
+NUMBER_MAX: Final = 2**63 - 1
+"""SQLite's integers end here; a chain of one block a nanosecond gets there in three centuries."""
+
+block_chains = Table(
+    "block_chains",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("stream_id", Integer, nullable=False),
+    Column("indexed_to", BigInteger, nullable=False),
+    Column("blocks", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("verifier_state", LargeBinary, nullable=False),
+    seal_column(),
+)
+"""One row a chain. indexed_to: the stream's next index when `block_index` was last written; where the stream says
+otherwise, the index is rebuilt. blocks, size_bytes: of all rows in `block_index`. verifier_state: what the verifier
+must know of the blocks before the next one, when the last one was stored; empty where that is not known."""
+
+block_index = Table(
+    "block_index",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("first_index", BigInteger, nullable=False),
+    Column("parts", Integer, nullable=False),
+    Column("items", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("root", LargeBinary, nullable=False),
+    seal_column(),
+    Index("block_index_by_place", "chain", "first_index"),
+)
+block_evicted = Table(
+    "block_evicted",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("first", BigInteger, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+    seal_column(),
+)
+block_staged = Table(
+    "block_staged",
+    metadata,
+    Column("chain", Text, primary_key=True),
+    Column("attempt", BigInteger, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Parts of blocks too large to wait in memory until they are verified; nothing in it outlives the process."""
+
+TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
+
+
+class BlockPlace(msgspec.Struct, frozen=True):
+    """Where a block is stored: `parts` messages from `first_index` on, and what is known of it without reading."""
+
+    number: int
+    first_index: int
+    parts: int
+    items: int
+    size_bytes: int
+    root: bytes
+
+
+def ensure_tables(session: Session) -> None:
+    """Make what is missing, where the database was opened before this package was loaded. In a transaction."""
+    for statement in CREATE_TABLES:
+        session.connection.execute(statement)
+
+
+CREATE_TABLES: Final = (
+    *(str(CreateTable(table, if_not_exists=True).compile(dialect=sqlite.dialect())) for table in TABLES),
+    *(
+        str(CreateIndex(index, if_not_exists=True).compile(dialect=sqlite.dialect()))
+        for table in TABLES
+        for index in table.indexes
+    ),
+)
+
+_zero: ColumnElement[int] = literal_column("0")
+_places = block_index.c
+_place = (
+    _places.number,
+    _places.first_index,
+    _places.parts,
+    _places["items"],
+    _places.size_bytes,
+    _places.root,
+)
+_of_chain = _places.chain == bindparam("chain")
+_numbered = _of_chain & (_places.number == bindparam("number"))
+_this_chain = block_chains.c.chain == bindparam("chain")
+_staged = (block_staged.c.chain == bindparam("chain")) & (block_staged.c.attempt == bindparam("attempt"))
+
+GET_CHAIN: Final = compiled(
+    select(
+        block_chains.c.stream_id,
+        block_chains.c.indexed_to,
+        block_chains.c.blocks,
+        block_chains.c.size_bytes,
+        block_chains.c.verifier_state,
+        block_chains.c.seal,
+    ).where(_this_chain),
+    "chain",
+)
+_SET_CHAIN: Final = compiled(
+    insert_into(block_chains).prefix_with("OR REPLACE"),
+    *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal"),
+)
+_COUNT_PLACES: Final = compiled(
+    select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
+)
+ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
+"""stream_id, indexed_to, blocks, size_bytes, verifier_state."""
+
+
+def find_chain(session: Session, chain: str) -> ChainRow | None:
+    """Raises DatabaseCorrupt where the row is not what was written."""
+    row = session.connection.execute(GET_CHAIN, (chain,)).fetchone()
+    if row is None:
+        return None
+    stream_id, indexed_to, blocks, size_bytes, verifier_state, seal = row
+    found: ChainRow = (stream_id, indexed_to, blocks, size_bytes, verifier_state)
+    if seal != seal_of(block_chains.name, (chain, *found)):
+        raise DatabaseCorrupt(corrupt_text(f"the row of the chain {chain!r} is not what was written"))
+    return found
+
+
+def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
+    """None also where the row is not what was written: all of it can be made again from the stream."""
+    with suppress(DatabaseCorrupt):
+        return find_chain(session, chain)
+    return None
+
+
+def set_chain(session: Session, chain: str, row: ChainRow) -> None:
+    session.connection.execute(_SET_CHAIN, (chain, *row, seal_of(block_chains.name, (chain, *row))))
+
+
+def grow_chain(
+    session: Session, chain: str, indexed_to: int, more_blocks: int, more_bytes: int, verifier_state: bytes = b""
+) -> None:
+    """verifier_state: empty where it stays as it is."""
+    known = find_chain(session, chain)
+    assert known is not None, "a chain that grows has begun"
+    stream_id, _, blocks, size_bytes, state = known
+    row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
+    set_chain(session, chain, row)
+
+
+def recount_chain(session: Session, chain: str) -> None:
+    """Make the totals fit what is in `block_index`."""
+    known = find_chain(session, chain)
+    if known is not None:
+        blocks, size_bytes = session.connection.execute(_COUNT_PLACES, (chain,)).fetchone()
+        set_chain(session, chain, (known[0], known[1], blocks, size_bytes, known[4]))
+
+
+def add_place(session: Session, chain: str, place: BlockPlace) -> None:
+    row = (chain, *msgspec.structs.astuple(place))
+    session.connection.execute(_ADD_PLACE, (*row, seal_of(block_index.name, row)))
+
+
+def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
+    """Correct the root of a block that is stored; nothing where it is not."""
+    row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
+    if row is not None:
+        seal = seal_of(block_index.name, (chain, *row[:-1], root))
+        session.connection.execute(_SET_ROOT, (root, seal, chain, number))
+
+
+def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
+    """In place of what was evicted before."""
+    session.connection.execute(_CLEAR_EVICTED, (chain,))
+    rows = [(chain, first, last) for first, last in ranges]
+    session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
+
+
+_ADD_PLACE: Final = compiled(
+    insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root", "seal")
+)
+FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
+PLACES_FROM: Final = compiled(
+    select(*_place)
+    .where(_of_chain, _places.number >= bindparam("number"))
+    .order_by(_places.number)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero),
+    *("chain", "number", "limit"),
+)
+NEWEST_PLACES: Final = compiled(
+    select(*_place)
+    .where(_of_chain)
+    .order_by(_places.number.desc())
+    .limit(bindparam("limit", type_=Integer))
+    .offset(_zero),
+    *("chain", "limit"),
+)
+ROOTS: Final = compiled(
+    select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
+    *("chain", "number"),
+)
+_SET_ROOT: Final = compiled(
+    update(block_index).where(_numbered).values(root=bindparam("root"), seal=bindparam("seal")),
+    *("root", "seal", "chain", "number"),
+)
+DELETE_PLACE: Final = compiled(delete_from(block_index).where(_numbered), *("chain", "number"))
+CLEAR_PLACES: Final = compiled(delete_from(block_index).where(_of_chain), "chain")
+FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_chain), "chain")
+
+SPAN: Final = compiled(
+    select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
+)
+"""Lowest and highest number, and how many there are: most chains have no hole, and that is seen eight times faster."""
+_run = _places.number - func.row_number().over(order_by=_places.number)
+_runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
+RANGES: Final = compiled(
+    select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
+    "chain",
+)
+"""First and last number of every run of blocks without a hole, ascending."""
+
+_evicted = block_evicted.c
+EVICTED: Final = compiled(
+    select(_evicted.first, _evicted.last).where(_evicted.chain == bindparam("chain")).order_by(_evicted.first), "chain"
+)
+_CLEAR_EVICTED: Final = compiled(delete_from(block_evicted).where(_evicted.chain == bindparam("chain")), "chain")
+_ADD_EVICTED: Final = compiled(insert_into(block_evicted), *("chain", "first", "last", "seal"))
+
+ADD_STAGED: Final = compiled(insert_into(block_staged), *("chain", "attempt", "part", "data"))
+GET_STAGED: Final = compiled(
+    select(block_staged.c.data).where(_staged, block_staged.c.part == bindparam("part")),
+    *("chain", "attempt", "part"),
+)
+CLEAR_STAGED: Final = compiled(delete_from(block_staged).where(_staged), *("chain", "attempt"))
+CLEAR_ALL_STAGED: Final = compiled(delete_from(block_staged).where(block_staged.c.chain == bindparam("chain")), "chain")

@@ -1,0 +1,321 @@
+"""The persisted blocks of a node, as its workers see them in the trio thread: what is there, and how to read and add.
+
+It outlives the workers that use it. Blocks are stored in the order of the calls, each in one transaction, and a block
+whose predecessor in that order could not be stored is not stored either, so that what is stored has no hole at its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
+from block_node.persist.errors import BlockConflict, PredecessorMissing
+from block_node.persist.operations import (
+    EvictBlocks,
+    FindBlock,
+    OpenChain,
+    ReadBlocks,
+    ReadChain,
+    ReadRoots,
+    RecountChain,
+    StageParts,
+    StoreBlock,
+    Unstage,
+)
+from block_node.persist.ranges import BlockRanges
+from block_node.persist.schema import BlockPlace
+from storage.contract import StreamRecord, ignore_done
+from storage.errors import DiskFull, StorageClosed, StorageError
+from storage.runner import Runner
+
+EVICT_BLOCKS = 16
+"""Deleted in one transaction, so that storing goes on between two of them."""
+
+logger = structlog.get_logger(__name__)
+
+
+class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept at most: beyond it the lowest blocks go, never the highest one. None is no such limit."""
+
+    blocks: int | None = None
+    size_bytes: int | None = None
+
+    def is_exceeded(self, blocks: int, size_bytes: int) -> bool:
+        return blocks > 1 and (
+            (self.blocks is not None and blocks > self.blocks)
+            or (self.size_bytes is not None and size_bytes > self.size_bytes)
+        )
+
+
+class BlockStoreStatistics(msgspec.Struct, frozen=True):
+    """blocks, size_bytes: readable now. stored, evicted, failed: blocks since the start of the node."""
+
+    blocks: int
+    size_bytes: int
+    first_block: int | None
+    last_block: int | None
+    stored: int
+    evicted: int
+    failed: int
+
+
+class BlockStore:
+    """One chain. available: blocks that can be read; ever_stored: those and what retention has evicted.
+
+    verifier_state: kept with the last block that had one; empty where none is known.
+    on_stream_changed: called with the chain's stream after each change, and when the chain is opened.
+    refusal: why no block is stored just now; None where blocks are.
+    `_refused_from`: a block at the end that could not be stored; none above it is, until it is stored itself.
+    Invariant: `available` is what the last operation that was handed back has left; nothing is known until `is_open`.
+    """
+
+    def __init__(
+        self,
+        storage: Runner,
+        *,
+        now_us: Callable[[], int],
+        chain: str = "blocks",
+        retention: BlockRetention | None = None,
+        on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
+    ) -> None:
+        self._storage = storage
+        self._now_us = now_us
+        self._log = ChainLog(chain)
+        self._retention = retention if retention is not None else BlockRetention()
+        self._on_stream_changed = on_stream_changed
+        self._when_open: list[Callable[[], None]] = []
+        self._evicting = False
+        self._blocks = self._size_bytes = 0
+        self._stored = self._evicted = self._failed = 0
+        self._under_way: Counter[int] = Counter()
+        self._refused_from: int | None = None
+        self.refusal: str | None = None
+        self.is_open = False
+        self.available = BlockRanges()
+        self.ever_stored = BlockRanges()
+        self.newest: BlockPlace | None = None
+        self.verifier_state = b""
+
+    def when_open(self, function: Callable[[], None]) -> None:
+        """Call once, when it is known what is stored; at once if it is."""
+        if self.is_open:
+            function()
+        else:
+            self._when_open.append(function)
+
+    def open(self, on_done: Callable[[StorageError | None], None]) -> None:
+        """Learn what is stored, and forget what was staged. Safe to repeat."""
+
+        def opened(operation: OpenChain) -> None:
+            if operation.error is None and operation.state is not None:
+                self._learn(operation.state)
+                self._note_stream(operation.stream)
+            on_done(operation.error)
+            if self.is_open:
+                waiting, self._when_open = self._when_open, []
+                for function in waiting:
+                    function()
+
+        self._storage.submit_write(OpenChain(self._log, opened))
+
+    def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
+        """Compare what is known with what is stored: blocks that somebody else removed are not available any more."""
+        before = self.available.copy()
+
+        def counted(operation: RecountChain) -> None:
+            if operation.error is None and operation.state is not None:
+                logger.warning("blocks_vanished", blocks=self.available.count() - operation.state.available.count())
+                self._learn(operation.state)
+            on_done(operation.error)
+
+        def read(operation: ReadChain) -> None:
+            there = BlockRanges() if operation.state is None else operation.state.available
+            gone = [hole for each in before for hole in there.missing(*each)]
+            if operation.error is not None or not any(first in self.available for first, _ in gone):
+                on_done(operation.error)
+                return
+            try:
+                self._storage.submit_write(RecountChain(self._log, counted))
+            except StorageClosed as error:
+                on_done(error)
+
+        try:
+            self._storage.submit_read(ReadChain(self._log, read))
+        except StorageClosed as error:
+            on_done(error)
+
+    def kept_from(self, last: int) -> int:
+        """The lowest block that retention would keep, were all up to `last` stored; lower ones need not be fetched."""
+        evicted = self.ever_stored.copy()
+        for each in self.available:
+            evicted.discard(*each)
+        lowest = 0 if evicted.last is None else evicted.last + 1
+        limits = self._retention
+        if limits.blocks is not None:
+            lowest = max(lowest, last - limits.blocks + 1)
+        if limits.size_bytes is not None and self._size_bytes >= limits.size_bytes:
+            lowest = max(lowest, self.available.first or 0)
+        return lowest
+
+    def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
+        """Store a verified block; called back when it is on disk, synced, or could not be stored."""
+        assert self.is_open, "nothing is stored before it is known what is"
+        number, behind = block.number, block.number - 1
+        if self._refused_from is not None and number > self._refused_from:
+            self._discard(block)
+            on_done(PredecessorMissing(number, self._refused_from))
+            return
+        if self.refusal is not None:
+            error = DiskFull(self.refusal)
+            self._note_failed(block, error)
+            on_done(error)
+            return
+        if number == self._refused_from:
+            self._refused_from = None
+        self._under_way[number] += 1
+
+        def stored(operation: StoreBlock) -> None:
+            self._no_longer_under_way(number)
+            if operation.error is not None:
+                self._note_failed(block, operation.error)
+            elif operation.place is not None and operation.is_new:
+                self._note_stored(operation.place)
+                self._note_stream(operation.stream)
+                self.verifier_state = block.verifier_state or self.verifier_state
+            if operation.error is None and number == self._refused_from:
+                # An earlier try failed after this one was handed over.
+                self._refused_from = None
+            on_done(operation.error)
+            self._apply_retention()
+
+        # The block before it may be tried more than once at a time.
+        required = behind if behind in self._under_way else None
+        try:
+            self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored))
+        except StorageClosed as error:
+            self._no_longer_under_way(number)
+            on_done(error)
+
+    def _no_longer_under_way(self, number: int) -> None:
+        self._under_way[number] -= 1
+        if not self._under_way[number]:
+            del self._under_way[number]
+
+    def stage(
+        self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
+    ) -> None:
+        """Keep parts of a block that is not verified yet on disk."""
+        self._storage.submit_write(
+            StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
+        )
+
+    def unstage(self, attempt: int) -> None:
+        """Forget those parts."""
+        try:
+            self._storage.submit_write(Unstage(self._log, attempt, ignore_done))
+        except StorageClosed:
+            # The next start forgets all that is staged.
+            return
+
+    def read(
+        self,
+        number: int,
+        part: int,
+        bytes_max: int,
+        on_done: Callable[[ReadBlocks], None],
+        *,
+        blocks: int = 1,
+    ) -> None:
+        """Parts of a block, and of up to `blocks` in all from it on; see `ReadBlocks`."""
+        self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
+
+    def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
+        """Where a block is."""
+        self._storage.submit_read(FindBlock(self._log, number, on_done))
+
+    def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
+        """The roots of the blocks up to `last`, from which a verifier can continue where nothing better is kept."""
+        self._storage.submit_read(ReadRoots(self._log, last, on_done))
+
+    def statistics(self) -> BlockStoreStatistics:
+        return BlockStoreStatistics(
+            self._blocks,
+            self._size_bytes,
+            self.available.first,
+            self.available.last,
+            self._stored,
+            self._evicted,
+            self._failed,
+        )
+
+    def _learn(self, state: StoredChain) -> None:
+        self.available, self.ever_stored = state.available, state.stored
+        self._blocks, self._size_bytes = state.blocks, state.size_bytes
+        self.newest = state.newest
+        self.verifier_state = state.verifier_state
+        self.is_open = True
+
+    def _note_stored(self, place: BlockPlace) -> None:
+        self._stored += 1
+        self._blocks += 1
+        self._size_bytes += place.size_bytes
+        self.available.add(place.number)
+        self.ever_stored.add(place.number)
+        if self.newest is None or place.number > self.newest.number:
+            self.newest = place
+
+    def _note_failed(self, block: NewBlock, error: StorageError) -> None:
+        self._failed += 1
+        logger.error("block_not_stored", block=block.number, reason=str(error))
+        self._discard(block)
+        last = self.available.last
+        if (last is None or block.number > last) and not isinstance(error, BlockConflict):
+            refused = self._refused_from
+            self._refused_from = block.number if refused is None else min(refused, block.number)
+
+    def _discard(self, block: NewBlock) -> None:
+        if block.attempt is not None:
+            self.unstage(block.attempt)
+
+    def _apply_retention(self) -> None:
+        """Delete what is too much, some blocks at a time."""
+        if self._evicting or not self._retention.is_exceeded(self._blocks, self._size_bytes):
+            return
+
+        def evicted(operation: EvictBlocks) -> None:
+            self._evicting = False
+            if operation.error is not None:
+                logger.error("blocks_not_evicted", reason=str(operation.error))
+                return
+            for place in operation.evicted:
+                self._evicted += 1
+                self._blocks -= 1
+                self._size_bytes -= place.size_bytes
+                self.available.discard(place.number)
+            if operation.evicted:
+                numbers = [place.number for place in operation.evicted]
+                logger.info(
+                    "blocks_deleted", blocks=len(numbers), first=min(numbers), last=max(numbers), by="retention"
+                )
+            self._note_stream(operation.stream)
+            self._apply_retention()
+
+        self._evicting = True
+        try:
+            self._storage.submit_write(EvictBlocks(self._log, self._excess(), evicted))
+        except StorageClosed:
+            # The next start goes on with it.
+            self._evicting = False
+
+    def _excess(self) -> int:
+        """How many blocks to delete now: those beyond the count, or one where it is the bytes that are too many."""
+        beyond = 1 if self._retention.blocks is None else max(1, self._blocks - self._retention.blocks)
+        return min(EVICT_BLOCKS, beyond)
+
+    def _note_stream(self, stream: StreamRecord | None) -> None:
+        if stream is not None:
+            self._on_stream_changed(stream)

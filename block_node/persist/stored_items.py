@@ -1,0 +1,68 @@
+"""Reads the items of one stored block, some at a time, and hands them on. It checks nothing, and holds a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from block_node.blocks.errors import BlockError
+from block_node.item_splitting import Chunk, ItemSplitter, NotABlock
+from block_node.persist.operations import ReadBlocks
+from block_node.persist.store import BlockStore
+from storage.errors import StorageClosed
+
+READ_BYTES: Final = 1024 * 1024
+"""Read at once, and so held at most."""
+
+HasRead = Callable[[ReadBlocks], None]
+Guard = Callable[[HasRead], HasRead]
+
+
+class StoredItems:
+    """See the module.
+
+    take: gets each chunk; False ends the reading, and a BlockError says that the block is damaged. on_done: called
+    once, with an empty reason where all went well. guard: what the store calls back goes through it.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        number: int,
+        take: Callable[[Chunk], bool],
+        on_done: Callable[[str], None],
+        guard: Guard = lambda function: function,
+    ) -> None:
+        self._store = store
+        self._number = number
+        self._take = take
+        self._on_done = on_done
+        self._has_read = guard(self._read_part)
+        self._splitter = ItemSplitter(READ_BYTES)
+        self._part = 0
+
+    def read(self) -> None:
+        """The next parts, and all behind them."""
+        try:
+            self._store.read(self._number, self._part, READ_BYTES, self._has_read)
+        except StorageClosed as error:
+            self._on_done(str(error))
+
+    def _read_part(self, operation: ReadBlocks) -> None:
+        if operation.error is not None:
+            self._on_done(str(operation.error))
+            return
+        found = operation.found[0]
+        try:
+            chunks = [chunk for data in found.parts for chunk in self._splitter.feed(data)]
+            if found.is_last:
+                chunks += self._splitter.finish()
+            goes_on = all(self._take(chunk) for chunk in chunks)
+        except (NotABlock, BlockError) as error:
+            self._on_done(f"block {self._number} is damaged: {error}")
+            return
+        if found.is_last or not goes_on:
+            self._on_done("")
+        else:
+            self._part = found.next_part
+            self.read()

@@ -1,0 +1,1 @@
+"""Publishing: sessions of publishers, which of them sends which block, and acknowledgements."""

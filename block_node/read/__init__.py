@@ -1,0 +1,1 @@
+"""Reading: the services that send stored blocks to readers: `block_subscribe`, `block_get` and `block_status`."""

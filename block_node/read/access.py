@@ -1,0 +1,155 @@
+"""The service `block_get`: parts of one stored block, asked for one after another. It sends no more than is taken.
+
+A reader asks for what follows when it has what came before, so a block of any size is sent in bounded memory. Source of
+the answers: facts/block_node.md §1.5 and A1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from block_node.persist.errors import BlockNumberUnknown
+from block_node.persist.mark import PART_BYTES_MAX
+from block_node.persist.operations import ReadBlocks
+from block_node.persist.store import BlockStore
+from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
+from ockam.message import Message
+from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Worker
+from storage.errors import DatabaseCorrupt
+
+NUMBER_LATEST = 2**64 - 1
+"""The real node's "unknown" number; as the number of a block that is asked for it means the latest."""
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+ANSWER_OVERHEAD_BYTES = 512
+"""Names, numbers, root, routes and sizes around the bytes of an answer."""
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""A peer with more unsent answers than this gets no further ones until it has taken some."""
+BACKLOG_RETRY_S = 0.02
+WAITING_MAX = 1_000
+"""With this many requests waiting no more are taken, and so no more are read from the peers."""
+
+logger = structlog.get_logger(__name__)
+
+
+class AccessStatistics(msgspec.Struct, frozen=True):
+    """Answers by status, and bytes of blocks sent, since the service was started."""
+
+    answers: dict[str, int]
+    sent_bytes: int
+
+
+class AccessService(Worker):
+    """See the module.
+
+    Invariant: at most one read is under way; its request is not among `_waiting`.
+    """
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self._waiting: deque[tuple[Message, GetBlock]] = deque()
+        self._reading = False
+        self._retrying = False
+        self._answers: dict[str, int] = {}
+        self._sent_bytes = 0
+
+    def started(self) -> None:
+        self.context.pause()
+        self._store.when_open(self.context.guard(self.context.resume))
+
+    def receive(self, run: Sequence[Message]) -> None:
+        for message in run:
+            try:
+                self._waiting.append((message, GET.decode_request(message.payload)))
+            except ProtocolError as error:
+                self.reply(message, error_payload(str(error)))
+        self._go_on()
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    def statistics(self) -> AccessStatistics:
+        return AccessStatistics(dict(self._answers), self._sent_bytes)
+
+    def _go_on(self) -> None:
+        """Answer until a read is under way, or until those who wait must first take their earlier answers."""
+        behind = 0
+        while self._waiting and not self._reading and behind < len(self._waiting):
+            message, request = self._waiting.popleft()
+            if message.origin.is_behind(BACKLOG_BYTES_MAX):
+                self._waiting.append((message, request))
+                behind += 1
+                continue
+            behind = 0
+            self._serve(message, request)
+        if behind and not self._retrying:
+            self._retrying = True
+            self.context.call_later(BACKLOG_RETRY_S, self._retry)
+        if len(self._waiting) > WAITING_MAX:
+            self.context.pause()
+        else:
+            self.context.resume()
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self._go_on()
+
+    def _serve(self, message: Message, request: GetBlock) -> None:
+        asked, available = request.block_number, self._store.available
+        if request.latest == (asked is not None):
+            self._refuse(message, request, GetStatus.INVALID_REQUEST)
+            return
+        latest = request.latest or asked == NUMBER_LATEST
+        number = available.last if latest else asked
+        if number is None or number not in available:
+            self._refuse(message, request, GetStatus.NOT_AVAILABLE)
+            return
+        self._reading = True
+        room_bytes = message.origin.frame_bytes_max - ANSWER_OVERHEAD_BYTES
+        room_bytes -= sum(len(hop.value) for hop in message.return_route)
+        size_bytes = max(1, min(ANSWER_BYTES_MAX, room_bytes))
+        part = request.offset // PART_BYTES_MAX
+        read = self.context.guard(lambda operation: self._read(operation, message, request, size_bytes))
+        self._store.read(number, part, size_bytes + PART_BYTES_MAX, read)
+
+    def _read(self, operation: ReadBlocks, message: Message, request: GetBlock, bytes_max: int) -> None:
+        self._reading = False
+        error = operation.error
+        if isinstance(error, BlockNumberUnknown):
+            self._refuse(message, request, GetStatus.NOT_AVAILABLE)
+        elif error is not None:
+            logger.error("block_not_read", block=operation.number, reason=str(error))
+            damaged = isinstance(error, DatabaseCorrupt)
+            self._refuse(message, request, GetStatus.NOT_FOUND if damaged else GetStatus.ERROR)
+        elif not operation.found or request.offset > operation.found[0].place.size_bytes:
+            self._refuse(message, request, GetStatus.INVALID_REQUEST)
+        else:
+            found = operation.found[0]
+            start = request.offset - found.first_part * PART_BYTES_MAX
+            data = b"".join(found.parts)[start : start + bytes_max]
+            place = found.place
+            self._sent_bytes += len(data)
+            self._answer(
+                message,
+                BlockPart(
+                    request.request_id,
+                    GetStatus.SUCCESS,
+                    place.number,
+                    place.size_bytes,
+                    request.offset,
+                    place.root,
+                    data,
+                ),
+            )
+        self._go_on()
+
+    def _refuse(self, message: Message, request: GetBlock, status: GetStatus) -> None:
+        self._answer(message, BlockPart(request.request_id, status, 0, 0, 0, b"", b""))
+
+    def _answer(self, message: Message, part: BlockPart) -> None:
+        self._answers[part.status.name] = self._answers.get(part.status.name, 0) + 1
+        self.reply(message, GET.encode_response(part))

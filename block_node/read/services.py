@@ -1,0 +1,88 @@
+"""Starts the services for those who read blocks: `block_subscribe`, `block_get`, `block_status`. It answers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from block_node.node import BlockNode
+from block_node.read.access import AccessService, AccessStatistics
+from block_node.read.status import StatusService
+from block_node.read.subscribe import SubscribeService, SubscribeStatistics
+from block_node.read.subscription_plan import SubscribeLimits
+from ockam.address import local
+from ockam.node import Node
+
+SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get", "block_status"
+
+
+class ReadersStatistics(msgspec.Struct, frozen=True):
+    """Since each service was last started."""
+
+    subscribe: SubscribeStatistics
+    access: AccessStatistics
+
+
+class BlockReaders:
+    """The three services of one block node. address_book: a serialized `NodeAddressBook`, for `block_status`."""
+
+    def __init__(
+        self,
+        node: Node,
+        blocks: BlockNode,
+        *,
+        version: str,
+        new_id: Callable[[], str],
+        now_s: Callable[[], float] = trio.current_time,
+        limits: SubscribeLimits | None = None,
+        address_book: bytes | None = None,
+    ) -> None:
+        self._node = node
+        self._blocks = blocks
+        self._version = version
+        self._new_id = new_id
+        self._now_s = now_s
+        self._limits = limits
+        self._address_book = address_book
+
+    def start(self) -> None:
+        """Serve, from when it is known what is stored."""
+        register = self._node.register
+        register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
+        register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
+        register([local(STATUS_ADDRESS)], self._make_status)
+
+    def statistics(self) -> ReadersStatistics:
+        subscribe = self._node.find_worker(local(SUBSCRIBE_ADDRESS))
+        access = self._node.find_worker(local(GET_ADDRESS))
+        assert isinstance(subscribe, SubscribeService), "another worker has the service's address"
+        assert isinstance(access, AccessService), "another worker has the service's address"
+        return ReadersStatistics(subscribe.statistics(), access.statistics())
+
+    def _make_subscribe(self) -> SubscribeService:
+        return SubscribeService(
+            self._blocks.facility,
+            self._node,
+            self._blocks.store,
+            now_s=self._now_s,
+            new_id=self._new_id,
+            limits=self._limits,
+        )
+
+    def _make_status(self) -> StatusService:
+        return StatusService(
+            self._blocks.store,
+            next_expected=self._next_expected,
+            version=self._version,
+            plugins=self._plugins,
+            address_book=self._address_book,
+        )
+
+    def _plugins(self) -> dict[str, str]:
+        return {inlet.name: self._version for inlet in self._blocks.facility.statistics().inlets}
+
+    def _next_expected(self) -> int | None:
+        publishing = self._blocks.publishing
+        return None if publishing is None else publishing.desk.next_block

@@ -1,0 +1,94 @@
+"""The service `block_status`: what the node has, and what it wants next. It changes nothing.
+
+Source: facts/block_node.md §1.6, T1 and T2. What is told is what is stored, never what was configured: where a node
+told its first managed block as its last one, publishers fell silent (there, §7.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from block_node.persist.ranges import BlockRanges
+from block_node.persist.store import BlockStore
+from block_node.protocol_reading import (
+    STATUS,
+    BlockRange,
+    PluginVersion,
+    StatusDetail,
+    StatusResponse,
+)
+from ockam.message import Message
+from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Worker
+
+RANGES_MAX = 100_000
+"""In one answer; with more holes than that only the highest ranges are told, which publishers and peers need first."""
+RANGE_BYTES = 16
+DETAIL_OVERHEAD_BYTES = 2_048
+"""Names, versions, routes and sizes around the ranges and the address book."""
+
+
+class StatusService(Worker):
+    """See the module.
+
+    next_expected: the block that a publisher should send next; None where it is not known yet. version: of this
+    program; plugins: those of its parts, by name. address_book: a serialized `NodeAddressBook`, where there is one.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        *,
+        next_expected: Callable[[], int | None],
+        version: str,
+        plugins: Callable[[], Mapping[str, str]],
+        address_book: bytes | None = None,
+    ) -> None:
+        self._store = store
+        self._next_expected = next_expected
+        self._version = version
+        self._plugins = plugins
+        self._address_book = address_book
+
+    def started(self) -> None:
+        self.context.pause()
+        self._store.when_open(self.context.guard(self.context.resume))
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = STATUS.decode_request(message.payload)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        available = self._store.available
+        response = StatusResponse(
+            request.request_id,
+            available.first,
+            available.last,
+            True,
+            self._next_expected(),
+            self._detail(message) if request.detail else None,
+        )
+        self.reply(message, STATUS.encode_response(response))
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    def _detail(self, message: Message) -> StatusDetail:
+        book = self._address_book
+        room_bytes = message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES - len(book or b"")
+        if room_bytes < 0:
+            book, room_bytes = None, message.origin.frame_bytes_max - DETAIL_OVERHEAD_BYTES
+        ranges_max = max(1, min(RANGES_MAX, room_bytes // RANGE_BYTES // 2))
+        return StatusDetail(
+            self._version,
+            [PluginVersion(name, version) for name, version in sorted(self._plugins().items())],
+            _newest(self._store.available, ranges_max),
+            _newest(self._store.ever_stored, ranges_max),
+            book,
+        )
+
+
+def _newest(ranges: BlockRanges, ranges_max: int) -> list[BlockRange]:
+    """The highest ranges, ascending."""
+    return [BlockRange(each.first, each.last) for each in list(ranges)[-ranges_max:]]

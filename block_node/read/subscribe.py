@@ -1,0 +1,204 @@
+"""The service `block_subscribe`: makes a worker for each subscription, and tells all of them what happens.
+
+What one of them sends is `subscription`'s business. It gates nothing: subscribers read what is stored, at their
+own pace, so that none of them can hold up a publisher.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import ClassVar
+
+import msgspec
+import structlog
+
+from block_node.events import (
+    BlockBegun,
+    BlockDropped,
+    ItemEvent,
+    NodeFailed,
+    NodeStopping,
+    Notification,
+    PersistedNotification,
+    PublisherStatus,
+    VerificationNotification,
+)
+from block_node.facility import Facility, Plugin
+from block_node.persist.store import BlockStore
+from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribePacked, SubscribeStatus, SubscriptionEnded
+from block_node.read.subscription import SubscribeSession
+from block_node.read.subscription_plan import Refusal, SubscribeLimits, plan_subscription
+from ockam.address import local
+from ockam.message import Message
+from ockam.node import Node
+from ockam.protocol import ProtocolError, error_payload
+
+SESSION_PREFIX = "BS_"
+
+logger = structlog.get_logger(__name__)
+
+
+class SubscribeStatistics(msgspec.Struct, frozen=True):
+    """sessions: now. begun, and ended by status, since the service was started."""
+
+    sessions: int
+    begun: int
+    ended: dict[str, int]
+
+
+class SubscribeService(Plugin):
+    """See the module.
+
+    now_s: a clock that does not jump. new_id: 16 hex digits.
+    Invariant: `_sessions` are the workers that are registered; `_under_way` the blocks that may still be stored without
+    anything more from a publisher.
+    """
+
+    name: ClassVar[str] = "subscribe"
+    gating: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        facility: Facility,
+        node: Node,
+        store: BlockStore,
+        *,
+        now_s: Callable[[], float],
+        new_id: Callable[[], str],
+        limits: SubscribeLimits | None = None,
+    ) -> None:
+        super().__init__(facility)
+        self._node = node
+        self._store = store
+        self._now_s = now_s
+        self._new_id = new_id
+        self._limits = limits if limits is not None else SubscribeLimits()
+        self._sessions: dict[SubscribeSession, None] = {}
+        self._under_way: set[int] = set()
+        self._publishers = 0
+        self._source_ended = False
+        self._begun = 0
+        self._ended: Counter[str] = Counter()
+
+    def started(self) -> None:
+        super().started()
+        self.context.pause()
+        self._store.when_open(self.context.guard(self.context.resume))
+        self.context.call_later(self._limits.tick_s, self._tick)
+
+    def stopped(self) -> None:
+        super().stopped()
+        self._end_all("the node's subscriptions failed; subscribe again")
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = SUBSCRIBE.decode_request(message.payload)
+            packs = isinstance(request, SubscribePacked)
+            if isinstance(request, SubscribePacked):
+                request = request.subscribe
+            if not isinstance(request, Subscribe):
+                raise ProtocolError("this goes to the address of a subscription, from which its answers come")
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+            return
+        refusal = self._begin(message, request, packs)
+        if refusal is not None:
+            self._ended[refusal.status.name] += 1
+            ended = SubscriptionEnded(request.request_id, 0, refusal.status, refusal.reason)
+            self.reply(message, SUBSCRIBE.encode_response(ended))
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+    def handle_items(self, event: ItemEvent) -> None:
+        if isinstance(event, BlockBegun):
+            self._under_way.add(event.block_number)
+        elif isinstance(event, BlockDropped):
+            self._under_way.discard(event.block_number)
+        for session in list(self._sessions):
+            if session.is_early:
+                session.early_event(event)
+        self._look_for_end()
+
+    def handle_notification(self, notification: Notification) -> None:
+        if isinstance(notification, VerificationNotification):
+            if not notification.success:
+                self._under_way.discard(notification.block_number)
+            root = notification.root if notification.success else None
+            for session in list(self._sessions):
+                session.early_verified(notification.attempt, root)
+        elif isinstance(notification, PersistedNotification):
+            self._under_way.discard(notification.block_number)
+            for session in list(self._sessions):
+                session.go_on()
+        elif isinstance(notification, PublisherStatus):
+            self._note_publishers(notification.active)
+        elif isinstance(notification, NodeFailed):
+            self._under_way.clear()
+            self._end_all(notification.reason)
+        elif isinstance(notification, NodeStopping):
+            self._end_all(notification.reason)
+        self._look_for_end()
+
+    def statistics(self) -> SubscribeStatistics:
+        return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
+
+    def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
+        """Start a subscription, or say why not."""
+        available = self._store.available
+        plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
+        if isinstance(plan, Refusal):
+            return plan
+        if len(self._sessions) >= self._limits.sessions_max:
+            return Refusal(SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later")
+        if not message.return_route:
+            return None
+        session = SubscribeSession(
+            message,
+            request.request_id,
+            plan,
+            request.window_bytes,
+            self._store,
+            self._limits,
+            self._now_s,
+            self._left,
+            packs=packs,
+        )
+        self._begun += 1
+        self._sessions[session] = None
+        self._node.register([local(SESSION_PREFIX + self._new_id())], lambda: session)
+        return None
+
+    def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
+        """A subscription has ended; None: the subscriber ended it, or went."""
+        if self._sessions.pop(session, 0) is None:
+            self._ended["LEFT" if status is None else status.name] += 1
+            self._node.unregister(session.context.address)
+
+    def _note_publishers(self, active: int) -> None:
+        if active:
+            self._source_ended = False
+            for session in list(self._sessions):
+                session.source_began()
+        self._source_ended = self._source_ended or (self._publishers > 0 and not active)
+        self._publishers = active
+
+    def _look_for_end(self) -> None:
+        """Tell those who wait that the last source has ended, once nothing more can come of what it sent."""
+        if self._source_ended and not self._under_way:
+            self._source_ended = False
+            for session in list(self._sessions):
+                session.source_ended()
+
+    def _end_all(self, reason: str) -> None:
+        for session in list(self._sessions):
+            session.end(SubscribeStatus.ERROR, reason)
+
+    def _tick(self) -> None:
+        for session in list(self._sessions):
+            if self._node.is_registered(session.peer):
+                session.tick()
+            else:
+                session.leave()
+        self.context.call_later(self._limits.tick_s, self._tick)

@@ -1,0 +1,342 @@
+"""One subscription: sends the blocks that it asked for, in order, each once, as fast as they are taken.
+
+Blocks are read from the store, old ones and new ones alike, so that there is no seam between history and what is live.
+In the early mode items are passed on while they come, where the subscription has all before them (`early_event`). What
+a request means is `subscription_plan`'s business, who is subscribed `subscribe`'s.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
+from block_node.item_splitting import HEAD_BYTES_MIN, Chunk, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.persist.errors import BlockNumberUnknown
+from block_node.persist.operations import PLACES_PER_READ, Part, ReadBlocks
+from block_node.persist.store import BlockStore
+from block_node.protocol import Piece
+from block_node.protocol_reading import (
+    SUBSCRIBE,
+    Received,
+    Subscribed,
+    SubscribedBlockEnd,
+    SubscribedBlockWithdrawn,
+    SubscribedItems,
+    SubscribeResponse,
+    SubscribeStatus,
+    SubscriptionEnded,
+    Unsubscribe,
+)
+from block_node.read.packing import packed
+from block_node.read.subscription_plan import Plan, SubscribeLimits
+from ockam.address import Address
+from ockam.message import Message
+from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Worker
+
+CHUNK_BYTES = 1024 * 1024
+"""Items in one message, where the way back carries as much; the real node's `maxChunkSizeBytes`."""
+READ_BYTES = 1024 * 1024
+"""Read at once, and so held at most by a subscription that takes nothing."""
+MESSAGE_OVERHEAD_BYTES = 512
+"""Names, numbers, routes and sizes around the items of a message."""
+
+
+class Stage(enum.Enum):
+    """READING: from the store. WAITING: for a block that is not stored. EARLY: passing on what comes. ENDED."""
+
+    READING = "reading"
+    WAITING = "waiting"
+    EARLY = "early"
+    ENDED = "ended"
+
+
+class SubscribeSession(Worker):
+    """See the module. Serves `Received` and `Unsubscribe` at an address of its own.
+
+    next_block: the lowest that was not sent whole; None while it is not known with which one it begins.
+    Invariant: `_chunks` is read and not sent, of the block `next_block` on; no read is under way while it has any.
+    """
+
+    def __init__(
+        self,
+        request: Message,
+        request_id: int,
+        plan: Plan,
+        window_bytes: int,
+        store: BlockStore,
+        limits: SubscribeLimits,
+        now_s: Callable[[], float],
+        on_end: Callable[[SubscribeSession, SubscribeStatus | None], None],
+        *,
+        packs: bool = False,
+    ) -> None:
+        self._request = request
+        self._request_id = request_id
+        self._plan = plan
+        self._window_bytes = min(max(window_bytes, limits.window_bytes_min), limits.window_bytes_max)
+        self._store = store
+        self._limits = limits
+        self._now_s = now_s
+        self._on_end = on_end
+        self._packs = packs
+        self._began_s = self._moved_s = now_s()
+        self._sequence = 0
+        self._sent_bytes = self._taken_bytes = 0
+        self._part = 0
+        self._splitter: ItemSplitter | None = None
+        self._outgoing: deque[Chunk | SubscribedBlockEnd] = deque()
+        self._reading = False
+        self._source_ended = False
+        self._early_attempt = 0
+        self._chunk_bytes = _chunk_bytes(request)
+        self.stage = Stage.WAITING
+        self.next_block = plan.start
+
+    @property
+    def is_early(self) -> bool:
+        return self._plan.early
+
+    @property
+    def peer(self) -> Address:
+        """The first hop of the way back; where it is gone, so is the subscriber."""
+        return self._request.return_route[0]
+
+    def started(self) -> None:
+        self._tell(Subscribed(self._request_id, self.next_block))
+        self.go_on()
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = SUBSCRIBE.decode_request(message.payload)
+            if isinstance(request, Received):
+                self._received(request.size_bytes)
+            elif isinstance(request, Unsubscribe):
+                self.leave()
+            else:
+                raise ProtocolError("this is a subscription; subscribe at `block_subscribe`")
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+
+    def go_on(self) -> None:
+        """Send what can be sent; called when a block has been stored, or when there is room again."""
+        if self.stage is Stage.ENDED or not self._send_waiting() or self._reading:
+            return
+        if self._plan.end is not None and self.next_block is not None and self.next_block > self._plan.end:
+            self.end(SubscribeStatus.SUCCESS, "")
+        elif self._begins_too_high:
+            self.end(SubscribeStatus.NOT_AVAILABLE, f"no block up to {self._plan.end} is here")
+        elif self.stage is not Stage.EARLY:
+            if self._find_next():
+                self._read()
+            else:
+                self._wait()
+
+    def source_ended(self) -> None:
+        """No publisher is left: end, once all that is stored has been sent."""
+        self._source_ended = True
+        self.go_on()
+
+    def source_began(self) -> None:
+        self._source_ended = False
+
+    def early_event(self, event: ItemEvent) -> None:
+        """An event of the block that is being received, for a subscription in the early mode that waits for it."""
+        if isinstance(event, BlockBegun):
+            if self.next_block is None and self._plan.start is None:
+                self.next_block = event.block_number
+            if self.stage is Stage.WAITING and event.block_number == self.next_block:
+                self.stage, self._early_attempt = Stage.EARLY, event.attempt
+        elif self.stage is Stage.EARLY and event.attempt == self._early_attempt:
+            if isinstance(event, ItemsReceived):
+                self._pass_on(event)
+            elif isinstance(event, BlockDropped):
+                self._withdraw()
+                self.go_on()
+
+    def early_verified(self, attempt: int, root: bytes | None) -> None:
+        """The block that is passed on was verified (its root), or was not (None)."""
+        if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
+            return
+        if root is None:
+            self._withdraw()
+            self.go_on()
+            return
+        self._tell(SubscribedBlockEnd(self._request_id, self._next_sequence(), self.next_block, root))
+        self.next_block += 1
+        self.stage = Stage.WAITING
+        self.go_on()
+
+    def tick(self) -> None:
+        """What only time tells: a subscriber that takes nothing, a block that does not come, the longest duration."""
+        now_s, limits = self._now_s(), self._limits
+        if not self._has_room:
+            if now_s - self._moved_s >= limits.slow_s_max:
+                self.end(SubscribeStatus.TOO_SLOW, f"nothing was taken for {limits.slow_s_max:g} s")
+            return
+        if limits.duration_s_max is not None and now_s - self._began_s >= limits.duration_s_max and not self._in_block:
+            self.end(SubscribeStatus.SUCCESS, f"a subscription lasts {limits.duration_s_max:g} s")
+        elif self.stage is Stage.WAITING and now_s - self._moved_s >= limits.missing_s_max and self._is_missing:
+            self.end(SubscribeStatus.NOT_AVAILABLE, f"block {self.next_block} is missing here, and did not come")
+        self.go_on()
+
+    def end(self, status: SubscribeStatus, reason: str) -> None:
+        """Tell the subscriber that this was all, and why. Safe to repeat."""
+        if self.stage is not Stage.ENDED:
+            self._tell(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
+            self.leave(status)
+
+    def leave(self, status: SubscribeStatus | None = None) -> None:
+        """End without a word. Safe to repeat."""
+        if self.stage is not Stage.ENDED:
+            self.stage = Stage.ENDED
+            self._outgoing.clear()
+            self._on_end(self, status)
+
+    def stopped(self) -> None:
+        self.end(SubscribeStatus.ERROR, "the subscription failed; subscribe again")
+
+    @property
+    def _has_room(self) -> bool:
+        in_window = self._sent_bytes - self._taken_bytes < self._window_bytes
+        return in_window and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)
+
+    @property
+    def _in_block(self) -> bool:
+        """Whether a part of the next block has been sent."""
+        return self._part > 0 or bool(self._outgoing) or self.stage is Stage.EARLY
+
+    @property
+    def _begins_too_high(self) -> bool:
+        """Whether the first block that there is, of a node that was empty, lies beyond what was asked for."""
+        first, end = self._store.available.first, self._plan.end
+        return self.next_block is None and first is not None and end is not None and first > end
+
+    @property
+    def _is_missing(self) -> bool:
+        last = self._store.available.last
+        return self.next_block is not None and last is not None and self.next_block < last
+
+    def _received(self, size_bytes: int) -> None:
+        if not self._taken_bytes <= size_bytes <= self._sent_bytes:
+            raise ProtocolError(f"{size_bytes} bytes cannot have been taken; {self._sent_bytes} were sent")
+        self._taken_bytes = size_bytes
+        self._moved_s = self._now_s()
+        self.go_on()
+
+    def _find_next(self) -> bool:
+        """Whether the next block is stored."""
+        available = self._store.available
+        if self.next_block is None:
+            self.next_block = available.last if self._plan.end is None else available.first
+        return self.next_block is not None and self.next_block in available
+
+    def _wait(self) -> None:
+        """The next block is not stored: wait for it, or end where that would be in vain."""
+        first = self._store.available.first
+        if self.next_block is not None and first is not None and self.next_block < first:
+            reason = f"block {self.next_block} is not kept any more; the first one is {first}"
+            self.end(SubscribeStatus.NOT_AVAILABLE, reason)
+        elif self._source_ended:
+            self.end(SubscribeStatus.SOURCE_ERROR, "the last source of blocks has ended; subscribe again to wait")
+        elif self.stage is not Stage.WAITING:
+            self.stage = Stage.WAITING
+            self._moved_s = self._now_s()
+
+    def _read(self) -> None:
+        assert self.next_block is not None, "the next block is known before it is read"
+        self.stage, self._reading = Stage.READING, True
+        end = self._plan.end
+        blocks = PLACES_PER_READ if end is None else min(PLACES_PER_READ, end - self.next_block + 1)
+        read = self.context.guard(self._has_read)
+        self._store.read(self.next_block, self._part, READ_BYTES, read, blocks=blocks)
+
+    def _has_read(self, operation: ReadBlocks) -> None:
+        self._reading = False
+        if self.stage is Stage.ENDED:
+            return
+        if isinstance(operation.error, BlockNumberUnknown):
+            self.stage = Stage.WAITING
+            self._wait()
+            return
+        if operation.error is not None:
+            self.end(SubscribeStatus.ERROR, f"block {self.next_block} cannot be read: {operation.error}")
+            return
+        try:
+            for part in operation.found:
+                self._split(part)
+        except NotABlock as error:
+            self.end(SubscribeStatus.ERROR, f"block {self.next_block} is damaged: {error}")
+            return
+        self.go_on()
+
+    def _split(self, found: Part) -> None:
+        if self._splitter is None:
+            self._splitter = ItemSplitter(self._chunk_bytes)
+        for data in found.parts:
+            self._outgoing += self._splitter.feed(data)
+        self._part = found.next_part
+        if found.is_last:
+            self._outgoing += self._splitter.finish()
+            place = found.place
+            self._outgoing.append(SubscribedBlockEnd(self._request_id, 0, place.number, place.root))
+            self._splitter, self._part = None, 0
+
+    def _send_waiting(self) -> bool:
+        """Send what was read, as far as there is room; whether all of it went."""
+        while self._outgoing:
+            chunk = self._outgoing[0]
+            if isinstance(chunk, SubscribedBlockEnd):
+                self._tell(msgspec.structs.replace(chunk, sequence=self._next_sequence()))
+                self.next_block = chunk.block_number + 1
+            elif self._has_room:
+                self._send_items(chunk, verified=True)
+            else:
+                return False
+            self._outgoing.popleft()
+        return True
+
+    def _pass_on(self, event: ItemsReceived) -> None:
+        """Items that are not verified yet; where the subscriber is behind, it gets the block when that is stored."""
+        if not self._has_room:
+            self._withdraw()
+            return
+        if event.piece is Piece.WHOLE:
+            chunks = split_items(event.items, self._chunk_bytes)
+        else:
+            chunks = split_piece(event.items[0], event.piece, self._chunk_bytes)
+        for chunk in chunks:
+            self._send_items(chunk, verified=False)
+
+    def _withdraw(self) -> None:
+        self.stage = Stage.WAITING
+        if self.next_block is not None:
+            self._tell(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self.next_block))
+
+    def _send_items(self, chunk: Chunk, *, verified: bool) -> None:
+        assert self.next_block is not None, "items are of a block"
+        if not self._sent_bytes - self._taken_bytes:
+            self._moved_s = self._now_s()
+        self._sent_bytes += chunk.size_bytes
+        sequence = self._next_sequence()
+        items = SubscribedItems(self._request_id, sequence, self.next_block, verified, chunk.items, chunk.piece)
+        self._tell(packed(items) if self._packs else items)
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence - 1
+
+    def _tell(self, response: SubscribeResponse) -> None:
+        payload = SUBSCRIBE.encode_response(response)
+        self.context.send(Message(self._request.return_route, (self.context.address,), payload))
+
+
+def _chunk_bytes(request: Message) -> int:
+    """How much of items a message along this way back can have."""
+    hops = sum(len(hop.value) for hop in request.return_route)
+    room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
+    return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))
