@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cardinal_streams.errors import MalformedMessage, MessageError, OutOfRange, TrailingBytes, TruncatedMessage
 from cardinal_streams.limits import COUNT_MAX, HASH_BYTES, NUMBER_ON_WIRE_MAX, WEIGHT_BYTES_MAX, ZERO_HASH
-from cardinal_streams.message import avro
+from cardinal_streams.message import avro_reader
 from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
@@ -26,7 +26,7 @@ SUB_BATCH_KEY_BYTES = KEY_BYTES + HASH_BYTES
 
 def _decode_batch(key: bytes, value: bytes) -> Batch:
     hash_ = _hash_of(key)
-    record = avro.decode_batch(value)
+    record = avro_reader.decode_batch(value)
     number = _unsigned(record["num"], "the number", NUMBER_ON_WIRE_MAX)
     weight = record["weight"]
     if len(weight) > WEIGHT_BYTES_MAX:
@@ -60,7 +60,7 @@ def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
         raise TruncatedMessage(f"the key has {len(key)} of {SUB_BATCH_KEY_BYTES} bytes", "key", len(key))
     if len(key) > SUB_BATCH_KEY_BYTES:
         raise TrailingBytes(f"{len(key) - SUB_BATCH_KEY_BYTES} bytes follow the key", "key", SUB_BATCH_KEY_BYTES)
-    count = _unsigned(avro.decode_varint(value), "the item count", COUNT_MAX)
+    count = _unsigned(avro_reader.decode_varint(value), "the item count", COUNT_MAX)
     return SubBatchHeader(key[1:KEY_BYTES], _sub_batch_id(key), count)
 
 
@@ -68,11 +68,11 @@ def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
     if len(key) <= SUB_BATCH_KEY_BYTES:
         raise TruncatedMessage("the key ends before the index", "key", len(key))
     try:
-        index = avro.decode_varint(key[SUB_BATCH_KEY_BYTES:])
+        index = avro_reader.decode_varint(key[SUB_BATCH_KEY_BYTES:])
     except MessageError as error:
         raise type(error)(error.what, "key", SUB_BATCH_KEY_BYTES + error.offset) from error
     _unsigned(index, "the index", COUNT_MAX, "key", SUB_BATCH_KEY_BYTES)
-    record = avro.decode_sub_batch(value)
+    record = avro_reader.decode_sub_batch(value)
     return SubBatchMsg(key[1:KEY_BYTES], _sub_batch_id(key), index, tuple(record["delete"]), record["updates"])
 
 
@@ -88,11 +88,11 @@ def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
 
 
 def _decode_reorg(key: bytes, value: bytes) -> Reorg:
-    return Reorg(_hash_of(key), _unsigned(avro.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
+    return Reorg(_hash_of(key), _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
 
 
 def _decode_complete(key: bytes, value: bytes) -> ReorgComplete:
-    return ReorgComplete(_hash_of(key), _unsigned(avro.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
+    return ReorgComplete(_hash_of(key), _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
 
 
 def _decode_ping(key: bytes, value: bytes) -> Ping:

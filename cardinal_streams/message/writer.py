@@ -8,7 +8,8 @@ from typing import Any
 
 from cardinal_streams.errors import PayloadOutOfRange, PrefixConflict
 from cardinal_streams.limits import COUNT_MAX, HASH_BYTES, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, ZERO_HASH
-from cardinal_streams.message import avro
+from cardinal_streams.message import avro_writer
+from cardinal_streams.message.avro_records import BatchRecord, SubBatchRecord, UpdateRecord
 from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
@@ -79,43 +80,43 @@ def check_key(key: str) -> str:
 
 
 def _encode_batch(message: Batch) -> Record:
-    updates: dict[str, avro.UpdateRecord] = {}
+    updates: dict[str, UpdateRecord] = {}
     for name, value in message.values.items():
-        updates[check_key(name)] = avro.UpdateRecord(value=value, count=0, delete=False, subbatch=ZERO_HASH)
+        updates[check_key(name)] = UpdateRecord(value=value, count=0, delete=False, subbatch=ZERO_HASH)
     for name in message.deletes:
-        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=0, delete=True, subbatch=ZERO_HASH)
+        updates[check_key(name)] = UpdateRecord(value=b"", count=0, delete=True, subbatch=ZERO_HASH)
     for name, count in message.counts.items():
         check_present(count, f"the count of {name!r}")
-        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=count, delete=False, subbatch=ZERO_HASH)
+        updates[check_key(name)] = UpdateRecord(value=b"", count=count, delete=False, subbatch=ZERO_HASH)
     for name, id_ in message.sub_batches.items():
         check_sub_batch_id(id_)
-        updates[check_key(name)] = avro.UpdateRecord(value=b"", count=0, delete=False, subbatch=id_)
+        updates[check_key(name)] = UpdateRecord(value=b"", count=0, delete=False, subbatch=id_)
     given = len(message.values) + len(message.deletes) + len(message.counts) + len(message.sub_batches)
     if given != len(updates):
         raise PrefixConflict("a name is in two of values, deletes, counts and sub batches")
     weight = check_weight(message.weight)
-    record = avro.BatchRecord(
+    record = BatchRecord(
         num=check_number(message.number),
         weight=weight.to_bytes((weight.bit_length() + 7) // 8, "big"),
         parent=check_hash(message.parent, "the parent"),
         updates=dict(sorted(updates.items())),
     )
-    return Record(b"\x00" + check_hash(message.hash, "the hash"), avro.encode_batch(record))
+    return Record(b"\x00" + check_hash(message.hash, "the hash"), avro_writer.encode_batch(record))
 
 
 def _encode_header(message: SubBatchHeader) -> Record:
     count = check_count(message.item_count, "the item count")
     key = check_hash(message.hash, "the hash") + check_sub_batch_id(message.id)
-    return Record(b"\x01" + key, avro.encode_varint(count))
+    return Record(b"\x01" + key, avro_writer.encode_varint(count))
 
 
 def _encode_item(message: SubBatchMsg) -> Record:
     key = check_hash(message.hash, "the hash") + check_sub_batch_id(message.id)
-    index = avro.encode_varint(check_count(message.index, "the index"))
+    index = avro_writer.encode_varint(check_count(message.index, "the index"))
     for name in (*message.deletes, *message.updates):
         check_key(name)
-    record = avro.SubBatchRecord(delete=list(message.deletes), updates=message.updates)
-    return Record(b"\x02" + key + index, avro.encode_sub_batch(record))
+    record = SubBatchRecord(delete=list(message.deletes), updates=message.updates)
+    return Record(b"\x02" + key + index, avro_writer.encode_sub_batch(record))
 
 
 def _encode_value(message: BatchMsg) -> Record:
@@ -128,12 +129,12 @@ def _encode_delete(message: BatchDeleteMsg) -> Record:
 
 def _encode_reorg(message: Reorg) -> Record:
     key = b"\x05" + check_hash(message.hash, "the hash")
-    return Record(key, avro.encode_varint(check_number(message.number)))
+    return Record(key, avro_writer.encode_varint(check_number(message.number)))
 
 
 def _encode_complete(message: ReorgComplete) -> Record:
     key = b"\x06" + check_hash(message.hash, "the hash")
-    return Record(key, avro.encode_varint(check_number(message.number)))
+    return Record(key, avro_writer.encode_varint(check_number(message.number)))
 
 
 def _encode_ping(message: Ping) -> Record:

@@ -6,12 +6,12 @@ import io
 from typing import Any
 
 import pytest
-from fastavro import schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams.errors import MalformedMessage, MessageError, OutOfRange, TrailingBytes, TruncatedMessage
-from cardinal_streams.message import avro, avro_precise
+from cardinal_streams.message import avro_reader, avro_writer
 from tests.cardinal_streams.helpers import vectors
 
 INTS = [case for case in vectors("avro_int.json")["vectors"] if -(1 << 31) <= case["int"] < 1 << 31]
@@ -38,6 +38,46 @@ SUB_BATCHES = st.fixed_dictionaries(
         "updates": st.dictionaries(st.text(max_size=20), st.binary(max_size=80), max_size=12),
     }
 )
+BATCH_SCHEMA = parse_schema(
+    {
+        "type": "record",
+        "name": "batch",
+        "avro.codec": "snappy",
+        "namespace": "cloud.rivet.cardinal",
+        "fields": [
+            {"name": "num", "type": "long"},
+            {"name": "weight", "type": "bytes"},
+            {"name": "parent", "type": {"name": "par", "type": "fixed", "size": 32}},
+            {
+                "name": "updates",
+                "type": {
+                    "name": "upd",
+                    "type": "map",
+                    "values": {
+                        "type": "record",
+                        "name": "update",
+                        "fields": [
+                            {"name": "value", "type": "bytes"},
+                            {"name": "count", "type": "int"},
+                            {"name": "delete", "type": "boolean"},
+                            {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}},
+                        ],
+                    },
+                },
+            },
+        ],
+    }
+)
+SUB_BATCH_SCHEMA = parse_schema(
+    {
+        "type": "record",
+        "name": "update",
+        "fields": [
+            {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
+            {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}},
+        ],
+    }
+)
 ZEROS = bytes(32)
 # num 3, weight 3, parent, one map block of size 43: "b/s" with sub batch …05.
 BATCH = bytes.fromhex("060203" + "00" * 31 + "03" + "014e" + "06622f73" + "000000" + "00" * 31 + "05" + "00")
@@ -52,63 +92,57 @@ def written_by_fastavro(schema: Any, record: Any) -> bytes:
 @pytest.mark.parametrize("case", INTS, ids=lambda case: str(case["int"]))
 def test_ints_are_those_of_the_real_producer(case: dict[str, Any]) -> None:
     raw = bytes.fromhex(case["hex"])
-    assert avro.encode_varint(case["int"]) == raw
-    assert avro.decode_varint(raw) == case["int"]
+    assert avro_writer.encode_varint(case["int"]) == raw
+    assert avro_reader.decode_varint(raw) == case["int"]
 
 
 @pytest.mark.parametrize("number", [0, -1, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63)])
 def test_the_ends_of_the_ranges_come_back(number: int) -> None:
-    assert avro.decode_varint(avro.encode_varint(number)) == number
+    assert avro_reader.decode_varint(avro_writer.encode_varint(number)) == number
 
 
 @given(BATCHES)
 def test_fastavro_and_we_read_each_others_batches(record: Any) -> None:
-    ours = avro.encode_batch(record)
-    assert schemaless_reader(io.BytesIO(ours), avro.BATCH_SCHEMA, None) == record
-    assert avro.decode_batch(ours) == record
-    assert avro.decode_batch(written_by_fastavro(avro.BATCH_SCHEMA, record)) == record
+    ours = avro_writer.encode_batch(record)
+    assert schemaless_reader(io.BytesIO(ours), BATCH_SCHEMA, None) == record
+    assert avro_reader.decode_batch(ours) == record
+    assert avro_reader.decode_batch(written_by_fastavro(BATCH_SCHEMA, record)) == record
 
 
 @given(SUB_BATCHES)
 def test_fastavro_and_we_read_each_others_sub_batches(record: Any) -> None:
-    ours = avro.encode_sub_batch(record)
-    assert schemaless_reader(io.BytesIO(ours), avro.SUB_BATCH_SCHEMA, None) == record
-    assert avro.decode_sub_batch(ours) == record
-    assert avro.decode_sub_batch(written_by_fastavro(avro.SUB_BATCH_SCHEMA, record)) == record
-
-
-@given(BATCHES)
-def test_the_precise_reader_reads_what_the_fast_one_does(record: Any) -> None:
-    number, weight, parent, updates = avro_precise.read_batch(avro.encode_batch(record))
-    assert {"num": number, "weight": weight, "parent": parent, "updates": updates} == record
+    ours = avro_writer.encode_sub_batch(record)
+    assert schemaless_reader(io.BytesIO(ours), SUB_BATCH_SCHEMA, None) == record
+    assert avro_reader.decode_sub_batch(ours) == record
+    assert avro_reader.decode_sub_batch(written_by_fastavro(SUB_BATCH_SCHEMA, record)) == record
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 200, 250])
 def test_blocks_have_at_most_a_hundred_items(count: int) -> None:
     updates = {f"k{index:03d}": b"v" for index in range(count)}
-    raw = avro.encode_sub_batch({"delete": list(updates), "updates": updates})
+    raw = avro_writer.encode_sub_batch({"delete": list(updates), "updates": updates})
     deletes = [(-min(100, count - start), 5 * min(100, count - start)) for start in range(0, count, 100)]
-    cursor = avro_precise.Cursor(raw)
+    cursor = avro_reader.Cursor(raw)
     for items, size in deletes:
         assert (cursor.read_varint(), cursor.read_varint()) == (items, size)
         cursor.read_exactly(size, "a block")
     assert cursor.read_varint() == 0
-    assert avro.decode_sub_batch(raw) == {"delete": list(updates), "updates": updates}
+    assert avro_reader.decode_sub_batch(raw) == {"delete": list(updates), "updates": updates}
 
 
 def test_every_cut_of_a_batch_is_truncated() -> None:
-    assert avro.decode_batch(BATCH)["updates"].keys() == {"b/s"}
+    assert avro_reader.decode_batch(BATCH)["updates"].keys() == {"b/s"}
     for size in range(len(BATCH)):
         with pytest.raises(TruncatedMessage):
-            avro.decode_batch(BATCH[:size])
+            avro_reader.decode_batch(BATCH[:size])
 
 
 def test_every_cut_of_a_sub_batch_is_truncated() -> None:
     raw = bytes.fromhex("010c0a622f732f34" + "00" + "01120a622f732f3504abcd" + "00")
-    assert avro.decode_sub_batch(raw) == {"delete": ["b/s/4"], "updates": {"b/s/5": b"\xab\xcd"}}
+    assert avro_reader.decode_sub_batch(raw) == {"delete": ["b/s/4"], "updates": {"b/s/5": b"\xab\xcd"}}
     for size in range(len(raw)):
         with pytest.raises(TruncatedMessage):
-            avro.decode_sub_batch(raw[:size])
+            avro_reader.decode_sub_batch(raw[:size])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +165,7 @@ def test_every_cut_of_a_sub_batch_is_truncated() -> None:
 )
 def test_what_is_wrong_and_where(what: str, raw: bytes, error: type[MessageError], offset: int | None) -> None:
     with pytest.raises(error) as caught:
-        avro.decode_batch(raw)
+        avro_reader.decode_batch(raw)
     assert caught.value.part == "value"
     assert offset is None or caught.value.offset == offset
 
@@ -139,19 +173,19 @@ def test_what_is_wrong_and_where(what: str, raw: bytes, error: type[MessageError
 def test_a_repeated_map_key_is_refused() -> None:
     entry = b"\x02k" + b"\x02v"
     with pytest.raises(MalformedMessage, match="repeated"):
-        avro.decode_sub_batch(b"\x00" + b"\x03\x10" + entry + entry + b"\x00")
+        avro_reader.decode_sub_batch(b"\x00" + b"\x03\x10" + entry + entry + b"\x00")
 
 
 def test_a_count_above_32_bits_is_refused() -> None:
     updates = {"a/": {"value": b"", "count": 1 << 31, "delete": False, "subbatch": ZEROS}}
-    raw = avro.encode_batch({"num": 0, "weight": b"", "parent": ZEROS, "updates": updates})  # type: ignore[typeddict-item]
+    raw = avro_writer.encode_batch({"num": 0, "weight": b"", "parent": ZEROS, "updates": updates})  # type: ignore[typeddict-item]
     with pytest.raises(OutOfRange):
-        avro_precise.read_batch(raw)
+        avro_reader.decode_batch(raw)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_record_or_a_message_error(raw: bytes) -> None:
-    for decode in (avro.decode_batch, avro.decode_sub_batch, avro.decode_varint):
+    for decode in (avro_reader.decode_batch, avro_reader.decode_sub_batch, avro_reader.decode_varint):
         offset = 0
         try:
             decode(raw)
@@ -162,11 +196,11 @@ def test_any_bytes_are_a_record_or_a_message_error(raw: bytes) -> None:
 
 @given(BATCHES, st.data())
 def test_a_changed_byte_is_another_record_or_a_message_error(record: Any, data: st.DataObject) -> None:
-    raw = bytearray(avro.encode_batch(record))
+    raw = bytearray(avro_writer.encode_batch(record))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     try:
-        found = avro.decode_batch(bytes(raw))
+        found = avro_reader.decode_batch(bytes(raw))
     except MessageError:
         return
     assert found != record

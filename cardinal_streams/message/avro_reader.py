@@ -1,17 +1,22 @@
-"""A strict reader of the three Avro values, byte by byte. It accepts every legal split into blocks and both signs
-of block counts, and raises `MessageError` with the offset of the first irregular byte.
+"""Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int". It does not check ranges that only
+the message layer knows.
 
-Refused, though many readers take it: overlong varints, varints above 64 bits, a block whose size is not the size
-of its items, booleans other than 00 and 01, repeated map keys, bytes after the end. Nothing is allocated on the
-word of a length: a count only ever loops over bytes that are there.
+The reader accepts every legal split into blocks and both signs of block counts, and raises `MessageError` with the
+offset of the first irregular byte. It refuses what many Avro readers accept: varints that are longer than they need to
+be or above 64 bits, a block whose size is not the size of its items, booleans other than 00 and 01, repeated map keys,
+and bytes after the end. A message therefore has exactly one form, and what is read can be written again.
+
+No memory is allocated because a length claims it: a count only ever loops over bytes that have arrived. The reader is
+as fast as an Avro library whose result must be written again to find what it forgave.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Container
 
 from cardinal_streams.errors import MalformedMessage, OutOfRange, TrailingBytes, TruncatedMessage
 from cardinal_streams.limits import HASH_BYTES
+from cardinal_streams.message.avro_records import BatchRecord, SubBatchRecord, UpdateRecord
 
 PART = "value"
 # 64 bits in groups of 7.
@@ -100,13 +105,13 @@ class Cursor:
             raise TrailingBytes(f"{left} bytes follow the value", PART, self.offset)
 
 
-def read_batch(value: bytes) -> tuple[int, bytes, bytes, dict[str, dict[str, Any]]]:
-    """The fields of a Batch value, in the schema's order; `updates` maps names to records of four fields."""
+def decode_batch(value: bytes) -> BatchRecord:
+    """The value of a Batch message. Raises `MessageError`; the ranges of its numbers are the caller's to check."""
     cursor = Cursor(value)
     number = cursor.read_varint()
     weight = cursor.read_bytes("the weight")
     parent = cursor.read_exactly(HASH_BYTES, "the parent")
-    updates: dict[str, dict[str, Any]] = {}
+    updates: dict[str, UpdateRecord] = {}
     while True:
         count, end = cursor.read_block()
         if count == 0:
@@ -116,11 +121,11 @@ def read_batch(value: bytes) -> tuple[int, bytes, bytes, dict[str, dict[str, Any
             updates[name] = _read_update(cursor)
         cursor.end_block(end)
     cursor.end_value()
-    return number, weight, parent, updates
+    return BatchRecord(num=number, weight=weight, parent=parent, updates=updates)
 
 
-def read_sub_batch(value: bytes) -> tuple[list[str], dict[str, bytes]]:
-    """The fields of a SubBatchMsg value: deletes and updates."""
+def decode_sub_batch(value: bytes) -> SubBatchRecord:
+    """The value of a SubBatchMsg message. Raises `MessageError`."""
     cursor = Cursor(value)
     deletes: list[str] = []
     while True:
@@ -140,18 +145,18 @@ def read_sub_batch(value: bytes) -> tuple[list[str], dict[str, bytes]]:
             updates[name] = cursor.read_bytes("an update")
         cursor.end_block(end)
     cursor.end_value()
-    return deletes, updates
+    return SubBatchRecord(delete=deletes, updates=updates)
 
 
-def read_varint_value(value: bytes) -> int:
-    """A value that is one varint."""
+def decode_varint(value: bytes) -> int:
+    """A value that is one Avro int or long and nothing else. Raises `MessageError`."""
     cursor = Cursor(value)
     number = cursor.read_varint()
     cursor.end_value()
     return number
 
 
-def _read_update(cursor: Cursor) -> dict[str, Any]:
+def _read_update(cursor: Cursor) -> UpdateRecord:
     value = cursor.read_bytes("a value")
     start = cursor.offset
     count = cursor.read_varint()
@@ -166,7 +171,7 @@ def _read_update(cursor: Cursor) -> dict[str, Any]:
     }
 
 
-def _new_key(cursor: Cursor, known: dict[str, Any]) -> str:
+def _new_key(cursor: Cursor, known: Container[str]) -> str:
     start = cursor.offset
     name = cursor.read_string("a map key")
     if name in known:
