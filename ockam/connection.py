@@ -17,16 +17,16 @@ import trio
 from ockam.address import Address, Route
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.forwarding import OpenRequests, goes_in_circle, is_told, not_passed_on
 from ockam.frames import FrameReader, FrameWriter
-from ockam.immediate import send_now
+from ockam.handshake import Opening, skip_hello
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from ockam.node import Node
-from ockam.opening import Opening, skip_hello
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.sockets import send_now
 from ockam.turns import Share, Turns
-from ockam.ways import OpenRequests, goes_in_circle, is_told, not_passed_on
 from ockam.wire import Wire
 from ockam.worker import Worker
 

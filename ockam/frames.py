@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from ockam.address import Route
-from ockam.aging import Aging
 from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.generation_cache import Aging
 from ockam.message import Message, Origin
 from ockam.wire import Wire
 

@@ -16,22 +16,22 @@ import msgspec
 import structlog
 import trio
 
-from ockam.accepting import accept_all
 from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
 from ockam.connection import Connection
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.era import HEAD_SILENCE_S
 from ockam.errors import ConnectFailed, InvalidAddress
+from ockam.forwarding import CONNECTION_PREFIX, is_told, not_passed_on, way_gone
+from ockam.handshake import READ_BYTES_MAX
+from ockam.listener import accept_all
 from ockam.mailbox import Mailbox
 from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
 from ockam.open_files import connections_that_fit
-from ockam.opening import READ_BYTES_MAX
 from ockam.partial_frames import PartialFrames
 from ockam.silent import SilentConnections
 from ockam.turns import Turns
-from ockam.ways import CONNECTION_PREFIX, is_told, not_passed_on, way_gone
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from ockam.forwarding import OWN_PREFIX
 from ockam.protocol import Protocol
-from ockam.ways import OWN_PREFIX
 from stream_client.arguments import encoded
 from stream_client.consume.iteration import Listing
 from stream_client.core.payloads import answer_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from ockam.forwarding import OWN_PREFIX, is_not_passed_on, is_way_gone
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError, find_name, is_failure
-from ockam.ways import OWN_PREFIX, is_not_passed_on, is_way_gone
 from stream_client.arguments import encoded
 from stream_client.core.requests import Call
 from stream_client.errors import (

@@ -2,7 +2,7 @@
 
 It keeps no time: the shell says when to ask again. The question is `node/stream_list/1`, since every service answers it
 at once: a stream node with a list, a real Ockam service with an `error`, and a node on the way that cannot or may not
-pass it on says so (`ockam.ways`).
+pass it on says so (`ockam.forwarding`).
 """
 
 from __future__ import annotations

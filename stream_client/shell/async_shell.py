@@ -24,7 +24,7 @@ from anyio.abc import SocketAttribute
 
 from ockam.address import Route, split_host_port
 from ockam.errors import RemoteProtocolError
-from ockam.immediate import send_now
+from ockam.sockets import send_now
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY

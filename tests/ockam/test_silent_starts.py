@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from ockam.address import local, tcp
-from ockam.immediate import send_now
 from ockam.message import Message
+from ockam.sockets import send_now
 from ockam.wire import Wire
 from ockam.wire_head import HEAD, NULL
 from ockam.wire_legacy import LEGACY

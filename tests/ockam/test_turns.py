@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from ockam.address import local
-from ockam.opening import READ_BYTES_MAX
+from ockam.handshake import READ_BYTES_MAX
 from ockam.turns import LEAVE_S, LIGHT_S, READ_BYTES_FIRST, READ_BYTES_MIN, STEP_S, Lane, Share, Turns
 from ockam.wire_head import HEAD
 from tests.ockam.tcp_server import serve

@@ -10,7 +10,7 @@ import socket
 
 import trio
 
-from ockam.immediate import send_now
+from ockam.sockets import send_now
 
 
 async def test_a_socket_takes_what_fits_and_the_rest_is_told() -> None:

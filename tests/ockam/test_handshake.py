@@ -12,7 +12,7 @@ import pytest
 
 from ockam.address import local
 from ockam.errors import RemoteProtocolError
-from ockam.opening import Opening
+from ockam.handshake import Opening
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY

@@ -10,9 +10,9 @@ import trio
 
 import bare
 from ockam.address import Address, local, tcp
+from ockam.forwarding import OPEN_MAX, OpenRequests, is_told, is_way_gone, not_passed_on, way_gone
 from ockam.message import HERE, Message, Origin
 from ockam.protocol import ERROR
-from ockam.ways import OPEN_MAX, OpenRequests, is_told, is_way_gone, not_passed_on, way_gone
 from ockam.wire_head import HEAD
 from ockam.worker import Worker
 from tests.ockam.tcp_server import Server, serve

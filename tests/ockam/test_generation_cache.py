@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.address import local
-from ockam.aging import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, Aging
 from ockam.frames import FrameReader, FrameWriter
+from ockam.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, Aging
 from ockam.message import HERE, Message
 from ockam.wire_head import HEAD
 
