@@ -12,8 +12,8 @@ from stream_client.arguments import encoded
 from stream_client.consume.iteration import Listing
 from stream_client.core.payloads import answer_of
 from stream_client.core.requests import Call
+from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.core.statistics import CoreStatistics
-from stream_client.core.way import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound, UnexpectedAnswer
 from stream_client.shell.session import Session

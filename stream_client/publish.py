@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
-from stream_client.core.ports import Port
+from stream_client.core.partition_handle import Port
 from stream_client.core.requests import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, PushesFailed, StreamNotFound

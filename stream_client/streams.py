@@ -10,8 +10,8 @@ from stream_client.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.consume.consumption import ConsumerArguments, Positions, with_options_shown
 from stream_client.consume.follower import PAGE_MESSAGES, Follower, OnHole
 from stream_client.consume.reader import Page, patience_for
+from stream_client.core.partition_handle import Port
 from stream_client.core.payloads import answer_of, pulled
-from stream_client.core.ports import Port
 from stream_client.errors import InvalidArgument
 from stream_client.publish import (
     WINDOW,

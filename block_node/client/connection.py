@@ -18,7 +18,7 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import ERROR, Protocol, ProtocolError
 from ockam.wire_head import HEAD
-from stream_client.core.link import Link
+from stream_client.core.client_connection import Link
 from stream_client.core.payloads import refusal
 from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.shell.session import CONNECT_TIMEOUT_S, READ_BYTES_MAX

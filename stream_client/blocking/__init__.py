@@ -25,8 +25,8 @@ from stream_client.arguments import to_address
 from stream_client.blocking.correspondent import Correspondent
 from stream_client.blocking.streams import PartitionedStream, Stream
 from stream_client.core.client_core import ClientCore
+from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.core.statistics import CoreStatistics
-from stream_client.core.way import STREAM_SERVICE
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.blocking_shell import BlockingShell
 from stream_client.shell.driving import Driven, drive

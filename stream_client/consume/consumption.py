@@ -17,7 +17,7 @@ import msgspec.structs
 
 from stream_client.consume.follower import PAGE_MESSAGES, OnHole, find_holes
 from stream_client.consume.reader import IDLE_DELAY_S, LONG_POLL_S, Merge, Page, Reader
-from stream_client.core.ports import Port
+from stream_client.core.partition_handle import Port
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
 from stream_client.shell.session import Session
 from stream_service.extensions import FromIndex, RichMessage

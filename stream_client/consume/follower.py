@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Self, TypeAlias
 
 from stream_client.consume.reader import LONG_POLL_S, Merge, Page, Reader
-from stream_client.core.ports import Port
+from stream_client.core.partition_handle import Port
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
 from stream_client.shell.session import Session
 from stream_service.extensions import RichMessage, Start

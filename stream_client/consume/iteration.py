@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Self, TypeVar
 
 from stream_client.consume.consumption import Consumption, Part
-from stream_client.core.ports import Port
+from stream_client.core.partition_handle import Port
 
 T = TypeVar("T")
 

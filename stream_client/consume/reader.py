@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stream_client.arguments import encoded
+from stream_client.core.partition_handle import Port
 from stream_client.core.payloads import answer_of, pulled
-from stream_client.core.ports import Port
 from stream_client.core.requests import PATIENCE_CHECKS, Call, Waiting
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused
 from stream_client.shell.session import CHECK_INTERVAL_S, Session, Shell

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from ockam.address import Address, Route
 from ockam.message import Message
 from ockam.protocol import ERROR
-from stream_client.core.link import Link
+from stream_client.core.client_connection import Link
+from stream_client.core.partition_handle import Port
 from stream_client.core.payloads import refusal
-from stream_client.core.ports import Port
 from stream_client.core.requests import Call
 from stream_client.errors import ClientError, WayLost
 

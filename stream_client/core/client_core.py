@@ -16,15 +16,15 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.arguments import encoded
 from stream_client.core.calls import Calls
+from stream_client.core.client_connection import Link
 from stream_client.core.existence import Existence, not_there
-from stream_client.core.lanes import Lane, SequencedLane
-from stream_client.core.link import Link
+from stream_client.core.partition_handle import OpenStream, Port
 from stream_client.core.payloads import create_payload, created
-from stream_client.core.ports import OpenStream, Port
+from stream_client.core.push_queue import Lane, SequencedLane
 from stream_client.core.requests import PATIENCE_CHECKS, Call, Create, Push
 from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, Way, index_service_of
 from stream_client.core.statistics import CoreStatistics
-from stream_client.core.way import INDEX_SERVICE, STREAM_SERVICE, Way, index_service_of
 from stream_client.errors import (
     ClientClosed,
     ClientError,

@@ -13,7 +13,7 @@ from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushRequest
 
 if TYPE_CHECKING:
-    from stream_client.core.ports import Port
+    from stream_client.core.partition_handle import Port
     from stream_client.core.sequence_machine import Epoch
 
 LIMITS = StreamLimits()

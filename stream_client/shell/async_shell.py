@@ -32,7 +32,7 @@ from stream_client.arguments import to_address
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.requests import Waiting
-from stream_client.core.way import STREAM_SERVICE
+from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.errors import (
     ConnectionLost,
     NodeUnreachable,
@@ -44,6 +44,7 @@ from stream_client.errors import (
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
+from stream_client.shell.route_retry import WayBack
 from stream_client.shell.session import (
     ANSWER_TIMEOUT_S,
     AUTO_WAIT_S,
@@ -55,7 +56,6 @@ from stream_client.shell.session import (
     OnLink,
     Session,
 )
-from stream_client.shell.way_back import WayBack
 
 LAST_WORDS_S = 1.0
 """How long the end of a client may take to send what was told without waiting (a saved position, a leave)."""

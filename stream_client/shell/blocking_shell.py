@@ -37,6 +37,7 @@ from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.interruption import WHOLE
+from stream_client.shell.route_retry import WayBack
 from stream_client.shell.session import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
@@ -45,7 +46,6 @@ from stream_client.shell.session import (
     READ_BYTES_MAX,
     Framing,
 )
-from stream_client.shell.way_back import WayBack
 
 SLICE_S = 0.2
 """The longest single wait; some systems look at signals only between waits."""

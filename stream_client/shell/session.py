@@ -13,8 +13,8 @@ from ockam.address import Route
 from ockam.protocol import Protocol as WireProtocol
 from stream_client.arguments import encoded
 from stream_client.core.client_core import ClientCore
+from stream_client.core.partition_handle import Port
 from stream_client.core.payloads import answer_of
-from stream_client.core.ports import Port
 from stream_client.core.requests import Call, Waiting
 from stream_client.errors import ClientError, RequestTimeout
 from stream_client.shell.contact import no_contact

@@ -11,7 +11,7 @@ from ockam.protocol import error_payload
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
-from stream_client.core.ports import Port
+from stream_client.core.partition_handle import Port
 from stream_service.extensions import (
     PUSH_FAILED,
     RICH_PUSH,

@@ -19,7 +19,7 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_client import FromEnd, Header, NotSupported, Push
-from stream_client.core.way import index_service_of
+from stream_client.core.service_route import index_service_of
 from tests.client.shells import ShellName, Tools, run_in
 from tests.support.command import Command
 from tests.support.real_service import RealService, real_service

@@ -11,7 +11,7 @@ import pytest
 from ockam.message import Message
 from ockam.wire_legacy import LEGACY
 from stream_client.core.client_core import ClientCore
-from stream_client.core.lanes import DOUBTFUL_CHECKS_MAX, Lane
+from stream_client.core.push_queue import DOUBTFUL_CHECKS_MAX, Lane
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ClientError, ConnectionLost, PushNotStored, PushUnknown
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus

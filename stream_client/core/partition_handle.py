@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ockam.address import Route
-from stream_client.core.lanes import Lane
+from stream_client.core.push_queue import Lane
 from stream_client.core.requests import Call
 from stream_client.errors import ClientError
 

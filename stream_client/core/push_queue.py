@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_client.core.link import Link
+from stream_client.core.client_connection import Link
 from stream_client.core.payloads import refusal
 from stream_client.core.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
