@@ -31,10 +31,10 @@ from stream_client.errors import (
     PushUnknown,
     RequestRefused,
     RequestTimeout,
+    RouteLost,
+    RouteRefused,
     StreamNotFound,
     UnexpectedAnswer,
-    WayLost,
-    WayRefused,
 )
 from stream_client.letters import Letter
 from stream_client.publish import PartitionedPublisher, Publisher
@@ -88,6 +88,8 @@ __all__ = [
     "RequestTimeout",
     "Retention",
     "RichMessage",
+    "RouteLost",
+    "RouteRefused",
     "SharedConsumer",
     "Stopped",
     "Stream",
@@ -96,8 +98,6 @@ __all__ = [
     "StreamMessage",
     "StreamNotFound",
     "UnexpectedAnswer",
-    "WayLost",
-    "WayRefused",
     "connect",
     "stop_on_signals",
 ]

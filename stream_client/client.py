@@ -34,7 +34,7 @@ class StreamClient:
         self.session = session
 
     def __repr__(self) -> str:
-        link = self.session.core.link
+        link = self.session.core.connection
         state = "closed" if link.closed else "not connected" if link.wire is None else "connected"
         return f"<StreamClient of {self.address}, {state}>"
 
@@ -48,7 +48,7 @@ class StreamClient:
 
     async def reached(self) -> None:
         """Wait for a sign of life of the stream service. Raises NodeUnreachable, NotAStreamNode, RequestTimeout."""
-        way = self.session.core.way
+        way = self.session.core.service_route
         if not way.reached:
             with suppress(RequestRefused, NodeFailed):  # Whoever refuses is there.
                 await self.session.finished(way.ask(), self.session.answer_timeout_s)
@@ -77,8 +77,8 @@ class StreamClient:
             if info.stream_name != name:
                 break
             partitions.append(info.partition)
-        ports = self.session.core.find_ports(name, partitions)
-        return PartitionedStream([Stream(self.session, port) for port in ports]) if ports else None
+        handles = self.session.core.find_handles(name, partitions)
+        return PartitionedStream([Stream(self.session, handle) for handle in handles]) if handles else None
 
     async def get_stream(self, name: str) -> PartitionedStream:
         """As `find_stream`. Raises StreamNotFound."""
@@ -170,14 +170,14 @@ class StreamClient:
         core = self.session.core
         call = core.call(core.route_to(service), encoded(protocol, request))
         if service == INDEX_SERVICE and protocol.name.startswith(OWN_PREFIX.decode()):
-            core.way.need_extensions(call, protocol.name)
+            core.service_route.need_extensions(call, protocol.name)
         return call
 
     async def _create(self, name: str | None, partitions: int) -> list[Stream]:
         core = self.session.core
         call = core.create(name, partitions)
         await self.session.answered(call)
-        return [Stream(self.session, port) for port in core.ports(call)]
+        return [Stream(self.session, handle) for handle in core.handles(call)]
 
 
 def _behind(request: ListRequest, page: ListResponse) -> ListRequest | None:

@@ -91,7 +91,7 @@ class Correspondent:
             if self._reader is None:
                 self._reader = Reader(
                     self.inbox.session,
-                    self.inbox.port,
+                    self.inbox.handle,
                     FromIndex(index),
                     page_messages=PAGE_MESSAGES,
                     waits=True,

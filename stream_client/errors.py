@@ -130,14 +130,14 @@ class NotSupported(RequestRefused):
     """The other side is a stream service that does not have this protocol; the text says what cannot be done there."""
 
 
-class WayRefused(NodeUnreachable):
+class RouteRefused(NodeUnreachable):
     """A node on the way does not pass on what is sent: its operator allows no such destination."""
 
     fault = "caller"
     retriable = False
 
 
-class WayLost(NodeUnreachable):
+class RouteLost(NodeUnreachable):
     """A node on the way cannot reach the next one just now: what was asked may or may not have been carried out."""
 
 

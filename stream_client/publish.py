@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.requests import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, PushesFailed, StreamNotFound
@@ -31,20 +31,25 @@ class Publisher:
     """
 
     def __init__(
-        self, session: Session, port: Port, window: int, sequences: SequenceMachine | None, keep_failed: bool
+        self,
+        session: Session,
+        handle: PartitionHandle,
+        window: int,
+        sequences: SequenceMachine | None,
+        keep_failed: bool,
     ) -> None:
         if window < 1:
             raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
         self._session = session
-        self._port = port
+        self._handle = handle
         self._window = window
         self._sequenced = sequences is not None
-        self._lane = session.core.open_lane(port, sequences)
+        self._queue = session.core.open_queue(handle, sequences)
         if keep_failed:
-            self._lane.failed = None
+            self._queue.failed = None
 
     def __repr__(self) -> str:
-        where = f"{self._port.name!r}, partition {self._port.partition}"
+        where = f"{self._handle.name!r}, partition {self._handle.partition}"
         return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
 
     async def __aenter__(self) -> Publisher:
@@ -64,34 +69,34 @@ class Publisher:
     @property
     def failed(self) -> Sequence[Push]:
         """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
-        return tuple(push for push in self._lane.failed or () if not push.taken)
+        return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
         """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
-        self._session.core.close_lane(self._port, self._lane)
+        self._session.core.close_queue(self._handle, self._queue)
 
     @property
     def unconfirmed(self) -> int:
         """How many pushes have been sent, or wait to be sent, without an answer."""
-        return len(self._lane.pushes)
+        return len(self._queue.pushes)
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
         """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
 
         data, key, headers: as `Stream.push`.
         """
-        lane = self._lane
+        queue = self._queue
         # Most messages are bytes alone; the test is cheaper than the call.
         if data.__class__ is not bytes:
             data = to_bytes(data, "the data of a message")
-        if len(lane.pushes) >= self._window:
-            while len(lane.pushes) >= self._window:
-                await self._session.shell.wait(lane.room())
-        elif self._session.core.link.outgoing_bytes > UNSENT_BYTES_MAX:
+        if len(queue.pushes) >= self._window:
+            while len(queue.pushes) >= self._window:
+                await self._session.shell.wait(queue.room())
+        elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.give_way()
         if self._sequenced or key is not None or headers:
-            return lane.push_keyed(data, to_key(key), to_headers(headers))
-        return lane.push(data)
+            return queue.push_keyed(data, to_key(key), to_headers(headers))
+        return queue.push(data)
 
     async def wait(self, push: Push) -> int:
         """The index of one push, once it is stored. Raises its error."""
@@ -113,8 +118,8 @@ class Publisher:
 
     async def flush(self) -> None:
         """Wait until everything sent has been answered, one way or the other."""
-        while self._lane.pushes:
-            await self._session.shell.wait(self._lane.room())
+        while self._queue.pushes:
+            await self._session.shell.wait(self._queue.room())
 
 
 class Turns:

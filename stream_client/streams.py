@@ -10,7 +10,7 @@ from stream_client.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.consume.consumption import ConsumerArguments, Positions, with_options_shown
 from stream_client.consume.follower import PAGE_MESSAGES, Follower, OnHole
 from stream_client.consume.reader import Page, patience_for
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import answer_of, pulled
 from stream_client.errors import InvalidArgument
 from stream_client.publish import (
@@ -48,25 +48,25 @@ from stream_service.protocol import StreamMessage
 class Stream:
     """One partition of one stream. Made by a client; may be used from many tasks at once."""
 
-    def __init__(self, session: Session, port: Port) -> None:
+    def __init__(self, session: Session, handle: PartitionHandle) -> None:
         self.session = session
-        self.port = port
+        self.handle = handle
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
 
     @property
     def name(self) -> str:
-        return self.port.name
+        return self.handle.name
 
     @property
     def partition(self) -> int:
-        return self.port.partition
+        return self.handle.partition
 
     @property
     def unconfirmed(self) -> int:
         """How many pushes, of all publishers of this client, have no answer."""
-        return self.port.unconfirmed
+        return self.handle.unconfirmed
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
         """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
@@ -74,19 +74,19 @@ class Stream:
         data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
         (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
         """
-        lane = self.port.lane
+        queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
-        push = lane.push_keyed(data, key, headers) if key is not None or headers else lane.push(data)
+        push = queue.push_keyed(data, key, headers) if key is not None or headers else queue.push(data)
         try:
             await self.session.finished(push, self.session.answer_timeout_s)
         except BaseException:
-            lane.forget(push)
+            queue.forget(push)
             raise
         return push.index
 
     async def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
         """Up to `limit` messages from `index` on (0: from the earliest stored); empty where there are none yet."""
-        return pulled(await self.session.answered(self.session.core.pull(self.port, index, limit)))
+        return pulled(await self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     async def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
         """Messages with time, key and headers, and where the stream begins and ends (`node/stream_pull/1`).
@@ -95,7 +95,7 @@ class Stream:
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
-        call = self.session.core.call(self.port, payload, patience=patience_for(wait_s))
+        call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
         page = answer_of(await self.session.answered(call, wait_s), RICH_PULL)
         return Page(page.messages, page.first_index, page.next_index, page.resume_index)
 
@@ -113,7 +113,7 @@ class Stream:
         """
         return Follower(
             self.session,
-            self.port,
+            self.handle,
             start_of(start),
             page_messages=page_messages,
             stop_at_end=stop_at_end,
@@ -147,33 +147,33 @@ class Stream:
         a number stored before counts as stored. keep_failed: do not raise PushesFailed at the end of the block.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
-        return Publisher(self.session, self.port, window, sequences, keep_failed)
+        return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
         """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
         where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
         copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
-        return await self.session.ask(self.port, COPY, CopyRequest(0, index, copied))
+        return await self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
 
     async def info(self) -> StreamInfo:
         """Where it begins and ends, its size, its times, its retention."""
-        return (await self.session.ask(self.port, INFO, InfoRequest(0))).info
+        return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     async def truncate(self, before: BeforeLike) -> TruncateResponse:
         """Delete the messages before an index or a time."""
-        return await self.session.ask(self.port, TRUNCATE, TruncateRequest(0, before_of(before)))
+        return await self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     async def set_retention(self, retention: Retention | None) -> StreamInfo:
         """What to keep at most; None returns the stream to the node's default. Raises InvalidArgument."""
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
             raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
-        return (await self.session.ask(self.port, RETENTION, RetentionRequest(0, retention))).info
+        return (await self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
 
     async def delete(self) -> int:
         """Delete the stream-partition with all that it stores; how many messages that were. This object ends too."""
-        deleted = (await self.session.ask(self.port, DELETE, DeleteRequest(0))).deleted
-        self.session.core.drop(self.port)
+        deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
+        self.session.core.drop(self.handle)
         return deleted
 
     async def find_index(self, start: StartLike) -> int:
@@ -277,7 +277,9 @@ class PartitionedStream:
     async def info(self) -> list[StreamInfo]:
         """Of each partition, as `Stream.info`."""
         requests = [InfoRequest(0)] * len(self.partitions)
-        answers = await self.partitions[0].session.ask_all([stream.port for stream in self.partitions], INFO, requests)
+        answers = await self.partitions[0].session.ask_all(
+            [stream.handle for stream in self.partitions], INFO, requests
+        )
         return [answer.info for answer in answers]
 
     async def delete(self) -> int:

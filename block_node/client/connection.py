@@ -18,7 +18,7 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import ERROR, Protocol, ProtocolError
 from ockam.wire_head import HEAD
-from stream_client.core.client_connection import Link
+from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
 from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.shell.session import CONNECT_TIMEOUT_S, READ_BYTES_MAX
@@ -99,7 +99,7 @@ class BlockConnection:
         self.address = address
         self.via = via
         self._stream = stream
-        self._link = Link()
+        self._link = ClientConnection()
         self._link.connected(HEAD)
         self._sending = anyio.Lock()
         self._conversations: dict[Address, Conversation] = {}

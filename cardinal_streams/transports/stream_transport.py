@@ -160,7 +160,7 @@ class StreamReceiver:
             assert self._pages is not None
             reader = Reader(
                 stream.session,
-                stream.port,
+                stream.handle,
                 FromIndex(offset),
                 page_messages=page_messages,
                 waits=False,

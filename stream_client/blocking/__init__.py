@@ -59,10 +59,10 @@ def connect(
     Raises InvalidArgument, NodeUnreachable.
     """
     address = to_address(address)
-    asks_way = contact_timeout_s is not None or on_link is not None
-    core = ClientCore(via=via, service=service, index_service=index_service, asks_way=asks_way)
+    asks_route = contact_timeout_s is not None or on_link is not None
+    core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
     if on_link is not None:
-        core.way.on_link = on_link
+        core.service_route.on_link = on_link
     shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
     shell.open()
     try:

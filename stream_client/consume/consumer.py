@@ -29,7 +29,7 @@ class BaseConsumer:
     """What a consumer's owner can do beside iterating. A context manager, which saves how far it came."""
 
     def __init__(self, streams: Sequence[Stream], positions: Positions, options: ConsumerOptions) -> None:
-        self._ports = [stream.port for stream in streams]
+        self._handles = [stream.handle for stream in streams]
         self._name = getattr(positions, "client_id", None)
         self._consumption = Consumption(streams[0].session, streams[0].name, positions, options)
 
@@ -50,9 +50,9 @@ class BaseConsumer:
 
     def __repr__(self) -> str:
         name = "" if self._name is None else f" {self._name!r}"
-        where = ", ".join(str(port.partition) for port in self._ports)
+        where = ", ".join(str(handle.partition) for handle in self._handles)
         return (
-            f"<{type(self).__name__}{name} of {self._ports[0].name!r}, partition {where}: {self.processed} processed>"
+            f"<{type(self).__name__}{name} of {self._handles[0].name!r}, partition {where}: {self.processed} processed>"
         )
 
     @property
@@ -94,7 +94,7 @@ class Consumer(BaseConsumer):
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
         """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
-        return Messages(self._consumption, self._ports, stop_at_end, Part.hand_out)
+        return Messages(self._consumption, self._handles, stop_at_end, Part.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
@@ -116,4 +116,4 @@ class PartitionedConsumer(BaseConsumer):
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
         """Partition and message, in order within each partition, for ever, or until no partition has more."""
-        return Messages(self._consumption, self._ports, stop_at_end, Part.hand_out_named)
+        return Messages(self._consumption, self._handles, stop_at_end, Part.hand_out_named)

@@ -17,7 +17,7 @@ import msgspec.structs
 
 from stream_client.consume.follower import PAGE_MESSAGES, OnHole, find_holes
 from stream_client.consume.reader import IDLE_DELAY_S, LONG_POLL_S, Merge, Page, Reader
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
 from stream_client.shell.session import Session
 from stream_service.extensions import FromIndex, RichMessage
@@ -98,17 +98,17 @@ class Part:
         "at",
         "ended",
         "handed_index",
+        "handle",
         "kept_index",
         "messages",
         "next_index",
-        "port",
         "reader",
         "saved_index",
         "unsaved",
     )
 
-    def __init__(self, port: Port, reader: Reader, index: int) -> None:
-        self.port = port
+    def __init__(self, handle: PartitionHandle, reader: Reader, index: int) -> None:
+        self.handle = handle
         self.reader = reader
         self.next_index = self.handed_index = self.saved_index = self.kept_index = index
         self.unsaved = 0
@@ -118,7 +118,7 @@ class Part:
 
     @property
     def partition(self) -> int:
-        return self.port.partition
+        return self.handle.partition
 
     @property
     def has_messages(self) -> bool:
@@ -127,7 +127,7 @@ class Part:
 
     def hand_out_named(self) -> tuple[int, RichMessage]:
         """Partition and message."""
-        return self.port.partition, self.hand_out()
+        return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
         """The next message of the page, which there is."""
@@ -160,23 +160,23 @@ class Consumption:
         self.processed = 0
         self.woken = False
 
-    async def add(self, ports: Sequence[Port]) -> None:
+    async def add(self, handles: Sequence[PartitionHandle]) -> None:
         """Read these partitions too, each from its saved position on."""
-        new = [port for port in ports if port.partition not in self.parts]
+        new = [handle for handle in handles if handle.partition not in self.parts]
         if not new:
             return
-        indexes = await self._positions.load(self._stream_name, [port.partition for port in new])
-        for port, index in zip(new, indexes, strict=True):
+        indexes = await self._positions.load(self._stream_name, [handle.partition for handle in new])
+        for handle, index in zip(new, indexes, strict=True):
             reader = Reader(
                 self._session,
-                port,
+                handle,
                 FromIndex(index),
                 page_messages=self._options.page_messages,
                 waits=True,
                 on_page=self._merge.arrived,
                 idle_delay_s=self._options.idle_delay_s,
             )
-            self.parts[port.partition] = self._by_reader[reader] = Part(port, reader, index)
+            self.parts[handle.partition] = self._by_reader[reader] = Part(handle, reader, index)
 
     def drop(self, partition: int) -> None:
         """Read this partition no more; what it had is forgotten."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Self, TypeAlias
 
 from stream_client.consume.reader import LONG_POLL_S, Merge, Page, Reader
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
 from stream_client.shell.session import Session
 from stream_service.extensions import RichMessage, Start
@@ -27,7 +27,7 @@ class Follower:
     def __init__(
         self,
         session: Session,
-        port: Port,
+        handle: PartitionHandle,
         start: Start,
         *,
         page_messages: int,
@@ -38,7 +38,7 @@ class Follower:
         self._merge = Merge(session.shell)
         self._reader = Reader(
             session,
-            port,
+            handle,
             start,
             page_messages=page_messages,
             waits=not stop_at_end,
@@ -53,9 +53,9 @@ class Follower:
         self._holes = 0
 
     def __repr__(self) -> str:
-        port = self._reader.port
+        handle = self._reader.handle
         read = "nothing read" if self._next_index is None else f"read to before {self._next_index}"
-        return f"<Follower of {port.name!r}, partition {port.partition}: {read}>"
+        return f"<Follower of {handle.name!r}, partition {handle.partition}: {read}>"
 
     def __aiter__(self) -> Self:
         return self
@@ -114,7 +114,7 @@ class Follower:
         """Whether the stream is still the one that was read so far."""
         if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
             raise PositionBeyondEnd(
-                f"{self._reader.port.name!r}, partition {self._reader.port.partition} has been read up to "
+                f"{self._reader.handle.name!r}, partition {self._reader.handle.partition} has been read up to "
                 f"{self._next_index} and now ends at {page.next_index}: it was deleted and made again; follow it anew"
             )
 
@@ -130,7 +130,7 @@ class Follower:
         for first_missing, next_there in find_holes(messages, expected):
             self._holes += next_there - first_missing
             if self._on_hole is not None:
-                self._on_hole(self._reader.port.partition, first_missing, next_there)
+                self._on_hole(self._reader.handle.partition, first_missing, next_there)
 
 
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:

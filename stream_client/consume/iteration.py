@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Self, TypeVar
 
 from stream_client.consume.consumption import Consumption, Part
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 
 T = TypeVar("T")
 
@@ -15,10 +15,10 @@ class Messages(Generic[T]):
     """The messages that a consumer hands out, in the form that `show` gives them."""
 
     def __init__(
-        self, consumption: Consumption, ports: Sequence[Port], stop_at_end: bool, show: Callable[[Part], T]
+        self, consumption: Consumption, handles: Sequence[PartitionHandle], stop_at_end: bool, show: Callable[[Part], T]
     ) -> None:
         self._consumption = consumption
-        self._ports = ports
+        self._handles = handles
         self._stop_at_end = stop_at_end
         self._show = show
         self._begun = self._ended = False
@@ -44,7 +44,7 @@ class Messages(Generic[T]):
     async def _find_part(self) -> Part | None:
         """The part that has the next message; None at the end."""
         if not self._begun:
-            await self._consumption.add(self._ports)
+            await self._consumption.add(self._handles)
             self._consumption.begin()
             self._begun = True
         return await self._consumption.next_part(self._stop_at_end)

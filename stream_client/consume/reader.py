@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from stream_client.arguments import encoded
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import answer_of, pulled
 from stream_client.core.requests import PATIENCE_CHECKS, Call, Waiting
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused
@@ -57,7 +57,7 @@ class Reader:
     def __init__(
         self,
         session: Session,
-        port: Port,
+        handle: PartitionHandle,
         start: Start,
         *,
         page_messages: int,
@@ -67,7 +67,7 @@ class Reader:
     ) -> None:
         if page_messages < 1:
             raise InvalidArgument(f"pages of {page_messages} messages; a page has at least 1")
-        self.port = port
+        self.handle = handle
         self.waits = waits
         self._session = session
         self._start = start
@@ -125,11 +125,11 @@ class Reader:
     def _pull(self) -> Call:
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
-            return core.pull(self.port, start.index, self._page_messages)
+            return core.pull(self.handle, start.index, self._page_messages)
         # Only an index means the same when the request is sent again; so what is relative is resolved without waiting.
         wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
         request = RichPull(0, start, self._page_messages, int(wait_s * 1000))
-        return core.call(self.port, encoded(RICH_PULL, request), patience=patience_for(wait_s))
+        return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
         call, self._call = self._call, None

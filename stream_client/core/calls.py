@@ -7,22 +7,27 @@ from collections.abc import Callable, Iterator
 from ockam.address import Address, Route
 from ockam.message import Message
 from ockam.protocol import ERROR
-from stream_client.core.client_connection import Link
-from stream_client.core.partition_handle import Port
+from stream_client.core.client_connection import ClientConnection
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.requests import Call
-from stream_client.errors import ClientError, WayLost
+from stream_client.errors import ClientError, RouteLost
 
 
 class Calls:
     """The calls without an answer, by return address.
 
-    on_way_lost: told that a node on the way has lost the next one; whether the call stays to be asked again.
+    on_route_lost: told that a node on the way has lost the next one; whether the call stays to be asked again.
     """
 
-    def __init__(self, link: Link, new_address: Callable[[], Address], on_way_lost: Callable[[WayLost], bool]) -> None:
-        self._link = link
-        self._on_way_lost = on_way_lost
+    def __init__(
+        self,
+        connection: ClientConnection,
+        new_address: Callable[[], Address],
+        on_route_lost: Callable[[RouteLost], bool],
+    ) -> None:
+        self._connection = connection
+        self._on_route_lost = on_route_lost
         self._new_address = new_address
         self._calls: dict[Address, Call] = {}
 
@@ -36,15 +41,15 @@ class Calls:
     def add(self, call: Call) -> None:
         """Send it, now or when there is a way to its target."""
         self._calls[call.address] = call
-        route = call.target.route if isinstance(call.target, Port) else call.target
+        route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
             self.send(call, route)
 
     def send(self, call: Call, route: Route) -> None:
         call.checks = 0
-        header = self._link.header(route, call.address)
+        header = self._connection.header(route, call.address)
         if header:
-            error = self._link.put_frame(header, call.payload)
+            error = self._connection.put_frame(header, call.payload)
             if error is not None:
                 self.finish(call, error)
 
@@ -64,8 +69,8 @@ class Calls:
         if call is None:
             return
         if ERROR.is_in(message.payload):
-            error = refusal(message.payload, of_stream=isinstance(call.target, Port), request=call.payload)
-            if not (isinstance(error, WayLost) and self._on_way_lost(error)):
+            error = refusal(message.payload, of_stream=isinstance(call.target, PartitionHandle), request=call.payload)
+            if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
                 self.finish(call, error)
             return
         call.answers.append(message.payload)

@@ -14,7 +14,7 @@ from stream_client.errors import ClientError, RequestRefused
 from stream_client.shell.contact import describe, opens_as_node
 
 
-class Link:
+class ClientConnection:
     """What goes out and comes in over the connection of the moment. wire: its framing; None while there is none.
 
     on_outgoing: called when there is something to be sent after there was nothing. closed: why no more is sent.

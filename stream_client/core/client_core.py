@@ -16,22 +16,22 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.arguments import encoded
 from stream_client.core.calls import Calls
-from stream_client.core.client_connection import Link
+from stream_client.core.client_connection import ClientConnection
 from stream_client.core.existence import Existence, not_there
-from stream_client.core.partition_handle import OpenStream, Port
+from stream_client.core.partition_handle import PartitionHandle, StreamInUse
 from stream_client.core.payloads import create_payload, created
-from stream_client.core.push_queue import Lane, SequencedLane
+from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.requests import PATIENCE_CHECKS, Call, Create, Push
 from stream_client.core.sequence_machine import SequenceMachine
-from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, Way, index_service_of
+from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.statistics import CoreStatistics
 from stream_client.errors import (
     ClientClosed,
     ClientError,
     ConnectionLost,
+    RouteLost,
+    RouteRefused,
     UnexpectedAnswer,
-    WayLost,
-    WayRefused,
 )
 from stream_service.extensions import TOLD
 from stream_service.names import stream_address
@@ -45,9 +45,9 @@ class ClientCore:
     """See the module. `via`: the hops between the node connected to and the node that has the services.
 
     service, index_service: what these are called there; an index service that is not named is called as the stream
-    service is, with `_index` in it. asks_way: whether every connection begins with a question to the service.
-    Invariant: `_streams` and `_calls` have everything that must be sent again after a new connection; every lane of
-    every port is in `_lanes` under its address.
+    service is, with `_index` in it. asks_route: whether every connection begins with a question to the service.
+    Invariant: `_streams` and `_calls` have everything that must be sent again after a new connection; every queue of
+    every handle is in `_queues` under its address.
     """
 
     def __init__(
@@ -56,17 +56,19 @@ class ClientCore:
         via: Route = (),
         service: str = STREAM_SERVICE,
         index_service: str | None = None,
-        asks_way: bool = False,
+        asks_route: bool = False,
     ) -> None:
-        self.link = Link()
+        self.connection = ClientConnection()
         self._via = via
         self._names = {STREAM_SERVICE: service, INDEX_SERVICE: index_service or index_service_of(service)}
         self._service: Route = self.route_to(STREAM_SERVICE)
-        self.asks_way = asks_way or bool(via)
-        self._streams: dict[str, OpenStream] = {}
-        self._lanes: dict[Address, Lane] = {}
-        self._calls = Calls(self.link, self._new_address, self._way_lost)
-        self.way = Way(self._calls, self._service, self._new_address, self._way_refused, self.send_again)
+        self.asks_route = asks_route or bool(via)
+        self._streams: dict[str, StreamInUse] = {}
+        self._queues: dict[Address, PushQueue] = {}
+        self._calls = Calls(self.connection, self._new_address, self._route_lost)
+        self.service_route = ServiceRoute(
+            self._calls, self._service, self._new_address, self._route_refused, self.send_again
+        )
         self._existence = Existence(self._calls, self._service, self._new_address, self._missing)
         self._next_address = 0
         self._silent_checks = 0
@@ -80,11 +82,11 @@ class ClientCore:
     def statistics(self) -> CoreStatistics:
         return CoreStatistics(
             connections=self._connections,
-            unconfirmed=sum(len(lane.pushes) for lane in self._lanes.values()),
+            unconfirmed=sum(len(queue.pushes) for queue in self._queues.values()),
             unanswered=len(self._calls),
-            sent_again=sum(lane.sent_again for lane in self._lanes.values()),
-            sent_bytes=self.link.sent_bytes,
-            received_bytes=self.link.received_bytes,
+            sent_again=sum(queue.sent_again for queue in self._queues.values()),
+            sent_bytes=self.connection.sent_bytes,
+            received_bytes=self.connection.received_bytes,
         )
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
@@ -92,28 +94,28 @@ class ClientCore:
 
         greeted: the hello has been sent.
         """
-        self.link.connected(wire, greeted=greeted)
+        self.connection.connected(wire, greeted=greeted)
         self._silent_checks = 0
         self._connections += 1
-        self.way.connected()
+        self.service_route.connected()
         self.send_again()
-        if self.asks_way and not self.way.is_asking:
-            self.way.ask()
+        if self.asks_route and not self.service_route.is_asking:
+            self.service_route.ask()
 
     def send_again(self) -> None:
         """There is a way again: ask again what has no answer, and find the streams in use, which have been closed."""
         for call in self._calls:
-            if not isinstance(call.target, Port):
+            if not isinstance(call.target, PartitionHandle):
                 self._calls.send_again(call, call.target)
         for stream in list(self._streams.values()):
             self._open(stream)
 
     def disconnected(self, error: ClientError | None = None) -> None:
         """The connection is gone. What waits is kept for the next one, or fails with `error`."""
-        self.link.disconnected()
+        self.connection.disconnected()
         for stream in self._streams.values():
             stream.close()
-        self.way.gone(error or ConnectionLost("the connection ended"))
+        self.service_route.gone(error or ConnectionLost("the connection ended"))
         if error is not None:
             self.fail_all(error)
 
@@ -121,24 +123,24 @@ class ClientCore:
         """Everything that waits fails; streams stay in use."""
         for call in self._calls:
             self._calls.finish(call, error)
-        for lane in list(self._lanes.values()):
-            lane.fail_all(error)
+        for queue in list(self._queues.values()):
+            queue.fail_all(error)
 
     def close(self, error: ClientError | None = None) -> None:
         """The owner is done, or no connection is made again: all that waits fails, and so does every later request."""
-        self.link.closed = error or ClientClosed("the client has been closed")
-        self.link.disconnected()
-        self.fail_all(self.link.closed)
+        self.connection.closed = error or ClientClosed("the client has been closed")
+        self.connection.disconnected()
+        self.fail_all(self.connection.closed)
 
     def data_to_send(self) -> bytes:
         """All that waits to be sent; it is the caller's from now on."""
-        return self.link.data_to_send()
+        return self.connection.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the connection and finish what they answer. Raises RemoteProtocolError; then drop it."""
         self._silent_checks = 0
         try:
-            messages = self.link.messages(data)
+            messages = self.connection.messages(data)
         except RemoteProtocolError as error:
             self._take(error.messages)
             raise
@@ -153,39 +155,41 @@ class ClientCore:
         only pushes wait for a stream that this client makes. True where the connection is to be given up, since
         nothing has come over it for long.
         """
-        if self.link.wire is None:
+        if self.connection.wire is None:
             return False
-        if self.way.is_lost:
-            self.way.ask()
+        if self.service_route.is_lost:
+            self.service_route.ask()
         else:
             self._ask_again()
-        waits = bool(self._calls) or any(lane.pushes for lane in self._lanes.values())
+        waits = bool(self._calls) or any(queue.pushes for queue in self._queues.values())
         self._silent_checks = self._silent_checks + 1 if waits else 0
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _ask_again(self) -> None:
         stalled = {stream for stream in self._streams.values() if stream.is_stalled()}
-        doubted = {port for stream in stalled if not stream.creates for port in stream.ports.values()}
+        doubted = {handle for stream in stalled if not stream.creates for handle in stream.handles.values()}
         for call in self._calls:
             call.checks += 1
             if call.checks >= call.patience:
-                if isinstance(call.target, Port):
+                if isinstance(call.target, PartitionHandle):
                     stalled.add(call.target.stream)
                     doubted.add(call.target)
                 else:
                     self._calls.send_again(call, call.target)
-        for port in doubted:
-            self._existence.ask(port)
+        for handle in doubted:
+            self._existence.ask(handle)
         for stream in stalled:
             stream.close()
             self._open(stream)
         if stalled and self._via:
-            self.way.ask()
+            self.service_route.ask()
 
-    def call(self, target: Route | Port, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS) -> Call:
+    def call(
+        self, target: Route | PartitionHandle, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS
+    ) -> Call:
         """Ask a worker (a route from the connected node, or a stream) for something it answers `wanted` times."""
-        self.link.check_open()
-        if isinstance(target, Port) and target.gone is not None:
+        self.connection.check_open()
+        if isinstance(target, PartitionHandle) and target.gone is not None:
             raise target.gone
         call = Call(target, payload, wanted, self._new_address(), patience)
         self._calls.add(call)
@@ -193,10 +197,10 @@ class ClientCore:
 
     def tell(self, service: str, payload: bytes) -> None:
         """Send a service something that it does not answer; lost where there is no connection just now."""
-        self.link.check_open()
-        header = self.link.header(self.route_to(service), self._new_address())
+        self.connection.check_open()
+        header = self.connection.header(self.route_to(service), self._new_address())
         if header:
-            error = self.link.put_frame(header, payload)
+            error = self.connection.put_frame(header, payload)
             if error is not None:
                 raise error
 
@@ -210,135 +214,137 @@ class ClientCore:
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
         """Ask the stream service for a stream; `partitions` answers come. 1 is asked by the plain protocol."""
-        self.link.check_open()
+        self.connection.check_open()
         call = Create(self._service, create_payload(name, partitions), partitions, self._new_address())
         call.when_done(lambda: self._created(call))
         self._calls.add(call)
         return call
 
-    def ports(self, call: Create) -> list[Port]:
+    def handles(self, call: Create) -> list[PartitionHandle]:
         """The streams that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
         if call.made is None:
             inits = [
                 (*created(payload), route) for payload, route in zip(call.answers, call.return_routes, strict=True)
             ]
-            ways = [(self._port(name, partition), route) for name, partition, route in sorted(inits)]
-            call.made = [port for port, _ in ways]
-            for port in call.made:
-                port.stream.creates = True
-            self._open_ports(ways)
+            ways = [(self._handle_of(name, partition), route) for name, partition, route in sorted(inits)]
+            call.made = [handle for handle, _ in ways]
+            for handle in call.made:
+                handle.stream.creates = True
+            self._open_handles(ways)
         return call.made
 
-    def find_ports(self, name: str, partitions: Sequence[int]) -> list[Port]:
+    def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
         """Partitions that are known to exist, by their names alone (`names.stream_address`); nothing is created."""
-        self.link.check_open()
-        ports = [self._port(name, partition) for partition in partitions]
-        self._open_ports([(port, self._named_route(port)) for port in ports if not (port.route or port.stream.creates)])
-        return ports
+        self.connection.check_open()
+        handles = [self._handle_of(name, partition) for partition in partitions]
+        self._open_handles(
+            [(handle, self._named_route(handle)) for handle in handles if not (handle.route or handle.stream.creates)]
+        )
+        return handles
 
-    def drop(self, port: Port) -> None:
+    def drop(self, handle: PartitionHandle) -> None:
         """The stream-partition has been deleted: it is not created again, and all that is asked of it fails."""
-        error = not_there(port)
-        port.drop(error)
-        self._fail_calls(port, error)
-        for lane in port.lanes:
-            self._lanes.pop(lane.address, None)
-        if port.stream.ports.pop(port.partition, None) is not None and not port.stream.ports:
-            del self._streams[port.name]
-            if port.stream.opening is not None:
-                self._calls.forget(port.stream.opening)
+        error = not_there(handle)
+        handle.drop(error)
+        self._fail_calls(handle, error)
+        for queue in handle.queues:
+            self._queues.pop(queue.address, None)
+        if handle.stream.handles.pop(handle.partition, None) is not None and not handle.stream.handles:
+            del self._streams[handle.name]
+            if handle.stream.opening is not None:
+                self._calls.forget(handle.stream.opening)
 
-    def open_lane(self, port: Port, sequences: SequenceMachine | None = None) -> Lane:
-        """A lane for one publisher, to be ended by `close_lane`; with sequences, its messages are stored once each."""
-        self.link.check_open()
+    def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
+        """A push queue for one publisher, to be ended by `close_queue`. sequences: has each message stored once."""
+        self.connection.check_open()
         address, failed = self._new_address(TOLD), list[Push]()
-        lane = Lane(self.link, address, port.partition, failed)
-        if port.gone is not None:
-            raise port.gone
+        queue = PushQueue(self.connection, address, handle.partition, failed)
+        if handle.gone is not None:
+            raise handle.gone
         if sequences is not None:
-            lane = SequencedLane(self.link, address, port.partition, failed, sequences)
-        self._lanes[address] = lane
-        port.lanes.append(lane)
-        if port.route is not None:
-            lane.open(port.route)
-        return lane
+            queue = SequencedPushQueue(self.connection, address, handle.partition, failed, sequences)
+        self._queues[address] = queue
+        handle.queues.append(queue)
+        if handle.route is not None:
+            queue.open(handle.route)
+        return queue
 
-    def close_lane(self, port: Port, lane: Lane) -> None:
+    def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
         """No more will be pushed along it; it goes when what it has is answered."""
-        lane.when_empty(lambda: self._drop_lane(port, lane))
+        queue.when_empty(lambda: self._drop_queue(handle, queue))
 
-    def push(self, port: Port, data: bytes) -> Push:
+    def push(self, handle: PartitionHandle, data: bytes) -> Push:
         """Send one message; it is sent again after every reconnect until its confirm comes."""
-        return port.lane.push(data)
+        return handle.queue.push(data)
 
-    def pull(self, port: Port, index: int, limit: int) -> Call:
+    def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
         """Ask for up to `limit` messages from `index` on; `payloads.pulled` reads the answer."""
-        return self.call(port, encoded(PULL, PullRequest(0, index, limit)))
+        return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Hand each message to whom it is for. Confirms come in runs for one lane."""
+        """Hand each message to whom it is for. Confirms come in runs for one queue."""
         if messages and not self._via:
-            self.way.reached = True
-        answered: dict[Lane, None] = {}
+            self.service_route.reached = True
+        answered: dict[PushQueue, None] = {}
         route: Route | None = None
-        lane: Lane | None = None
+        queue: PushQueue | None = None
         for message in messages:
             if message.onward_route is not route:
                 route = message.onward_route
-                lane = self._lanes.get(route[0])
-                if lane is not None:
-                    answered[lane] = None
-            if lane is not None:
-                lane.take(message.payload)
+                queue = self._queues.get(route[0])
+                if queue is not None:
+                    answered[queue] = None
+            if queue is not None:
+                queue.take(message.payload)
             else:
                 self._calls.take(message)
-        for lane in answered:
-            lane.settle()
+        for queue in answered:
+            queue.settle()
 
     def _created(self, call: Create) -> None:
         """Take the streams into use before their creator does, so that no reconnect comes between."""
         if call.error is None:
             try:
-                self.ports(call)
+                self.handles(call)
             except UnexpectedAnswer as error:
                 call.error = error
 
-    def _way_lost(self, error: WayLost) -> bool:
+    def _route_lost(self, error: RouteLost) -> bool:
         """Send nothing along a way that is gone: what went before it is back would be sent a second time behind it."""
-        kept = self.way.lost(error)
+        kept = self.service_route.lost(error)
         if kept:
             for stream in self._streams.values():
                 stream.close()
         return kept
 
-    def _way_refused(self, error: WayRefused) -> None:
+    def _route_refused(self, error: RouteRefused) -> None:
         """Where the service was never reached, it never will be; else a node on the way has come back less open."""
-        if self.way.reached:
+        if self.service_route.reached:
             self.fail_all(error)
         else:
             self.close(error)
 
-    def _missing(self, port: Port) -> None:
+    def _missing(self, handle: PartitionHandle) -> None:
         """It has been deleted. Only pushes make again what this client once made; who reads must not."""
-        if port.gone is not None:
+        if handle.gone is not None:
             return
-        if port.stream.creates:
-            self._fail_calls(port, not_there(port))
+        if handle.stream.creates:
+            self._fail_calls(handle, not_there(handle))
         else:
-            self.drop(port)
+            self.drop(handle)
 
-    def _fail_calls(self, port: Port, error: ClientError) -> None:
+    def _fail_calls(self, handle: PartitionHandle, error: ClientError) -> None:
         for call in self._calls:
-            if call.target is port:
+            if call.target is handle:
                 self._calls.finish(call, error)
 
-    def _open(self, stream: OpenStream) -> None:
-        """Find the way to each port of a stream again: by its name, or by creating the stream.
+    def _open(self, stream: StreamInUse) -> None:
+        """Find the way to each handle of a stream again: by its name, or by creating the stream.
 
         It is created where pushes wait for it, or its node has given it another address than its name says.
         """
         if not stream.creates or (stream.opening is None and not stream.unconfirmed and self._is_named(stream)):
-            self._open_ports([(port, self._named_route(port)) for port in stream.ports.values()])
+            self._open_handles([(handle, self._named_route(handle)) for handle in stream.handles.values()])
         elif stream.opening is None:
             call = Call(
                 self._service, create_payload(stream.name, stream.partitions), stream.partitions, self._new_address()
@@ -347,59 +353,59 @@ class ClientCore:
             call.when_done(lambda: self._opened(stream, call))
             self._calls.add(call)
 
-    def _opened(self, stream: OpenStream, call: Call) -> None:
+    def _opened(self, stream: StreamInUse, call: Call) -> None:
         stream.opening = None
         error = call.error
         ways = []
         try:
             for payload, route in zip(call.answers, call.return_routes, strict=True):
-                port = stream.ports.get(created(payload)[1])
-                if port is not None:
-                    ways.append((port, route))
+                handle = stream.handles.get(created(payload)[1])
+                if handle is not None:
+                    ways.append((handle, route))
         except UnexpectedAnswer as unexpected:
             error = unexpected
         if error is None:
-            self._open_ports(ways)
+            self._open_handles(ways)
             return
         stream.fail_pushes(error)
         for each in self._calls:
-            if isinstance(each.target, Port) and each.target.stream is stream:
+            if isinstance(each.target, PartitionHandle) and each.target.stream is stream:
                 self._calls.finish(each, error)
 
-    def _open_ports(self, ways: Sequence[tuple[Port, Route]]) -> None:
+    def _open_handles(self, ways: Sequence[tuple[PartitionHandle, Route]]) -> None:
         """There are these ways: send along each what has no answer, unless it was the way already."""
-        if self.link.wire is None:
+        if self.connection.wire is None:
             return
-        opened = {port: route for port, route in ways if port.route != route}
-        for port, route in opened.items():
-            port.open(route)
+        opened = {handle: route for handle, route in ways if handle.route != route}
+        for handle, route in opened.items():
+            handle.open(route)
         for call in self._calls if opened else ():
-            if isinstance(call.target, Port) and call.target in opened:
+            if isinstance(call.target, PartitionHandle) and call.target in opened:
                 self._calls.send(call, opened[call.target])
 
-    def _port(self, name: str, partition: int) -> Port:
-        """The port of that stream-partition, made if it is not in use."""
+    def _handle_of(self, name: str, partition: int) -> PartitionHandle:
+        """The handle of that stream-partition, made if it is not in use."""
         stream = self._streams.get(name)
         if stream is None:
-            stream = self._streams[name] = OpenStream(name)
-        port = stream.ports.get(partition)
-        if port is None:
-            lane = Lane(self.link, self._new_address(TOLD), partition)
-            self._lanes[lane.address] = lane
-            port = stream.ports[partition] = Port(stream, partition, lane)
-        return port
+            stream = self._streams[name] = StreamInUse(name)
+        handle = stream.handles.get(partition)
+        if handle is None:
+            queue = PushQueue(self.connection, self._new_address(TOLD), partition)
+            self._queues[queue.address] = queue
+            handle = stream.handles[partition] = PartitionHandle(stream, partition, queue)
+        return handle
 
-    def _drop_lane(self, port: Port, lane: Lane) -> None:
-        self._lanes.pop(lane.address, None)
-        if lane in port.lanes:
-            port.lanes.remove(lane)
+    def _drop_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
+        self._queues.pop(queue.address, None)
+        if queue in handle.queues:
+            handle.queues.remove(queue)
 
-    def _is_named(self, stream: OpenStream) -> bool:
-        """Whether every port was last at the address that its name says."""
-        return all(port.last_route == self._named_route(port) for port in stream.ports.values())
+    def _is_named(self, stream: StreamInUse) -> bool:
+        """Whether every handle was last at the address that its name says."""
+        return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
 
-    def _named_route(self, port: Port) -> Route:
-        return (*self._via, stream_address(port.name, port.partition))
+    def _named_route(self, handle: PartitionHandle) -> Route:
+        return (*self._via, stream_address(handle.name, handle.partition))
 
     def _new_address(self, prefix: bytes = b"") -> Address:
         """An address that nothing else of this client has. prefix: see `extensions.TOLD`."""

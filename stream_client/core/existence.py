@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ockam.address import Address, Route
 from stream_client.arguments import encoded
 from stream_client.core.calls import Calls
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import answer_of
 from stream_client.core.requests import Call
 from stream_client.errors import StreamNotFound, UnexpectedAnswer
@@ -19,7 +19,7 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 
 
 class Existence:
-    """Questions under way, at most one about each port. on_missing: told of a port that has no stream.
+    """Questions under way, at most one about each handle. on_missing: told of a handle that has no stream.
 
     service: the route of the stream service.
     """
@@ -29,37 +29,39 @@ class Existence:
         calls: Calls,
         service: Route,
         new_address: Callable[[], Address],
-        on_missing: Callable[[Port], None],
+        on_missing: Callable[[PartitionHandle], None],
     ) -> None:
         self._calls = calls
         self._service = service
         self._new_address = new_address
         self._on_missing = on_missing
-        self._asked: set[Port] = set()
+        self._asked: set[PartitionHandle] = set()
 
-    def ask(self, port: Port) -> None:
+    def ask(self, handle: PartitionHandle) -> None:
         """Find out, and tell `on_missing` if so. Safe to repeat."""
-        if port in self._asked:
+        if handle in self._asked:
             return
-        self._asked.add(port)
-        after = StreamKey(port.name, port.partition - 1) if port.partition else None
-        request = encoded(LIST, ListRequest(0, port.name, after, 1))
+        self._asked.add(handle)
+        after = StreamKey(handle.name, handle.partition - 1) if handle.partition else None
+        request = encoded(LIST, ListRequest(0, handle.name, after, 1))
         call = Call(self._service, request, 1, self._new_address())
-        call.when_done(lambda: self._answered(port, call))
+        call.when_done(lambda: self._answered(handle, call))
         self._calls.add(call)
 
-    def _answered(self, port: Port, call: Call) -> None:
-        self._asked.discard(port)
+    def _answered(self, handle: PartitionHandle, call: Call) -> None:
+        self._asked.discard(handle)
         if call.error is not None:
             return
         try:
             listed = answer_of(call, LIST).streams
         except UnexpectedAnswer:
             return
-        if all((info.stream_name, info.partition) != (port.name, port.partition) for info in listed):
-            self._on_missing(port)
+        if all((info.stream_name, info.partition) != (handle.name, handle.partition) for info in listed):
+            self._on_missing(handle)
 
 
-def not_there(port: Port) -> StreamNotFound:
+def not_there(handle: PartitionHandle) -> StreamNotFound:
     """What is asked of a stream-partition that has been deleted fails with this."""
-    return StreamNotFound(f"the node has no partition {port.partition} of {port.name!r} any more: it has been deleted")
+    return StreamNotFound(
+        f"the node has no partition {handle.partition} of {handle.name!r} any more: it has been deleted"
+    )

@@ -3,91 +3,91 @@
 from __future__ import annotations
 
 from ockam.address import Route
-from stream_client.core.push_queue import Lane
+from stream_client.core.push_queue import PushQueue
 from stream_client.core.requests import Call
 from stream_client.errors import ClientError
 
 
-class Port:
+class PartitionHandle:
     """The client's end of one stream-partition. route: from the node connected to; None while there is no way.
 
-    last_route: the latest there was. lane: for single pushes; each publisher has one of its own. gone: why nothing can
+    last_route: the latest there was. queue: for single pushes; each publisher has one of its own. gone: why nothing can
     be asked of it any more.
     """
 
-    __slots__ = ("gone", "lane", "lanes", "last_route", "name", "partition", "route", "stream")
+    __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "stream")
 
-    def __init__(self, stream: OpenStream, partition: int, lane: Lane) -> None:
+    def __init__(self, stream: StreamInUse, partition: int, queue: PushQueue) -> None:
         self.stream = stream
         self.name = stream.name
         self.partition = partition
         self.route: Route | None = None
         self.last_route: Route | None = None
         self.gone: ClientError | None = None
-        self.lane = lane
-        self.lanes = [lane]
+        self.queue = queue
+        self.queues = [queue]
 
     @property
     def unconfirmed(self) -> int:
         """How many pushes have no answer."""
-        return sum(len(lane.pushes) for lane in self.lanes)
+        return sum(len(queue.pushes) for queue in self.queues)
 
     def open(self, route: Route) -> None:
         """There is a way to the stream-partition."""
         self.route = self.last_route = route
-        for lane in self.lanes:
-            lane.open(route)
+        for queue in self.queues:
+            queue.open(route)
 
     def close(self) -> None:
         """There is none just now."""
         self.route = None
-        for lane in self.lanes:
-            lane.close()
+        for queue in self.queues:
+            queue.close()
 
     def drop(self, error: ClientError) -> None:
         """It is no more: what waits fails, and so does every later push."""
         self.close()
         self.gone = error
-        for lane in list(self.lanes):
-            lane.gone = error
-            lane.fail_all(error)
+        for queue in list(self.queues):
+            queue.gone = error
+            queue.fail_all(error)
 
 
-class OpenStream:
-    """A stream in use, its ports by partition.
+class StreamInUse:
+    """A stream in use, its handles by partition.
 
     creates: whether it is made again after each new connection, by one request for all its partitions; else it is
     only looked for where its name says that it is. opening: that request, while it is under way.
     """
 
-    __slots__ = ("creates", "name", "opening", "ports")
+    __slots__ = ("creates", "handles", "name", "opening")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.creates = False
         self.opening: Call | None = None
-        self.ports: dict[int, Port] = {}
+        self.handles: dict[int, PartitionHandle] = {}
 
     @property
     def partitions(self) -> int:
         """How many partitions to ask for so that all in use exist."""
-        return max(self.ports, default=0) + 1
+        return max(self.handles, default=0) + 1
 
     @property
     def unconfirmed(self) -> int:
         """How many pushes have no answer."""
-        return sum(port.unconfirmed for port in self.ports.values())
+        return sum(handle.unconfirmed for handle in self.handles.values())
 
     def close(self) -> None:
-        for port in self.ports.values():
-            port.close()
+        for handle in self.handles.values():
+            handle.close()
 
     def fail_pushes(self, error: ClientError) -> None:
-        for port in self.ports.values():
-            for lane in list(port.lanes):
-                lane.fail_all(error)
+        for handle in self.handles.values():
+            for queue in list(handle.queues):
+                queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether a lane has had no confirm since the check before; asks every lane, since each remembers."""
-        stalled = [lane.is_stalled() for port in self.ports.values() for lane in port.lanes]
+        """Whether a queue has had no confirm since the check before; asks every queue, since each remembers."""
+        stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

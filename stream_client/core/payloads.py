@@ -14,10 +14,10 @@ from stream_client.errors import (
     NodeFailed,
     NotSupported,
     RequestRefused,
+    RouteLost,
+    RouteRefused,
     StreamNotFound,
     UnexpectedAnswer,
-    WayLost,
-    WayRefused,
 )
 from stream_service.extensions import DELETED
 from stream_service.protocol import (
@@ -91,9 +91,9 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
     except ProtocolError as error:
         return RequestRefused(f"an error that cannot be read: {error}")
     if is_not_passed_on(reason):
-        return WayRefused(reason.removeprefix(REFUSAL))
+        return RouteRefused(reason.removeprefix(REFUSAL))
     if is_way_gone(reason):
-        return WayLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
+        return RouteLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
     if is_failure(reason):
         return NodeFailed(reason)
     if reason == PLAIN_REFUSAL and request[1:].startswith(OWN_PREFIX):

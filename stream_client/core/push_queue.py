@@ -1,6 +1,6 @@
 """Pushes on their way to one stream-partition: sent, sent again, and finished by their confirms.
 
-A lane is one publisher's; its return address tells its confirms from those of others. It knows the stream's route only
+A queue is one publisher's; its return address tells its confirms from those of others. It knows the stream's route only
 as the encoded header of its frames, and keeps what it is given while there is none.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_client.core.client_connection import Link
+from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
 from stream_client.core.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
@@ -25,7 +25,7 @@ FAILED_KEPT = 100
 """How many failed pushes are kept at least before those whose result was taken are let go."""
 
 
-class Lane:
+class PushQueue:
     """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
 
     partition: the one that they go to.
@@ -34,9 +34,9 @@ class Lane:
     """
 
     __slots__ = (
+        "_connection",
         "_has_rich",
         "_header",
-        "_link",
         "_look_through_at",
         "_next_request_id",
         "_oldest_checked",
@@ -51,8 +51,10 @@ class Lane:
         "sent_again",
     )
 
-    def __init__(self, link: Link, address: Address, partition: int, failed: list[Push] | None = None) -> None:
-        self._link = link
+    def __init__(
+        self, connection: ClientConnection, address: Address, partition: int, failed: list[Push] | None = None
+    ) -> None:
+        self._connection = connection
         self._has_rich = False
         self._header = b""
         self._next_request_id = 0
@@ -70,8 +72,8 @@ class Lane:
 
     def push(self, data: bytes) -> Push:
         """Send one message, now or when there is a way; its result. Raises what ended the client."""
-        if self._link.closed is not None:
-            raise self._link.closed
+        if self._connection.closed is not None:
+            raise self._connection.closed
         push = Push(data, self.partition)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
@@ -84,7 +86,7 @@ class Lane:
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
         """As `push`, with what is stored beside the data."""
-        self._link.check_open()
+        self._connection.check_open()
         push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1
@@ -98,7 +100,7 @@ class Lane:
     def open(self, route: Route) -> None:
         """There is a way to the stream: send what has no answer, in order."""
         self.close()
-        self._header = self._link.header(route, self.address)
+        self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
@@ -109,7 +111,7 @@ class Lane:
         self._header = b""
 
     def take(self, payload: bytes) -> None:
-        """Finish what this payload, which came to the lane's address, answers; what answers nothing is ignored."""
+        """Finish what this payload, which came to the queue's address, answers; what answers nothing is ignored."""
         try:
             if payload.startswith(PUSH.tag):
                 confirm = PUSH.decode_response(payload)
@@ -220,7 +222,7 @@ class Lane:
             self._fail(confirm.request_id, PushUnknown(NO_REASON))
 
     def _send(self, request_id: int, push: Push) -> None:
-        error = self._link.put_frame(self._header, push.payload(request_id))
+        error = self._connection.put_frame(self._header, push.payload(request_id))
         if error is not None:
             self._unsendable(push)
             self._fail(request_id, error)
@@ -251,20 +253,28 @@ class Lane:
             callback()
 
 
-class SequencedLane(Lane):
-    """A lane whose messages are stored once, however often they are sent (`sequence_machine`); all are keyed pushes."""
+class SequencedPushQueue(PushQueue):
+    """A push queue whose messages are stored once, however often they are sent (`sequence_machine`).
+
+    All of its pushes are keyed.
+    """
 
     __slots__ = ("_doubtful_checks", "_machine")
 
     def __init__(
-        self, link: Link, address: Address, partition: int, failed: list[Push], machine: SequenceMachine
+        self,
+        connection: ClientConnection,
+        address: Address,
+        partition: int,
+        failed: list[Push],
+        machine: SequenceMachine,
     ) -> None:
-        super().__init__(link, address, partition, failed)
+        super().__init__(connection, address, partition, failed)
         self._machine = machine
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """As of any lane; what has been in doubt for DOUBTFUL_CHECKS_MAX checks is given up here."""
+        """As of any queue; what has been in doubt for DOUBTFUL_CHECKS_MAX checks is given up here."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:

@@ -13,7 +13,7 @@ from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushRequest
 
 if TYPE_CHECKING:
-    from stream_client.core.partition_handle import Port
+    from stream_client.core.partition_handle import PartitionHandle
     from stream_client.core.sequence_machine import Epoch
 
 LIMITS = StreamLimits()
@@ -156,7 +156,12 @@ class Call(Waiting):
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "target", "wanted")
 
     def __init__(
-        self, target: Route | Port, payload: bytes, wanted: int, address: Address, patience: int = PATIENCE_CHECKS
+        self,
+        target: Route | PartitionHandle,
+        payload: bytes,
+        wanted: int,
+        address: Address,
+        patience: int = PATIENCE_CHECKS,
     ) -> None:
         super().__init__()
         self.target = target
@@ -170,10 +175,10 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request for a stream. made: its ports, once they have been taken into use."""
+    """A request for a stream. made: its handles, once they have been taken into use."""
 
     __slots__ = ("made",)
 
     def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
         super().__init__(target, payload, wanted, address)
-        self.made: list[Port] | None = None
+        self.made: list[PartitionHandle] | None = None

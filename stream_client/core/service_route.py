@@ -18,8 +18,8 @@ from stream_client.errors import (
     NodeFailed,
     NotSupported,
     RequestRefused,
-    WayLost,
-    WayRefused,
+    RouteLost,
+    RouteRefused,
 )
 from stream_service.extensions import LIST, ListRequest
 
@@ -34,7 +34,7 @@ def index_service_of(service: str) -> str:
     return f"{base}_index{service[len(base) :]}"
 
 
-class Way:
+class ServiceRoute:
     """The way to the service over the connection of the moment.
 
     reached: whether the service has answered over any connection. trouble: why the way was lost last. is_lost: whether
@@ -49,7 +49,7 @@ class Way:
         calls: Calls,
         service: Route,
         new_address: Callable[[], Address],
-        on_refused: Callable[[WayRefused], None],
+        on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
         """on_refused: a node on the way is not allowed to pass on. on_found: the service answers again."""
@@ -89,7 +89,7 @@ class Way:
         self._calls.add(call)
         return call
 
-    def lost(self, error: WayLost) -> bool:
+    def lost(self, error: RouteLost) -> bool:
         """A node between cannot reach the next one; whether what was asked is to be asked again when it can."""
         self.trouble = error
         if self.on_lost is None:
@@ -121,7 +121,7 @@ class Way:
     def _answered(self, call: Call) -> None:
         self._question = None
         error = call.error
-        if isinstance(error, WayRefused):
+        if isinstance(error, RouteRefused):
             self.trouble = error
             self._on_refused(error)
             return

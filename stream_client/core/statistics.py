@@ -8,7 +8,7 @@ import msgspec
 class CoreStatistics(msgspec.Struct, frozen=True):
     """connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now.
 
-    sent_again: pushes that went out more than once, by lanes in use. sent_bytes, received_bytes: over all connections.
+    sent_again: pushes that went out more than once, by queues in use. sent_bytes, received_bytes: over all connections.
     """
 
     connections: int

@@ -70,7 +70,7 @@ class SharedConsumer(BaseConsumer):
         membership = to_membership(partitions[0].session, membership)
         super().__init__(partitions, membership, ConsumerOptions(**options))
         self._stream_name = partitions[0].name
-        self._by_partition = {stream.partition: stream.port for stream in partitions}
+        self._by_partition = {stream.partition: stream.handle for stream in partitions}
         self._membership = membership
         self._fences: dict[int, int] = {}
         self._lost: set[int] = set()

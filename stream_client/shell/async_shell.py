@@ -44,7 +44,7 @@ from stream_client.errors import (
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.route_retry import WayBack
+from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.session import (
     ANSWER_TIMEOUT_S,
     AUTO_WAIT_S,
@@ -89,10 +89,10 @@ async def connect(
     None: for ever.
     """
     address = to_address(address)
-    asks_way = contact_timeout_s is not None or on_link is not None
-    core = ClientCore(via=via, service=service, index_service=index_service, asks_way=asks_way)
+    asks_route = contact_timeout_s is not None or on_link is not None
+    core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
     if on_link is not None:
-        core.way.on_link = on_link
+        core.service_route.on_link = on_link
     shell = AsyncShell(address, core, framing)
     first = await shell.dial()
     body_error: BaseException | None = None
@@ -140,13 +140,13 @@ class AsyncShell:
         self._sending = False
         self._in_doubt = anyio.Event()
         self._auto_wait_s = AUTO_WAIT_S
-        core.link.on_outgoing = self._wake_sender
+        core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled, reconnect: Reconnect | None) -> None:
         """Serve connection after connection, the first one given, until `close`."""
         self._tasks = tasks
         if reconnect is not None:
-            self.core.way.on_lost = WayBack(self, self.core, reconnect).lost
+            self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
         # Before the caller goes on, so that its client is connected from the first moment on.
         self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
@@ -157,19 +157,19 @@ class AsyncShell:
         began_s = anyio.current_time()
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
-        if not self.core.link.received_bytes:
+        if not self.core.connection.received_bytes:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
-            if what is not None and not self.core.link.received_bytes:
+            if what is not None and not self.core.connection.received_bytes:
                 self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
-            if not self.core.way.reached:
+            if not self.core.service_route.reached:
                 self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
         """Send what waits to be sent, if that goes at once; then end."""
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
-            while self._stream is not None and (self._sending or self.core.link.outgoing_bytes):
+            while self._stream is not None and (self._sending or self.core.connection.outgoing_bytes):
                 self._sent = anyio.Event()
                 await self._sent.wait()
         self.core.close()
@@ -191,7 +191,7 @@ class AsyncShell:
         await anyio.lowlevel.checkpoint()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        self.core.link.check_open()
+        self.core.connection.check_open()
         scope = anyio.CancelScope()
 
         async def call() -> None:
@@ -245,13 +245,13 @@ class AsyncShell:
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             while True:
-                received_bytes = self.core.link.received_bytes
+                received_bytes = self.core.connection.received_bytes
                 fault = await self._serve(dialled)
                 if backoff is None:
                     self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
                     return
                 self.core.disconnected(fault)
-                if self.core.link.received_bytes > received_bytes:
+                if self.core.connection.received_bytes > received_bytes:
                     backoff.succeeded()
                     self._auto_wait_s = AUTO_WAIT_S
                 else:
@@ -331,7 +331,7 @@ class AsyncShell:
     def _send_at_once(self) -> None:
         """Send what the socket takes without waiting, since somebody waits for the answer: the sending task, woken,
         would do it a turn of the event loop later. It sends the rest."""
-        link = self.core.link
+        link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
             data = self.core.data_to_send()
             rest = send_now(self._socket, data)

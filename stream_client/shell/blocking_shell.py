@@ -37,7 +37,7 @@ from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.interruption import WHOLE
-from stream_client.shell.route_retry import WayBack
+from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.session import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
@@ -101,7 +101,7 @@ class BlockingShell:
         self._framing = framing
         self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
         if reconnect is not None:
-            core.way.on_lost = WayBack(self, core, reconnect).lost
+            core.service_route.on_lost = RouteRetry(self, core, reconnect).lost
         self._dial_at_s = 0.0
         self._socket: socket.socket | None = None
         self._selector = _new_selector()
@@ -149,7 +149,7 @@ class BlockingShell:
             self._turn(0.0)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        self.core.link.check_open()
+        self.core.connection.check_open()
         timer = _Timer(self.now_s() + delay_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer.cancel
@@ -162,7 +162,7 @@ class BlockingShell:
         if not self._turning.acquire(blocking=False):
             raise RuntimeError("a blocking client is for one thread at a time")
         try:
-            self.core.link.check_open()
+            self.core.connection.check_open()
             if self._timers:
                 wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
             began_s = self.now_s()
@@ -171,7 +171,7 @@ class BlockingShell:
             else:
                 self._dial_again(wait_s)
             self._turned_at_s = self.now_s()
-            if not self.core.way.reached:
+            if not self.core.service_route.reached:
                 self._doubt(self._turned_at_s - began_s)
             self._run_due()
         finally:
@@ -183,7 +183,7 @@ class BlockingShell:
         Only the time counts in which the caller waited, since nothing is read in between.
         """
         self._waited_s += waited_s
-        if not (self._identified or self.core.link.received_bytes) and self._waited_s >= PROBE_AFTER_S:
+        if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:
             self._identified = True
             what = identify(self._address)
             if what is not None:
@@ -232,7 +232,7 @@ class BlockingShell:
             self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
             return
         self.core.disconnected(fault)
-        if self.core.link.received_bytes > self._received_before:
+        if self.core.connection.received_bytes > self._received_before:
             self._backoff.succeeded()
             self._auto_wait_s = AUTO_WAIT_S
         else:
@@ -291,7 +291,7 @@ class BlockingShell:
     def _adopt(self, dialled: _Dialled) -> None:
         self._socket = dialled.connection
         self._selector.register(dialled.connection, selectors.EVENT_READ)
-        self._received_before = self.core.link.received_bytes
+        self._received_before = self.core.connection.received_bytes
         self.core.connected(dialled.wire, greeted=dialled.greeted)
 
     def _drop_socket(self) -> None:
@@ -302,7 +302,7 @@ class BlockingShell:
             connection.close()
 
     def _has_unsent(self) -> bool:
-        return bool(self._unsent) or self.core.link.outgoing_bytes > 0
+        return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
         now_s = self.now_s()

@@ -68,9 +68,9 @@ def opens_as_node(first: bytes, wire: Wire) -> bool:
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
     """Why the service at that address was not reached, as far as can be told from what has come."""
-    if core.way.trouble is not None:
-        return core.way.trouble
-    if core.link.received_bytes:
+    if core.service_route.trouble is not None:
+        return core.service_route.trouble
+    if core.connection.received_bytes:
         return NodeUnreachable(
             f"{address} greets as a node does, and no {core.service_name!r} answers there; real Ockam services since "
             "2021 are found with --service stream"
@@ -80,7 +80,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
             f"{address} takes connections and ends them without a word: it is no stream node, it has too many "
             "connections, or it is an Ockam service of before 2024 (--framing legacy)"
         )
-    if core.link.wire is not None and not core.link.wire.hello:
+    if core.connection.wire is not None and not core.connection.wire.hello:
         return NodeUnreachable(
             f"{address} sends nothing: no {core.service_name!r} answers there in the legacy framing; real Ockam "
             "services since 2021 are found with --service stream"

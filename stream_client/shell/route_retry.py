@@ -18,8 +18,8 @@ ASK_DELAY_S_MAX = 0.4
 """How long the way can be back without anybody noticing. A question costs the node between one call."""
 
 
-class WayBack:
-    """What `Way.on_lost` calls. After `give_up_s` without a way, all that waits fails; asking goes on.
+class RouteRetry:
+    """What `ServiceRoute.on_lost` calls. After `give_up_s` without a way, all that waits fails; asking goes on.
 
     Invariant: at most one question is planned.
     """
@@ -38,8 +38,8 @@ class WayBack:
         if first:
             self._backoff = Backoff(self._reconnect, random.random)
             self._backoff.lost(now_s)
-        elif self._backoff.is_over(now_s) and self._core.way.trouble is not None:
-            self._core.fail_all(self._core.way.trouble)
+        elif self._backoff.is_over(now_s) and self._core.service_route.trouble is not None:
+            self._core.fail_all(self._core.service_route.trouble)
         if self._planned:
             return
         self._planned = True
@@ -50,5 +50,5 @@ class WayBack:
 
     def _ask(self) -> None:
         self._planned = False
-        if self._core.way.is_lost:
-            self._core.way.ask()
+        if self._core.service_route.is_lost:
+            self._core.service_route.ask()

@@ -13,7 +13,7 @@ from ockam.address import Route
 from ockam.protocol import Protocol as WireProtocol
 from stream_client.arguments import encoded
 from stream_client.core.client_core import ClientCore
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import answer_of
 from stream_client.core.requests import Call, Waiting
 from stream_client.errors import ClientError, RequestTimeout
@@ -84,9 +84,9 @@ class Session:
         if waiting.error is not None:
             raise waiting.error
         if not waiting.done:
-            if self.core.asks_way and not self.core.way.reached:
+            if self.core.asks_route and not self.core.service_route.reached:
                 raise no_contact(self.address, self.core)
-            state = "has not answered" if self.core.link.wire is not None else "could not be reached"
+            state = "has not answered" if self.core.connection.wire is not None else "could not be reached"
             raise RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")
 
     async def answered(self, call: Call, wait_s: float = 0.0) -> Call:
@@ -98,13 +98,13 @@ class Session:
             self.core.forget(call)
         return call
 
-    async def ask(self, target: Route | Port, protocol: WireProtocol[Q, A], request: Q) -> A:
+    async def ask(self, target: Route | PartitionHandle, protocol: WireProtocol[Q, A], request: Q) -> A:
         """The one answer to a request. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
         call = self.core.call(target, encoded(protocol, request))
         return answer_of(await self.answered(call), protocol)
 
     async def ask_all(
-        self, targets: Sequence[Route | Port], protocol: WireProtocol[Q, A], requests: Sequence[Q]
+        self, targets: Sequence[Route | PartitionHandle], protocol: WireProtocol[Q, A], requests: Sequence[Q]
     ) -> list[A]:
         """The answers to many requests, all on their way at once. Raises the first error."""
         calls = [

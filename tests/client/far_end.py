@@ -11,7 +11,7 @@ from ockam.protocol import error_payload
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
-from stream_client.core.partition_handle import Port
+from stream_client.core.partition_handle import PartitionHandle
 from stream_service.extensions import (
     PUSH_FAILED,
     RICH_PUSH,
@@ -97,12 +97,12 @@ def connected_core() -> tuple[ClientCore, FarEnd]:
     return core, FarEnd(core)
 
 
-def opened(core: ClientCore, far: FarEnd, name: str = "s", partitions: int = 1) -> list[Port]:
+def opened(core: ClientCore, far: FarEnd, name: str = "s", partitions: int = 1) -> list[PartitionHandle]:
     """Ports of a stream that has just been made."""
     call = core.create(name, partitions)
     (create,) = far.sent()
     far.answer_create(create)
-    return core.ports(call)
+    return core.handles(call)
 
 
 def is_create(message: Message) -> bool:

@@ -43,8 +43,8 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
     for at in range(len(data)):
         assert not call.done
         core.receive_data(data[at : at + 1])
-    (port,) = core.ports(call)
-    core.push(port, b"hi")
+    (handle,) = core.handles(call)
+    core.push(handle, b"hi")
     push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x49node/1/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
     assert core.data_to_send() == len(push).to_bytes(4, "big") + push
 
@@ -73,47 +73,47 @@ def test_what_is_asked_without_a_connection_goes_out_with_the_first() -> None:
 
 def test_on_outgoing_is_called_when_there_is_something_after_nothing() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
+    (handle,) = opened(core, far)
     far.sent()
     woken: list[int] = []
-    core.link.on_outgoing = lambda: woken.append(core.link.outgoing_bytes)
+    core.connection.on_outgoing = lambda: woken.append(core.connection.outgoing_bytes)
     for _ in range(3):
-        core.push(port, b"x")
+        core.push(handle, b"x")
     assert woken == [0]
-    size = core.link.outgoing_bytes
+    size = core.connection.outgoing_bytes
     assert len(core.data_to_send()) == size > 0
-    assert (core.data_to_send(), core.link.outgoing_bytes) == (b"", 0)
+    assert (core.data_to_send(), core.connection.outgoing_bytes) == (b"", 0)
 
 
 def test_confirms_finish_pushes_in_any_order_and_once() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    first, second, third = (core.push(port, b"%d" % number) for number in range(3))
+    (handle,) = opened(core, far)
+    first, second, third = (core.push(handle, b"%d" % number) for number in range(3))
     sent = far.sent()
-    assert port.unconfirmed == 3
-    room = port.lane.room()
+    assert handle.unconfirmed == 3
+    room = handle.queue.room()
     far.confirm(sent[1], 7)
     assert (first.done, second.index, third.done, room.done) == (False, 7, False, True)
     far.confirm(sent[1], 8)
     far.confirm(sent[0], 6)
     far.fail(sent[2], "the disk is full")
-    assert (first.result(), second.result(), port.unconfirmed) == (6, 7, 0)
+    assert (first.result(), second.result(), handle.unconfirmed) == (6, 7, 0)
     with pytest.raises(PushNotStored, match="has not been stored: the disk is full"):
         third.result()
     with pytest.raises(ValueError, match="no answer yet"):
-        core.push(port, b"x").result()
+        core.push(handle, b"x").result()
 
 
 def test_a_lost_connection_sends_again_what_has_no_answer_in_order() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    sent_before = [core.push(port, b"%d" % number) for number in range(3)]
+    (handle,) = opened(core, far)
+    sent_before = [core.push(handle, b"%d" % number) for number in range(3)]
     confirmed, *_ = far.sent()
     far.confirm(confirmed, 0)
-    pull = core.pull(port, 5, 1)
+    pull = core.pull(handle, 5, 1)
     core.disconnected()
-    pushed_while_down = core.push(port, b"3")
-    assert (core.data_to_send(), port.route) == (b"", None)
+    pushed_while_down = core.push(handle, b"3")
+    assert (core.data_to_send(), handle.route) == (b"", None)
     far = FarEnd(core)
     (create,) = far.sent()
     assert is_create(create)
@@ -131,10 +131,10 @@ def test_a_lost_connection_sends_again_what_has_no_answer_in_order() -> None:
 
 def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    before = core.push(port, b"before")
+    (handle,) = opened(core, far)
+    before = core.push(handle, b"before")
     core.disconnected()
-    meanwhile = core.push(port, b"meanwhile")
+    meanwhile = core.push(handle, b"meanwhile")
     far = FarEnd(core)
     far.answer_create(far.sent()[0])
     for message in far.sent():
@@ -145,8 +145,8 @@ def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
 
 def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    plain, keyed = core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())
+    (handle,) = opened(core, far)
+    plain, keyed = core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())
     first, second = far.sent()
     far.confirm(first, 0, Status.ERROR)
     far.confirm_rich(second, 0, RichStatus.ERROR)
@@ -165,8 +165,8 @@ def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
 )
 def test_each_outcome_is_an_error_of_its_own(outcome: Outcome, kind: type[ClientError], in_doubt: bool) -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    for push in (core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())):
+    (handle,) = opened(core, far)
+    for push in (core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())):
         for message in far.sent():
             far.fail(message, "because", outcome)
         assert type(push.error) is kind
@@ -176,10 +176,12 @@ def test_each_outcome_is_an_error_of_its_own(outcome: Outcome, kind: type[Client
 
 def test_a_stream_of_many_partitions_is_made_again_by_one_create() -> None:
     core, far = connected_core()
-    ports = opened(core, far, "s", 3)
+    handles = opened(core, far, "s", 3)
     opened(core, far, "other")
-    assert [(port.partition, port.route) for port in ports] == [(part, (local(f"ST{part}"),)) for part in range(3)]
-    core.push(ports[2], b"x")
+    assert [(handle.partition, handle.route) for handle in handles] == [
+        (part, (local(f"ST{part}"),)) for part in range(3)
+    ]
+    core.push(handles[2], b"x")
     core.disconnected()
     far = FarEnd(core)
     creates = far.sent()
@@ -203,7 +205,7 @@ def test_a_create_asked_again_counts_no_partition_twice() -> None:
     far.answer(create, init, local("ST0"))
     assert not call.done
     far.answer_create(again)
-    assert [port.partition for port in core.ports(call)] == [0, 1]
+    assert [handle.partition for handle in core.handles(call)] == [0, 1]
 
 
 def test_a_generated_name_is_kept_after_a_reconnect() -> None:
@@ -211,7 +213,7 @@ def test_a_generated_name_is_kept_after_a_reconnect() -> None:
     call = core.create(None)
     (create,) = far.sent()
     far.answer(create, CREATE.encode_response(StreamCreated("generated_1")), local("ST"))
-    core.ports(call)
+    core.handles(call)
     core.disconnected()
     (create,) = FarEnd(core).sent()
     assert CREATE.decode_request(create.payload) == CreateStream("generated_1")
@@ -226,15 +228,15 @@ def test_a_stream_made_twice_has_one_port() -> None:
     call = core.create("s")
     (create,) = far.sent()
     far.answer(create, CREATE.encode_response(StreamCreated("s")), local("MOVED"))
-    core.ports(call)
+    core.handles(call)
     (moved,) = far.sent()
     assert moved.onward_route == (local("MOVED"),), "what has no confirm follows the stream"
 
 
 def test_a_port_found_by_name_creates_nothing() -> None:
     core, far = connected_core()
-    (port,) = core.find_ports("s", [3])
-    core.push(port, b"x")
+    (handle,) = core.find_handles("s", [3])
+    core.push(handle, b"x")
     (push,) = far.sent()
     assert push.onward_route == (stream_address("s", 3),)
     core.disconnected()

@@ -34,8 +34,8 @@ from tests.client.far_end import FarEnd, connected_core, is_create, opened, push
 
 def test_an_error_answer_is_for_who_asked() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push, pull = core.push(port, b"x"), core.pull(port, 0, 1)
+    (handle,) = opened(core, far)
+    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
     pushed, asked = far.sent()
     far.refuse(asked, "not today")
     assert str(pull.error) == "Invalid request: not today"
@@ -48,8 +48,8 @@ def test_an_error_answer_is_for_who_asked() -> None:
 
 def test_answers_that_are_none_are_told_or_ignored() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push, pull = core.push(port, b"x"), core.pull(port, 0, 1)
+    (handle,) = opened(core, far)
+    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
     pushed, asked = far.sent()
     far.answer(pushed, b"\xff garbage")
     far.answer(pushed, PUSH.encode_response(PushConfirm(99, Status.OK, 5)))
@@ -63,7 +63,7 @@ def test_answers_that_are_none_are_told_or_ignored() -> None:
     far.answer(create, b"\x04what\x00")
     assert isinstance(call.error, UnexpectedAnswer)
     far.answer(Message(create.return_route, (local("nobody"),), b""), error_payload("for nobody"))
-    unreadable = core.pull(port, 0, 1)
+    unreadable = core.pull(handle, 0, 1)
     (asked,) = far.sent()
     far.answer(asked, b"\x05error\x01\x09")
     assert "cannot be read" in str(unreadable.error)
@@ -71,9 +71,9 @@ def test_answers_that_are_none_are_told_or_ignored() -> None:
 
 def test_a_refused_re_create_fails_what_waits_for_the_stream() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
+    (handle,) = opened(core, far)
     opened(core, far, "other")
-    push, pull = core.push(port, b"x"), core.pull(port, 0, 1)
+    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
     core.disconnected()
     far = FarEnd(core)
     first, second = far.sent()
@@ -81,18 +81,18 @@ def test_a_refused_re_create_fails_what_waits_for_the_stream() -> None:
     assert isinstance(push.error, RequestRefused)
     assert isinstance(pull.error, RequestRefused)
     far.answer_create(second)
-    assert port.route is None
+    assert handle.route is None
     # The next connection tries again.
     core.disconnected()
     far = FarEnd(core)
     far.answer_create(far.sent()[0])
-    assert port.route == (local("ST0"),)
+    assert handle.route == (local("ST0"),)
 
 
 def test_bytes_that_are_no_frame_end_the_connection_behind_the_good_ones() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push = core.push(port, b"x")
+    (handle,) = opened(core, far)
+    push = core.push(handle, b"x")
     (sent,) = far.sent()
     good = far.frame(sent.return_route, PUSH.encode_response(PushConfirm(0, Status.OK, 3)), local("ST0"))
     with pytest.raises(RemoteProtocolError):
@@ -101,7 +101,7 @@ def test_bytes_that_are_no_frame_end_the_connection_behind_the_good_ones() -> No
     core, _ = connected_core()
     with pytest.raises(RemoteProtocolError, match="it answered HTTP"):
         core.receive_data(b"HTTP/1.1")
-    waiting = core.pull(core.find_ports("s", [0])[0], 0, 1)
+    waiting = core.pull(core.find_handles("s", [0])[0], 0, 1)
     core.disconnected(UnexpectedAnswer("no node"))
     assert isinstance(waiting.error, UnexpectedAnswer)
 
@@ -109,13 +109,13 @@ def test_bytes_that_are_no_frame_end_the_connection_behind_the_good_ones() -> No
 def test_what_is_too_large_fails_at_once_and_alone() -> None:
     core = ClientCore()
     far = FarEnd(core, LEGACY)
-    (port,) = opened(core, far)
-    large, small = core.push(port, bytes(65_000)), core.push(port, b"x")
+    (handle,) = opened(core, far)
+    large, small = core.push(handle, bytes(65_000)), core.push(handle, b"x")
     assert len(pushes(far.sent())) == 1
     with pytest.raises(RequestRefused, match="65000"):
         large.result()
     assert not small.done
-    call = core.call(port, bytes(70_000))
+    call = core.call(handle, bytes(70_000))
     assert isinstance(call.error, RequestRefused)
     with pytest.raises(RequestRefused):
         core.tell("stream_index_service", bytes(70_000))
@@ -123,8 +123,8 @@ def test_what_is_too_large_fails_at_once_and_alone() -> None:
 
 def test_no_answer_is_asked_for_again_after_two_checks() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push, pull = core.push(port, b"x"), core.call(port, b"patient", patience=4)
+    (handle,) = opened(core, far)
+    push, pull = core.push(handle, b"x"), core.call(handle, b"patient", patience=4)
     index = core.call(core.route_to("stream_index_service"), b"get")
     far.sent()
     core.check_progress()
@@ -143,9 +143,9 @@ def test_no_answer_is_asked_for_again_after_two_checks() -> None:
 
 def test_a_push_that_makes_progress_is_not_sent_again() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
+    (handle,) = opened(core, far)
     for number in range(6):
-        core.push(port, b"x")
+        core.push(handle, b"x")
         (sent,) = far.sent()
         core.check_progress()
         far.confirm(sent, number)
@@ -156,8 +156,8 @@ def test_a_silent_connection_is_given_up_while_something_waits() -> None:
     core, far = connected_core()
     for _ in range(2 * SILENT_CHECKS_MAX):
         assert not core.check_progress()
-    (port,) = opened(core, far)
-    core.push(port, b"x")
+    (handle,) = opened(core, far)
+    core.push(handle, b"x")
     assert [core.check_progress() for _ in range(SILENT_CHECKS_MAX)] == [False] * (SILENT_CHECKS_MAX - 1) + [True]
     far.answer_create(next(message for message in far.sent() if is_create(message)))
     assert not core.check_progress()
@@ -165,30 +165,30 @@ def test_a_silent_connection_is_given_up_while_something_waits() -> None:
     assert not core.check_progress()
 
 
-def test_a_lane_goes_when_its_publisher_is_done_and_everything_answered() -> None:
+def test_a_queue_goes_when_its_publisher_is_done_and_everything_answered() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    lane = core.open_lane(port)
-    push = lane.push(b"x")
-    core.close_lane(port, lane)
-    assert len(port.lanes) == 2
+    (handle,) = opened(core, far)
+    queue = core.open_queue(handle)
+    push = queue.push(b"x")
+    core.close_queue(handle, queue)
+    assert len(handle.queues) == 2
     (sent,) = far.sent()
     far.confirm(sent, 4)
-    assert (push.result(), len(port.lanes)) == (4, 1)
-    core.close_lane(port, core.open_lane(port))
-    assert len(port.lanes) == 1
+    assert (push.result(), len(handle.queues)) == (4, 1)
+    core.close_queue(handle, core.open_queue(handle))
+    assert len(handle.queues) == 1
 
 
-def test_lanes_have_windows_and_failures_of_their_own() -> None:
+def test_queues_have_windows_and_failures_of_their_own() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    one, two = core.open_lane(port), core.open_lane(port)
+    (handle,) = opened(core, far)
+    one, two = core.open_queue(handle), core.open_queue(handle)
     one.push(b"1")
     two.push(b"2")
     first, second = far.sent()
     assert first.return_route != second.return_route
     far.refuse(first)
-    assert [len(one.pushes), len(two.pushes), port.unconfirmed] == [0, 1, 1]
+    assert [len(one.pushes), len(two.pushes), handle.unconfirmed] == [0, 1, 1]
     assert [len(one.failed or ()), two.failed] == [1, []]
 
 
@@ -212,12 +212,12 @@ def test_a_deleted_port_is_not_made_again() -> None:
 
 def test_a_closed_core_fails_everything_then_and_later() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push, pull = core.push(port, b"x"), core.pull(port, 0, 1)
+    (handle,) = opened(core, far)
+    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
     core.close()
     assert isinstance(push.error, ClientClosed)
     assert isinstance(pull.error, ClientClosed)
-    for ask in (lambda: core.push(port, b"x"), lambda: core.pull(port, 0, 1), lambda: core.tell("s", b"")):
+    for ask in (lambda: core.push(handle, b"x"), lambda: core.pull(handle, 0, 1), lambda: core.tell("s", b"")):
         with pytest.raises(ClientClosed):
             ask()
     core, far = connected_core()
@@ -228,15 +228,15 @@ def test_a_closed_core_fails_everything_then_and_later() -> None:
 
 def test_a_call_that_is_forgotten_stays_unanswered() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    call = core.pull(port, 0, 1)
+    (handle,) = opened(core, far)
+    call = core.pull(handle, 0, 1)
     (asked,) = far.sent()
     core.forget(call)
     core.forget(call)
     far.answer(asked, PULL.encode_response(PullResponse(0, [])))
     assert not call.done
-    single = core.push(port, b"x")
-    port.lane.forget(single)
+    single = core.push(handle, b"x")
+    handle.queue.forget(single)
     core.disconnected()
     far = FarEnd(core)
     far.answer_create(far.sent()[0])
@@ -245,8 +245,8 @@ def test_a_call_that_is_forgotten_stays_unanswered() -> None:
 
 def test_callbacks_come_once_and_can_be_taken_back() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    push = core.push(port, b"x")
+    (handle,) = opened(core, far)
+    push = core.push(handle, b"x")
     called: list[str] = []
 
     def never() -> None:
@@ -265,20 +265,20 @@ def test_callbacks_come_once_and_can_be_taken_back() -> None:
 
 def test_an_error_among_plain_pushes_never_says_that_one_was_not_stored() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    several = [core.push(port, b"%d" % number) for number in range(3)]
+    (handle,) = opened(core, far)
+    several = [core.push(handle, b"%d" % number) for number in range(3)]
     far.refuse(far.sent()[1], "too large")
     assert all(isinstance(push.error, UnexpectedAnswer) for push in several)
     assert "may have been stored" in str(several[0].error)
-    alone = core.push(port, b"alone")
+    alone = core.push(handle, b"alone")
     far.refuse(far.sent()[0], "too large")
     assert isinstance(alone.error, RequestRefused)
 
 
 def test_a_node_that_does_not_know_keys_refuses_only_messages_with_keys() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    plain, keyed = core.push(port, b"1"), port.lane.push_keyed(b"2", b"k", ())
+    (handle,) = opened(core, far)
+    plain, keyed = core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())
     first, second = far.sent()
     far.refuse(second, "serves no such thing")
     assert isinstance(keyed.error, RequestRefused)
@@ -289,8 +289,8 @@ def test_a_node_that_does_not_know_keys_refuses_only_messages_with_keys() -> Non
 
 def test_a_refused_keyed_push_fails_alone() -> None:
     core, far = connected_core()
-    (port,) = opened(core, far)
-    keyed = [port.lane.push_keyed(b"%d" % number, b"k", ()) for number in range(3)]
+    (handle,) = opened(core, far)
+    keyed = [handle.queue.push_keyed(b"%d" % number, b"k", ()) for number in range(3)]
     sent = far.sent()
     far.confirm_rich(sent[1], 0, RichStatus.REFUSED)
     far.confirm_rich(sent[0], 0)

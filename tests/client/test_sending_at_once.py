@@ -43,7 +43,7 @@ class FarEnd:
 
     def put_frame(self, size_bytes: int) -> None:
         """Give the shell a frame to send, unlike all others."""
-        link = self.shell.core.link
+        link = self.shell.core.connection
         payload = b"%08d" % next(self._numbers) * (size_bytes // 8 + 1)
         assert link.put_frame(link.header((local("there"),), local("here")), payload) is None
         self.put.append(payload)
@@ -109,16 +109,16 @@ async def test_what_the_socket_does_not_take_at_once_is_sent_before_all_that_com
     for size_bytes in (0, 100, 70_000):
         end.put_frame(LARGE)
         await end.send_at_once()
-        assert end.shell.core.link.sent_bytes > 0
+        assert end.shell.core.connection.sent_bytes > 0
         end.put_frame(size_bytes)
         await end.send_at_once()
         end.put_frame(size_bytes)
         assert await end.receive_all() == end.put
-    assert end.shell.core.link.sent_bytes > sum(map(len, end.put))
+    assert end.shell.core.connection.sent_bytes > sum(map(len, end.put))
 
 
 async def test_a_connection_that_has_gone_takes_nothing_and_breaks_nothing(end: FarEnd) -> None:
-    link = end.shell.core.link
+    link = end.shell.core.connection
     sent_bytes = link.sent_bytes
     end.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     end.far.close()

@@ -1,5 +1,5 @@
 """Goal: a numbered message is stored once or reported, whatever is lost. Method: cases of the client's machine in
-its lane. `test_sequence_model` holds it against the node's own machine.
+its queue. `test_sequence_model` holds it against the node's own machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from ockam.message import Message
 from ockam.wire_legacy import LEGACY
 from stream_client.core.client_core import ClientCore
-from stream_client.core.push_queue import DOUBTFUL_CHECKS_MAX, Lane
+from stream_client.core.push_queue import DOUBTFUL_CHECKS_MAX, PushQueue
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ClientError, ConnectionLost, PushNotStored, PushUnknown
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
@@ -22,10 +22,10 @@ def ids() -> deque[bytes]:
     return deque(b"id %d" % number for number in range(1_000))
 
 
-def sequenced_lane(core: ClientCore, far: FarEnd, machine: SequenceMachine | None = None) -> Lane:
-    (port,) = opened(core, far)
+def sequenced_queue(core: ClientCore, far: FarEnd, machine: SequenceMachine | None = None) -> PushQueue:
+    (handle,) = opened(core, far)
     names = ids()
-    return core.open_lane(port, machine or SequenceMachine(names.popleft(), 0, names.popleft))
+    return core.open_queue(handle, machine or SequenceMachine(names.popleft(), 0, names.popleft))
 
 
 def numbers(messages: list[Message]) -> list[tuple[bytes, int, bytes]]:
@@ -39,8 +39,8 @@ def numbers(messages: list[Message]) -> list[tuple[bytes, int, bytes]]:
 
 def test_nobody_comes_before_the_first_message() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    pushed = [lane.push_keyed(b"%d" % number, None, ()) for number in range(4)]
+    queue = sequenced_queue(core, far)
+    pushed = [queue.push_keyed(b"%d" % number, None, ()) for number in range(4)]
     sent = far.sent()
     assert numbers(sent) == [(b"id 0", 0, b"0")]
     far.confirm_rich(sent[0], 10)
@@ -53,28 +53,28 @@ def test_nobody_comes_before_the_first_message() -> None:
 
 def test_a_failure_fails_what_was_sent_behind_it_and_begins_anew() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    opening = lane.push_keyed(b"0", None, ())
+    queue = sequenced_queue(core, far)
+    opening = queue.push_keyed(b"0", None, ())
     far.confirm_rich(far.sent()[0], 0)
-    pushed = [lane.push_keyed(b"%d" % number, None, ()) for number in (1, 2, 3)]
+    pushed = [queue.push_keyed(b"%d" % number, None, ()) for number in (1, 2, 3)]
     first, second, third = far.sent()
     far.confirm_rich(second, 0, RichStatus.OUT_OF_ORDER, 1)
     assert not pushed[1].done, "the one before it may still be stored"
     far.fail(first, "full")
     assert [isinstance(push.error, PushNotStored) for push in pushed] == [True, True, False]
-    behind = lane.push_keyed(b"4", None, ())
+    behind = queue.push_keyed(b"4", None, ())
     (new,) = far.sent()
     assert numbers([new]) == [(b"id 1", 0, b"4")]
     far.confirm_rich(third, 0, RichStatus.OUT_OF_ORDER, 1)
     far.confirm_rich(new, 1)
     assert isinstance(pushed[2].error, PushNotStored)
-    assert (opening.result(), behind.result(), len(lane.failed or ())) == (0, 1, 3)
+    assert (opening.result(), behind.result(), len(queue.failed or ())) == (0, 1, 3)
 
 
 def test_a_failed_opening_lets_the_next_one_try() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    first, second = (lane.push_keyed(b"%d" % number, None, ()) for number in (0, 1))
+    queue = sequenced_queue(core, far)
+    first, second = (queue.push_keyed(b"%d" % number, None, ()) for number in (0, 1))
     far.fail(far.sent()[0], "full")
     sent = far.sent()
     assert numbers(sent) == [(b"id 1", 0, b"1")]
@@ -84,25 +84,25 @@ def test_a_failed_opening_lets_the_next_one_try() -> None:
 
 def test_a_chosen_publisher_id_ends_with_a_failure() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far, SequenceMachine(b"mine", 7, None))
-    first, second = (lane.push_keyed(b"%d" % number, None, ()) for number in (0, 1))
+    queue = sequenced_queue(core, far, SequenceMachine(b"mine", 7, None))
+    first, second = (queue.push_keyed(b"%d" % number, None, ()) for number in (0, 1))
     sent = far.sent()
     assert numbers(sent) == [(b"mine", 7, b"0")]
     far.confirm_rich(sent[0], 0, RichStatus.OUT_OF_ORDER, 5)
     assert "number 7 of this publisher does not follow: the node expects 5" in str(first.error)
-    later = lane.push_keyed(b"2", None, ())
+    later = queue.push_keyed(b"2", None, ())
     assert far.sent() == []
     assert isinstance(second.error, PushNotStored)
     assert isinstance(later.error, PushNotStored)
-    assert not lane.pushes
+    assert not queue.pushes
 
 
 def test_what_cannot_be_sent_takes_no_number() -> None:
     core = ClientCore()
     far = FarEnd(core, LEGACY)
-    lane = sequenced_lane(core, far)
-    large = lane.push_keyed(bytes(70_000), None, ())
-    small = lane.push_keyed(b"x", None, ())
+    queue = sequenced_queue(core, far)
+    large = queue.push_keyed(bytes(70_000), None, ())
+    small = queue.push_keyed(b"x", None, ())
     sent = far.sent()
     assert large.error is not None
     assert numbers(sent) == [(b"id 0", 0, b"x")]
@@ -112,35 +112,35 @@ def test_what_cannot_be_sent_takes_no_number() -> None:
 
 def test_a_large_message_found_too_late_ends_its_numbers() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    lane.push_keyed(b"0", None, ())
+    queue = sequenced_queue(core, far)
+    queue.push_keyed(b"0", None, ())
     far.confirm_rich(far.sent()[0], 0)
-    large = lane.push_keyed(bytes(70_000), None, ())
+    large = queue.push_keyed(bytes(70_000), None, ())
     core.disconnected()
     far = FarEnd(core, LEGACY)
     far.answer_create(far.sent()[0])
     assert large.error is not None, "it was sent over the head framing, and does not fit this one"
-    lane.push_keyed(b"1", None, ())
+    queue.push_keyed(b"1", None, ())
     assert numbers(far.sent()) == [(b"id 1", 0, b"1")], "the node may have stored it under its number"
 
 
 def test_what_was_given_up_may_be_stored_so_its_numbers_end() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    waiting = [lane.push_keyed(b"%d" % number, None, ()) for number in (0, 1)]
+    queue = sequenced_queue(core, far)
+    waiting = [queue.push_keyed(b"%d" % number, None, ()) for number in (0, 1)]
     far.sent()
     core.fail_all(ConnectionLost("no more patience"))
     assert [isinstance(push.error, ConnectionLost) for push in waiting] == [True, True]
-    lane.push_keyed(b"2", None, ())
+    queue.push_keyed(b"2", None, ())
     assert numbers(far.sent()) == [(b"id 1", 0, b"2")]
 
 
 def test_what_is_in_doubt_waits_with_all_behind_it_and_is_sent_again_in_order() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    opening = lane.push_keyed(b"0", None, ())
+    queue = sequenced_queue(core, far)
+    opening = queue.push_keyed(b"0", None, ())
     far.confirm_rich(far.sent()[0], 0)
-    pushed = [lane.push_keyed(b"%d" % number, None, ()) for number in (1, 2)]
+    pushed = [queue.push_keyed(b"%d" % number, None, ()) for number in (1, 2)]
     first, second = far.sent()
     far.fail(first, "the sync failed", Outcome.UNKNOWN)
     far.fail(second, "nothing is written any more")
@@ -157,8 +157,8 @@ def test_what_is_in_doubt_waits_with_all_behind_it_and_is_sent_again_in_order() 
 
 def test_a_node_that_cannot_tell_for_long_is_given_up() -> None:
     core, far = connected_core()
-    lane = sequenced_lane(core, far)
-    push = lane.push_keyed(b"0", None, ())
+    queue = sequenced_queue(core, far)
+    push = queue.push_keyed(b"0", None, ())
     for _ in range(3 * DOUBTFUL_CHECKS_MAX):
         for message in far.sent():
             if RICH_PUSH.is_in(message.payload):
@@ -168,7 +168,7 @@ def test_a_node_that_cannot_tell_for_long_is_given_up() -> None:
         core.check_progress()
     with pytest.raises(PushUnknown, match="the sync failed; sent again for minutes"):
         push.result()
-    assert not lane.pushes
+    assert not queue.pushes
 
 
 def test_every_client_error_says_whose_fault_it_is() -> None:

@@ -1,4 +1,4 @@
-"""Goal: a numbered message is stored once or reported, whatever is lost. Method: the client's machine in its lane
+"""Goal: a numbered message is stored once or reported, whatever is lost. Method: the client's machine in its queue
 against the node's own machine, with any order of pushes, losses, failures of the disk, restarts and reconnects.
 """
 
@@ -46,8 +46,8 @@ class LossyNode(RuleBasedStateMachine):
         names = ids()
         machine = self.machine_type(names.popleft(), 0, None if fixed else names.popleft)
         self.core, self.far = connected_core()
-        (port,) = opened(self.core, self.far)
-        self.lane = self.core.open_lane(port, machine)
+        (handle,) = opened(self.core, self.far)
+        self.queue = self.core.open_queue(handle, machine)
         self.node = NodeSequenceMachine()
         self.stored: list[bytes] = []
         self.found_at_start: list[bytes] = []
@@ -60,7 +60,7 @@ class LossyNode(RuleBasedStateMachine):
 
     @rule()
     def push(self) -> None:
-        self.pushed.append(self.lane.push_keyed(b"%d" % len(self.pushed), None, ()))
+        self.pushed.append(self.queue.push_keyed(b"%d" % len(self.pushed), None, ()))
 
     @rule(disk_is_full=st.integers(0, 5).map(lambda number: number == 0), count=st.integers(1, 4))
     def node_takes_a_run(self, disk_is_full: bool, count: int) -> None:
@@ -178,7 +178,7 @@ class LossyNode(RuleBasedStateMachine):
                 assert push.error.in_doubt
 
     def teardown(self) -> None:
-        """In the end every push has its answer, and the lane is empty."""
+        """In the end every push has its answer, and the queue is empty."""
         if not hasattr(self, "stored"):
             return
         if not self.writes:
@@ -188,9 +188,9 @@ class LossyNode(RuleBasedStateMachine):
             self.on_the_way += self.far.sent()
             while self.on_the_way:
                 self.node_takes_a_run(False, 4)
-            if not self.lane.pushes:
+            if not self.queue.pushes:
                 break
-        assert not self.lane.pushes
+        assert not self.queue.pushes
         self.what_is_told_is_true()
         assert all(push.done for push in self.pushed)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ockam.address import local, tcp
 from ockam.protocol import error_payload, failed_payload
-from stream_client import ClientError, NodeUnreachable, Reconnect, WayLost, WayRefused, blocking
+from stream_client import ClientError, NodeUnreachable, Reconnect, RouteLost, RouteRefused, blocking
 from stream_client.core.client_core import ClientCore
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
@@ -61,7 +61,7 @@ def test_a_lost_long_poll_is_asked_again_at_once(
 
     run_in(shell, scenario, door.address)
     # Said once each, however often the way was asked for in between.
-    assert [type(each) for each in links] == [WayLost, type(None)]
+    assert [type(each) for each in links] == [RouteLost, type(None)]
 
 
 def test_a_way_that_stays_lost_is_given_up(
@@ -72,7 +72,7 @@ def test_a_way_that_stays_lost_is_given_up(
         async with tools.connect(via=(tcp(store.address),), reconnect=reconnect, answer_timeout_s=None) as client:
             stream = await client.create("s")
             store.kill()
-            with pytest.raises(WayLost, match=f"no way to {store.address}") as caught:
+            with pytest.raises(RouteLost, match=f"no way to {store.address}") as caught:
                 await stream.pull_page(0, wait_s=5.0)
             assert (caught.value.retriable, caught.value.fault) == (True, "network")
 
@@ -82,7 +82,7 @@ def test_a_way_that_stays_lost_is_given_up(
 def connected() -> tuple[ClientCore, FarEnd, list[bool]]:
     """A core behind a door, which has asked the way; and what it said of losing it."""
     core, lost = ClientCore(via=VIA), list[bool]()
-    core.way.on_lost = lost.append
+    core.service_route.on_lost = lost.append
     return core, FarEnd(core), lost
 
 
@@ -91,23 +91,23 @@ def test_nothing_is_sent_twice_around_a_lost_way() -> None:
     core, far, lost = connected()
     (question,) = far.sent()
     far.answer(question, LIST.encode_response(ListResponse(0, [], False)))
-    assert core.way.reached
+    assert core.service_route.reached
     call = core.create("s")
     (create,) = far.sent()
     far.answer_create(create)
-    (port,) = core.ports(call)
-    poll = core.call(port, b"\x12node/stream_pull/1\x00")
-    core.push(port, b"a")
+    (handle,) = core.handles(call)
+    poll = core.call(handle, b"\x12node/stream_pull/1\x00")
+    core.push(handle, b"a")
     asked, _ = far.sent()
     far.answer(asked, LOST)
     assert (lost, poll.done) == ([True], False)
-    core.push(port, b"b")
+    core.push(handle, b"b")
     assert far.sent() == []
-    core.way.ask()
+    core.service_route.ask()
     (question,) = far.sent()
     far.answer(question, LOST)
     assert lost == [True, False]
-    core.way.ask()
+    core.service_route.ask()
     (question,) = far.sent()
     far.answer(question, LIST.encode_response(ListResponse(0, [], False)))
     # The stream is found again first, since a push waits for it.
@@ -124,8 +124,8 @@ def test_a_way_that_is_refused_ends_the_client_or_what_it_waits_for() -> None:
     waiting = core.create("s")
     question, _ = far.sent()
     far.answer(question, error_payload("not passed on: no"))
-    assert isinstance(waiting.error, WayRefused)
-    with pytest.raises(WayRefused):
+    assert isinstance(waiting.error, RouteRefused)
+    with pytest.raises(RouteRefused):
         core.create("s")
     core, far, _ = connected()
     (question,) = far.sent()
@@ -135,7 +135,7 @@ def test_a_way_that_is_refused_ends_the_client_or_what_it_waits_for() -> None:
     waiting = core.create("s")
     question, _ = far.sent()
     far.answer(question, error_payload("not passed on: no"))
-    assert isinstance(waiting.error, WayRefused)
+    assert isinstance(waiting.error, RouteRefused)
     assert not core.create("s").done
 
 

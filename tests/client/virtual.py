@@ -95,7 +95,7 @@ class VirtualShell:
         self.exchange()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        self.core.link.check_open()
+        self.core.connection.check_open()
         return self.clock.call_later(delay_s, callback)
 
     def now_s(self) -> float:
