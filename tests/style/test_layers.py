@@ -102,7 +102,7 @@ def layer_problems(root: Path) -> list[str]:
 
 
 def _import_problem(room: str, each: Import) -> str | None:
-    if each.top in ("tests", "examples", "tools"):
+    if each.top in ("bench", "examples", "tests", "tools"):
         return "not part of what is installed"
     if each.room == room or each.room not in LEVEL or room not in LEVEL:
         return None

@@ -22,7 +22,7 @@ from tests.style.tree import ROOT, files, packages, parse, plant
 LOCK = "requirements-dev.lock"
 
 # Folders whose modules tests import, beside the packages.
-OUR_FOLDERS = ("examples", "tests", "tools")
+OUR_FOLDERS = ("bench", "examples", "tests", "tools")
 
 
 class Step(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Top-level folders with Python in them that are no packages of ours.
-NO_PACKAGES = {"build", "dist", "docs", "examples", "tests", "tools"}
+NO_PACKAGES = {"bench", "build", "dist", "docs", "examples", "tests", "tools"}
 
 
 def packages(root: Path) -> list[str]:
@@ -31,8 +31,9 @@ def package_files(root: Path) -> list[Path]:
 
 
 def python_files(root: Path) -> list[Path]:
-    """The Python files of packages, tests, examples and tools, sorted."""
-    return package_files(root) + [path for name in ("examples", "tests", "tools") for path in files(root / name, ".py")]
+    """The Python files of packages, the bench, tests, examples and tools, sorted."""
+    folders = ("bench", "examples", "tests", "tools")
+    return package_files(root) + [path for name in folders for path in files(root / name, ".py")]
 
 
 def documents(root: Path) -> list[Path]:
