@@ -1,27 +1,20 @@
-"""The README is run: its commands in order, in an empty folder, with the output that it shows; its tables are complete.
+"""The README is run: its commands in order, in an empty folder, with the output that it shows.
 
 Not run are the lines that begin with `make`: they set up the environment that this test runs in, or run this test.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import pytest
-import typer
-
-from stream_node.cli import block, cardinal, operate, serve, streams
-from stream_node.config import ENVIRONMENT_PREFIX, Config
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,8 +22,6 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS = re.compile(r"\d+\.\d+ s\b")
 DEFAULT_ADDRESS = "127.0.0.1:4000"
 RUN_TIMEOUT_S = 60.0
-DEFAULTS_IN_WORDS = {"data_dir": "`stream-node` in the user's data directory"}
-"""Defaults that are not the same on every machine."""
 
 
 class Block(NamedTuple):
@@ -154,51 +145,6 @@ def test_every_make_command_of_the_readme_is_a_target() -> None:
     named = {line.split()[1] for line in commands() if line.startswith("make ")}
     assert named >= {"demo", "test"}
     assert named | set(re.findall(r"`make (\w+)`", README)) <= targets
-
-
-def test_the_command_table_has_every_command_and_no_other() -> None:
-    app = typer.Typer()
-    for module in (serve, streams, operate, cardinal, block):
-        module.register(app)
-    assert [row[0] for row in table("Command", "Does")] == [f"`{name}`" for name in command_names(app)]
-
-
-def test_the_configuration_table_has_every_setting_with_its_default() -> None:
-    flags = inspect.signature(serve.serve).parameters
-    expected = []
-    for field in msgspec.structs.fields(Config):
-        name = field.name
-        flag = f"`--{name.replace('_', '-')}`" if name in flags else ""
-        default = DEFAULTS_IN_WORDS.get(name) or in_the_table(field.default)
-        expected.append([f"`{name}`", f"`{ENVIRONMENT_PREFIX}{name.upper()}`", flag, default])
-    rows = list(table("Setting", "Environment", "Flag", "Default", "Is"))
-    assert [row[:4] for row in rows] == expected
-    assert all(row[4] for row in rows)
-
-
-def command_names(app: typer.Typer) -> Iterator[str]:
-    for command in app.registered_commands:
-        assert command.callback is not None
-        yield command.name or command.callback.__name__
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        yield from (f"{group.name} {name}" for name in command_names(group.typer_instance))
-
-
-def table(*titles: str) -> Iterator[list[str]]:
-    """The rows of the README's table with these titles."""
-    head = "| " + " | ".join(titles) + " |\n" + "|" + "---|" * len(titles) + "\n"
-    _, found, rest = README.partition(head)
-    assert found, f"the README has no table of {titles}"
-    for line in rest.split("\n\n")[0].splitlines():
-        yield [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def in_the_table(value: Any) -> str:
-    """How a default stands in the table."""
-    if value is None or value == ():
-        return "none"
-    return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
 @pytest.mark.parametrize(

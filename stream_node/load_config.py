@@ -1,0 +1,129 @@
+"""Reads the settings of a node from flags, `STREAM_NODE_…` variables and a TOML file, and checks them together."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ockam.address import split_host_port
+from ockam.errors import InvalidAddress
+from stream_node.block_services import check_settings as check_block_settings
+from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
+from stream_node.environment import unknown_variables
+from stream_node.units import UnitError, parse_duration, parse_size
+from stream_service.names import near_names
+
+BACKFILL_TABLE = "backfill"
+_CAPITAL = re.compile("[A-Z]")
+_TIME = re.compile(r"(_s|_s_max|_secs)$")
+_BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
+"""The unit of a setting is in its name; `_batch_size` counts blocks."""
+_NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
+
+
+def load_config(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> Config:
+    """The settings that are in force. Raises ConfigError with all mistakes.
+
+    flags: by the name of the setting; a flag with the value None was not given.
+    """
+    values: dict[str, Any] = {}
+    mistakes = unknown_variables(environment, FIELDS)
+    for source, given in (
+        (f"in {file}", _from_file(file)),
+        (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
+        ("on the command line", {name: value for name, value in flags.items() if value is not None}),
+    ):
+        for name, value in given.items():
+            try:
+                values[name] = _converted(name, value, source)
+            except ConfigError as error:
+                mistakes += error.mistakes
+    config = Config(**values)
+    mistakes += _address_mistakes(config)
+    if config.log_level not in LOG_LEVELS:
+        mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    try:
+        check_block_settings(config)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(*mistakes)
+    return config
+
+
+def _address_mistakes(config: Config) -> list[str]:
+    mistakes = []
+    for name, destinations in (("listen", (config.listen,)), ("allow_forward", config.allow_forward)):
+        for destination in destinations:
+            try:
+                split_host_port(destination)
+            except InvalidAddress as error:
+                mistakes.append(f"{name}: {error}")
+    return mistakes
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return flattened(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
+
+
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file by our names: `[backfill] scanIntervalSecs` is `backfill_scan_interval_secs`.
+
+    Raises ConfigError."""
+    found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
+    table = values.get(BACKFILL_TABLE, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{BACKFILL_TABLE}: is a table, [{BACKFILL_TABLE}], with settings in it")
+    for name, value in table.items():
+        full = f"{BACKFILL_TABLE}_{_CAPITAL.sub(lambda match: '_' + match[0].lower(), name)}"
+        if full in found:
+            raise ConfigError(f"{full}: is given twice, as {BACKFILL_TABLE}.{name} too")
+        found[full] = value
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The variables that name a setting. The items of a list are separated by commas."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Config):
+        text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        if text is not None:
+            is_list = isinstance(field.default, tuple)
+            found[field.name] = [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+    return found
+
+
+def _converted(name: str, value: Any, source: str) -> Any:
+    field = FIELDS.get(name)
+    if field is None:
+        near = near_names(name, FIELDS)
+        known = f"there is {near}" if near else "`stream-node config show` lists those there are"
+        raise ConfigError(f"unknown setting {name!r} {source}; {known}")
+    try:
+        return msgspec.convert(_in_units(name, value), field.type, strict=False)
+    except (msgspec.ValidationError, UnitError) as error:
+        raise ConfigError(f"{name} {source}: {error}") from error
+
+
+def _in_units(name: str, value: Any) -> Any:
+    """Seconds or bytes, if the value is a text with a unit, such as "7d" or "64MiB". Raises UnitError."""
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    if _TIME.search(name):
+        return parse_duration(value)
+    return parse_size(value) if _BYTES.search(name) else value
