@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ParamSpec
+from contextlib import AbstractContextManager
+from typing import ParamSpec, Protocol
 
 import structlog
 import trio
@@ -12,9 +13,6 @@ from ockam.address import Address
 from ockam.mailbox import Life, Mailbox
 from ockam.message import Message, reply_to
 from ockam.worker import WorkerFactory
-
-if TYPE_CHECKING:
-    from ockam.node import Node
 
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
@@ -26,14 +24,32 @@ logger = structlog.get_logger(__name__)
 P = ParamSpec("P")
 
 
+class Dispatcher(Protocol):
+    """The part of a node that a cell calls. `ockam.node.Node` is the dispatcher of its cells."""
+
+    def send(self, message: Message) -> bool: ...
+
+    def send_run(self, messages: Iterable[Message]) -> None: ...
+
+    def batch(self) -> AbstractContextManager[None]: ...
+
+    def queue(self, cell: Cell) -> None: ...
+
+    def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None: ...
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None: ...
+
+    def count_drop(self, reason: str) -> None: ...
+
+
 class Cell:
     """One worker's place on the node: its addresses, its mailbox, its life over restarts."""
 
     __slots__ = (
         "_crashed_at_s",
         "_crashes",
+        "_dispatcher",
         "_factory",
-        "_node",
         "addresses",
         "context",
         "life",
@@ -43,8 +59,8 @@ class Cell:
         "worker",
     )
 
-    def __init__(self, node: Node, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
-        self._node = node
+    def __init__(self, dispatcher: Dispatcher, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
+        self._dispatcher = dispatcher
         self._factory = factory
         self.addresses = addresses
         self.mailbox = Mailbox()
@@ -54,10 +70,10 @@ class Cell:
         self._crashes = 0
         self._crashed_at_s = 0.0
         self.worker = factory()
-        self.context = CellContext(node, self)
+        self.context = CellContext(dispatcher, self)
 
     def start(self) -> None:
-        self.context = CellContext(self._node, self)
+        self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
         self.life = Life.RUNNING
         self.paused = False
@@ -71,7 +87,7 @@ class Cell:
     def make_ready(self) -> None:
         if not self.queued and not self.paused and len(self.mailbox):
             self.queued = True
-            self._node.queue(self)
+            self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
         """Tell the senders, then start the worker anew after a delay that grows while it keeps failing."""
@@ -84,19 +100,19 @@ class Cell:
         logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
         self.fail(failed, "the worker failed; it is restarted")
         self._end(Life.RESTARTING)
-        self._node.call_later(delay_s, self._restart)
+        self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
         """Answer each sender with the worker's own word for failure, where it has one."""
         for message in messages:
-            self._node.count_drop("failed")
+            self._dispatcher.count_drop("failed")
             try:
                 payload = self.worker.failure_payload(message, reason)
             except Exception as error:
                 logger.error("failure_reply_failed", address=str(self.addresses[0]), exc_info=error)
                 continue
             if payload is not None and message.return_route:
-                self._node.send(reply_to(message, message.onward_route[0], payload))
+                self._dispatcher.send(reply_to(message, message.onward_route[0], payload))
 
     def _end(self, life: Life) -> None:
         self.context.end()
@@ -120,10 +136,10 @@ class Cell:
 class CellContext:
     """See `ockam.worker.Context`. Belongs to one life of a worker: late calls of an earlier life change nothing."""
 
-    __slots__ = ("_cell", "_ended", "_node")
+    __slots__ = ("_cell", "_dispatcher", "_ended")
 
-    def __init__(self, node: Node, cell: Cell) -> None:
-        self._node = node
+    def __init__(self, dispatcher: Dispatcher, cell: Cell) -> None:
+        self._dispatcher = dispatcher
         self._cell = cell
         self._ended = False
 
@@ -135,10 +151,10 @@ class CellContext:
         self._ended = True
 
     def send(self, message: Message) -> bool:
-        return self._node.send(message)
+        return self._dispatcher.send(message)
 
     def send_run(self, messages: Iterable[Message]) -> None:
-        self._node.send_run(messages)
+        self._dispatcher.send_run(messages)
 
     def pause(self) -> None:
         if not self._ended:
@@ -149,7 +165,7 @@ class CellContext:
             cell = self._cell
             cell.paused = False
             if not cell.queued and len(cell.mailbox):
-                with self._node.batch():
+                with self._dispatcher.batch():
                     cell.make_ready()
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
@@ -160,10 +176,10 @@ class CellContext:
                 if self._ended:
                     logger.error("late_call_failed", address=str(self.address), exc_info=error)
                 else:
-                    self._node.crash(self._cell, (), error)
+                    self._dispatcher.crash(self._cell, (), error)
 
         return call
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         guarded = self.guard(function)
-        self._node.call_later(delay_s, lambda: None if self._ended else guarded())
+        self._dispatcher.call_later(delay_s, lambda: None if self._ended else guarded())

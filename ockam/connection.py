@@ -17,16 +17,16 @@ import trio
 from ockam.address import Address, Route
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.forwarding import OpenRequests, goes_in_circle, is_told, not_passed_on
-from ockam.frames import FrameReader, FrameWriter
-from ockam.handshake import Opening, skip_hello
+from ockam.forwarding import OpenRequests, forward_refused, has_looped, is_sender_told
+from ockam.frames import BadFrame, FrameReader, FrameWriter
+from ockam.handshake import FramingDetector, strip_hello
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
-from ockam.sockets import send_now
-from ockam.turns import Share, Turns
+from ockam.sockets import send_nowait
+from ockam.turns import READ_BYTES_MAX, Share, Turns
 from ockam.wire import Wire
 from ockam.worker import Worker
 
@@ -135,7 +135,7 @@ class Connection(Worker):
             # A run mostly came along one way, which is looked at once.
             if message.return_route is not last:
                 last = message.return_route
-                circles = goes_in_circle(last, self._node.is_registered)
+                circles = has_looped(last, self._node.is_registered)
             if not circles:
                 self._kept.append(message)
                 continue
@@ -143,8 +143,8 @@ class Connection(Worker):
             if not self._circles_told:
                 self._circles_told = True
                 logger.warning("forward_refused", reason="it goes in a circle", peer=message.origin.peer, to=self.peer)
-            if is_told(message):
-                self._node.send(not_passed_on(message, "it has passed through this node before"))
+            if is_sender_told(message):
+                self._node.send(forward_refused(message, "it has passed through this node before"))
 
     def _encode(self, writer: FrameWriter, run: Sequence[Message]) -> None:
         """Send the run, or what the socket does not take at once behind what waits already."""
@@ -155,7 +155,7 @@ class Connection(Worker):
 
     def _put(self, data: bytes) -> None:
         """Send what the socket takes at once, and keep the rest for the sending task."""
-        rest = data if self._backlog_bytes or not data or self._socket is None else send_now(self._socket, data)
+        rest = data if self._backlog_bytes or not data or self._socket is None else send_nowait(self._socket, data)
         self._sent_bytes += len(data) - len(rest)
         self._enqueue(rest)
 
@@ -253,7 +253,10 @@ class Connection(Worker):
                     return "closed_before_header"
             reader = self._reader = FrameReader(self._wire, self._origin(self._wire), (self.own_address,))
             if self._wire.hello:
-                chunk = await skip_hello(self._stream, chunk, self._wire.hello, self._limits.hello_s)
+                if not chunk:
+                    with trio.move_on_after(self._limits.hello_s):
+                        chunk = bytes(await self._stream.receive_some(READ_BYTES_MAX))
+                chunk = strip_hello(chunk, self._wire)
             while True:
                 if chunk:
                     waits_s = trio.current_time()
@@ -275,26 +278,26 @@ class Connection(Worker):
 
     async def _learn_wire(self) -> bytes:
         """Set the framing that the peer's first bytes tell, and return these; it stays None where the peer leaves."""
-        opening = Opening()
-        while opening.wire is None:
+        detector = FramingDetector()
+        while detector.wire is None:
             chunk = await self._read()
             if not chunk:
                 return b""
-            self._put(opening.feed(chunk))
-            if opening.frame_begun and self._frame_deadline_s == math.inf:
+            self._put(detector.feed(chunk))
+            if detector.frame_begun and self._frame_deadline_s == math.inf:
                 self._frame_deadline_s = trio.current_time() + self._limits.frame_s
-        self._wire = opening.wire
-        self._writer = FrameWriter(opening.wire)
-        return opening.first
+        self._wire = detector.wire
+        self._writer = FrameWriter(detector.wire)
+        return detector.received
 
     async def _route(self, reader: FrameReader, chunk: bytes) -> None:
         """Deliver what is whole in these bytes in one batch, then wait while a mailbox that it fed is full."""
         began_s = trio.current_time()
         self._received_bytes += len(chunk)
-        failure: RemoteProtocolError | None = None
+        failure: BadFrame | None = None
         try:
             messages: Sequence[Message] = reader.feed(chunk)
-        except RemoteProtocolError as error:
+        except BadFrame as error:
             failure, messages = error, error.messages
         if messages:
             if not self._received:

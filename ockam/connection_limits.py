@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ockam.era import HELLO_TIMEOUT_S
+HELLO_TIMEOUT_S = 5.0
+"""A node that we called and that has not said hello after this time is given up, as the real clients do."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ockam.message import Message
-
 
 class OckamError(Exception):
     """Base of every error of this package."""
@@ -24,13 +19,11 @@ class RemoteProtocolError(OckamError):
     """The peer sent bytes that are not a frame or a message of the framing in use; the connection is closed.
 
     kind: a short stable word for counters (`oversized`, `undecodable`, `version`, `header`).
-    messages: what was read whole before the bytes that are wrong.
     """
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
         self.kind = kind
-        self.messages: tuple[Message, ...] = ()
 
 
 class FrameTooLarge(OckamError):

@@ -17,41 +17,41 @@ from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 OWN_PREFIX = b"node/"
 """How the protocol names begin that are ours alone (docs/wire.md §5)."""
 PUSH_TAG = bare.encode("node/stream_push/1", str)
-NOT_PASSED_ON = "not passed on: "
+NOT_FORWARDED = "not passed on: "
 """How the reason goes on where the operator does not allow a destination, or a message has gone in a circle."""
-NO_WAY = "no way to "
+UNREACHABLE = "no way to "
 """And where the destination could not be called, or its connection ended; the same may succeed later."""
 CONNECTION_PREFIX = b"TCP_"
 """How the private addresses of connections begin."""
-OPEN_MAX = 10_000
+OPEN_REQUESTS_MAX = 10_000
 """How many requests that were passed on are remembered for each connection; of more, the oldest are forgotten."""
 
 
-def is_told(message: Message) -> bool:
+def is_sender_told(message: Message) -> bool:
     """Whether its sender learns that it does not go on. The name of a protocol follows its size, which is one byte."""
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAG)
 
 
-def not_passed_on(message: Message, reason: str) -> Message:
+def forward_refused(message: Message, reason: str) -> Message:
     """The answer to a request that this node does not pass on."""
-    return _answer(message.return_route, error_payload(NOT_PASSED_ON + reason[:SHOWN_BYTES_MAX]))
+    return _answer(message.return_route, error_payload(NOT_FORWARDED + reason[:SHOWN_BYTES_MAX]))
 
 
-def way_gone(return_route: Route, destination: str, reason: str) -> Message:
+def destination_unreachable(return_route: Route, destination: str, reason: str) -> Message:
     """The answer to a request whose destination cannot be reached just now."""
-    text = f"{NO_WAY}{destination[:SHOWN_BYTES_MAX]}: {reason[:SHOWN_BYTES_MAX]}"
+    text = f"{UNREACHABLE}{destination[:SHOWN_BYTES_MAX]}: {reason[:SHOWN_BYTES_MAX]}"
     return _answer(return_route, failed_payload(text))
 
 
-def is_not_passed_on(reason: str) -> bool:
-    """Whether the reason of an `error` is one of those that `not_passed_on` gives."""
-    return reason.startswith(REFUSAL + NOT_PASSED_ON)
+def is_forward_refused(reason: str) -> bool:
+    """Whether the reason of an `error` is one of those that `forward_refused` gives."""
+    return reason.startswith(REFUSAL + NOT_FORWARDED)
 
 
-def is_way_gone(reason: str) -> bool:
-    """Whether the reason of an `error` is one of those that `way_gone` gives."""
-    return reason.startswith(REFUSAL + FAILURE + NO_WAY)
+def is_destination_unreachable(reason: str) -> bool:
+    """Whether the reason of an `error` is one of those that `destination_unreachable` gives."""
+    return reason.startswith(REFUSAL + FAILURE + UNREACHABLE)
 
 
 def _answer(route: Route, payload: bytes) -> Message:
@@ -59,7 +59,7 @@ def _answer(route: Route, payload: bytes) -> Message:
     return Message(route, (), payload, HERE)
 
 
-def goes_in_circle(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
+def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
     """Whether a message that came along this way has passed through this node before, over a connection still open.
 
     Every node puts the connection that a message came over in front of its way back, and a peer cannot take it off. So
@@ -73,7 +73,7 @@ def goes_in_circle(return_route: Route, is_here: Callable[[Address], bool]) -> b
 class OpenRequests:
     """The requests passed on over one connection that have no answer yet, by the return route that it will come along.
 
-    Invariant: there are at most OPEN_MAX of them, the oldest first.
+    Invariant: there are at most OPEN_REQUESTS_MAX of them, the oldest first.
     """
 
     __slots__ = ("_routes",)
@@ -90,9 +90,9 @@ class OpenRequests:
     def note(self, run: Iterable[Message]) -> None:
         """These messages go out now; those of this node's own workers are not its business."""
         for message in run:
-            if message.origin.kind != "local" and is_told(message):
+            if message.origin.kind != "local" and is_sender_told(message):
                 self._routes[message.return_route] = None
-                if len(self._routes) > OPEN_MAX:
+                if len(self._routes) > OPEN_REQUESTS_MAX:
                     del self._routes[next(iter(self._routes))]
 
     def answered(self, messages: Iterable[Message]) -> None:

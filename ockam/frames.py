@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from ockam.address import Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.generation_cache import Aging
+from ockam.generation_cache import GenerationCache
 from ockam.message import Message, Origin
 from ockam.wire import Wire
 
@@ -42,6 +42,14 @@ class Header(NamedTuple):
     return_route: Route
 
 
+class BadFrame(RemoteProtocolError):
+    """A frame that cannot be read. messages: the messages of the frames before it, which are good."""
+
+    def __init__(self, error: RemoteProtocolError, messages: tuple[Message, ...]) -> None:
+        super().__init__(error.kind, str(error))
+        self.messages = messages
+
+
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
@@ -57,7 +65,7 @@ class FrameReader:
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
         self._need = wire.length_bytes
-        self._known = Aging[bytes, Header](_header_bytes)
+        self._known = GenerationCache[bytes, Header](_header_bytes)
         self._known_sizes: list[int] = []
         self._last: Header | None = None
 
@@ -78,10 +86,7 @@ class FrameReader:
         return self._waiting_bytes
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that are complete now; heartbeats and zero-length frames are passed over.
-
-        Raises RemoteProtocolError; the messages before the bad frame, which were good, are in its `messages`.
-        """
+        """The messages that are complete now; heartbeats and zero-length frames are skipped. Raises BadFrame."""
         self._parts.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes < self._need:
@@ -91,8 +96,7 @@ class FrameReader:
         try:
             at = self._take_frames(data, found)
         except RemoteProtocolError as error:
-            error.messages = tuple(found)
-            raise
+            raise BadFrame(error, tuple(found)) from error
         self._parts = [data[at:]] if at < len(data) else []
         self._waiting_bytes = len(data) - at
         return found
@@ -191,7 +195,7 @@ class FrameHeads:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._known = Aging[bytes, Pieces](_pieces_bytes)
+        self._known = GenerationCache[bytes, Pieces](_pieces_bytes)
 
     @property
     def known_bytes(self) -> int:
@@ -233,7 +237,7 @@ class FrameWriter:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._known = Aging[tuple[Route, Route], bytes](_route_bytes)
+        self._known = GenerationCache[tuple[Route, Route], bytes](_route_bytes)
         self._heads = FrameHeads(wire)
 
     @property

@@ -25,7 +25,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Aging(Generic[K, V]):
+class GenerationCache(Generic[K, V]):
     """Keys and values in two generations. size_of: the estimated memory of an entry, in bytes.
 
     A generation holds GENERATION_MIN entries at first. Where half of the keys added to a generation had been forgotten

@@ -12,7 +12,7 @@ class HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-def send_now(socket: HasDescriptor, data: bytes) -> bytes:
+def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
     """Give the socket what it takes right now; the rest, which is still to be sent.
 
     Only for a socket on which nobody is sending, and nothing waits to be sent. All is left where the socket is full,

@@ -19,19 +19,15 @@ import trio
 from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
 from ockam.connection import Connection
 from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
-from ockam.era import HEAD_SILENCE_S
 from ockam.errors import ConnectFailed, InvalidAddress
-from ockam.forwarding import CONNECTION_PREFIX, is_told, not_passed_on, way_gone
-from ockam.handshake import READ_BYTES_MAX
-from ockam.listener import accept_all
+from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
+from ockam.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.mailbox import Mailbox
 from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
-from ockam.open_files import connections_that_fit
 from ockam.partial_frames import PartialFrames
-from ockam.silent import SilentConnections
-from ockam.turns import Turns
+from ockam.turns import READ_BYTES_MAX, Turns
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -39,7 +35,9 @@ from ockam.wire_legacy import LEGACY
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
 """What we speak when we call: `auto` waits for a head server's first byte and else speaks legacy."""
 
-AUTO_WAIT_S = HEAD_SILENCE_S + 0.1
+AUTO_WAIT_S = 0.3
+"""With `auto`, a called node that says nothing for this long is a legacy node. A head node says hello
+first, and the real ones do so within 0.2 s."""
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
@@ -193,7 +191,7 @@ class TcpTransport:
 
     def _give_way(self) -> bool:
         """Close the connection that has been silent longest, for a new one; False where all have spoken."""
-        given = self._silent.give_way()
+        given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
             what = "connections_give_way" if given is not None else "connections_refused"
@@ -253,14 +251,14 @@ class TcpTransport:
         if connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
-                    self._node.deliver(way_gone(route, connection.peer, ENDED))
+                    self._node.deliver(destination_unreachable(route, connection.peer, ENDED))
 
     def _missed(self, message: Message) -> None:
         """A message for an address that nobody has. Answers tell the way through the connection that they came over, so
         that a peer goes on using the address of one that has ended; it is told, and asks for the way anew."""
         hop = message.onward_route[0]
-        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_told(message):
-            self._node.send(way_gone(message.return_route, shown(hop), ENDED))
+        if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
+            self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
 
     async def _call(self, destination: str, framing: Framing) -> tuple[trio.SocketStream, Wire]:
         host, port = split_host_port(destination)
@@ -301,8 +299,8 @@ class TcpTransport:
 
     def _refuse(self, message: Message, reason: str) -> None:
         """Tell the sender of a message that is dropped here, where it asked in a protocol of our own."""
-        if is_told(message):
-            self._node.send(not_passed_on(message, reason))
+        if is_sender_told(message):
+            self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str) -> None:
         """Call a destination for the messages that wait for it; they are dropped where it does not answer."""
@@ -317,8 +315,8 @@ class TcpTransport:
                 while run := waiting.take_run():
                     for message in run:
                         self._node.count_drop("forward_failed")
-                        if is_told(message):
-                            self._node.deliver(way_gone(message.return_route, destination, str(error)))
+                        if is_sender_told(message):
+                            self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
             return
         self._calls[destination] = connection
         waiting = self._dialling.pop(destination)

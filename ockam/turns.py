@@ -35,6 +35,7 @@ PAUSE_S = 0.001
 answers wait for, gets the interpreter's lock at once then, and else only every 5 ms."""
 LEAVE_S = 0.0005
 """What the end of a connection costs, in its several steps together."""
+READ_BYTES_MAX = 256 * 1024
 READ_BYTES_MIN = 4 * 1024
 READ_BYTES_FIRST = 16 * 1024
 
@@ -65,7 +66,7 @@ class Share:
         self.cost_s = cost_s
 
 
-class Lane:
+class TurnQueue:
     """Connections that wait for their turn: hosts in turn, and in the order of arrival within a host."""
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class Turns:
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
         self._nursery = nursery
         self._read_bytes_max = read_bytes_max
-        self._light, self._others = Lane(), Lane()
+        self._light, self._others = TurnQueue(), TurnQueue()
         self._used_s = 0.0
         self._at_s = -math.inf
         self._lets_in = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ockam.address import Address, Route, local
-from ockam.errors import RemoteProtocolError
+from ockam.frames import BadFrame
 from ockam.message import Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -141,7 +141,7 @@ class ClientCore:
         self._silent_checks = 0
         try:
             messages = self.connection.messages(data)
-        except RemoteProtocolError as error:
+        except BadFrame as error:
             self._take(error.messages)
             raise
         self._take(messages)

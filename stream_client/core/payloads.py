@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ockam.forwarding import OWN_PREFIX, is_not_passed_on, is_way_gone
+from ockam.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError, find_name, is_failure
 from stream_client.arguments import encoded
 from stream_client.core.requests import Call
@@ -90,9 +90,9 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
         reason = ERROR.decode_response(payload).reason
     except ProtocolError as error:
         return RequestRefused(f"an error that cannot be read: {error}")
-    if is_not_passed_on(reason):
+    if is_forward_refused(reason):
         return RouteRefused(reason.removeprefix(REFUSAL))
-    if is_way_gone(reason):
+    if is_destination_unreachable(reason):
         return RouteLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
     if is_failure(reason):
         return NodeFailed(reason)

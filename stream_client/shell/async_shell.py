@@ -24,7 +24,7 @@ from anyio.abc import SocketAttribute
 
 from ockam.address import Route, split_host_port
 from ockam.errors import RemoteProtocolError
-from ockam.sockets import send_now
+from ockam.sockets import send_nowait
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -334,7 +334,7 @@ class AsyncShell:
         link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
             data = self.core.data_to_send()
-            rest = send_now(self._socket, data)
+            rest = send_nowait(self._socket, data)
             if rest:
                 link.put_back(rest)
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import trio
 
-from ockam.open_files import connections_that_fit
+from ockam.listener import connections_that_fit
 from storage.failpoint import DELAY_VARIABLE
 from stream_client import connect
 from stream_node.bench.bench_node import BenchNode

@@ -10,7 +10,14 @@ import trio
 
 import bare
 from ockam.address import Address, local, tcp
-from ockam.forwarding import OPEN_MAX, OpenRequests, is_told, is_way_gone, not_passed_on, way_gone
+from ockam.forwarding import (
+    OPEN_REQUESTS_MAX,
+    OpenRequests,
+    destination_unreachable,
+    forward_refused,
+    is_destination_unreachable,
+    is_sender_told,
+)
 from ockam.message import HERE, Message, Origin
 from ockam.protocol import ERROR
 from ockam.wire_head import HEAD
@@ -91,7 +98,7 @@ async def test_a_destination_that_cannot_be_called_is_told() -> None:
             await send(peer, f"{host}:{port}", payload, name)
         to, why = await reason(peer)
         assert to == local("a")
-        assert is_way_gone(why)
+        assert is_destination_unreachable(why)
         await nothing_more(peer, near)
         assert near.node.statistics().dropped == {"forward_failed": 3}
 
@@ -118,32 +125,32 @@ async def test_the_address_of_a_connection_that_has_ended_is_told() -> None:
         await peer.send((local("nobody"),), OWN)
         to, why = await reason(peer)
         assert to == local("a")
-        assert is_way_gone(why)
+        assert is_destination_unreachable(why)
         await nothing_more(peer, near)
         assert near.node.statistics().dropped == {"unknown_address": 4}
 
 
 def test_what_is_told_is_never_told_again() -> None:
     request = Message((tcp("h:1"),), (local("TCP_1"), local("me")), OWN)
-    assert is_told(request)
-    for answer in (not_passed_on(request, "no"), way_gone(request.return_route, "h:1", "x" * 10_000)):
-        assert not is_told(answer)
+    assert is_sender_told(request)
+    for answer in (forward_refused(request, "no"), destination_unreachable(request.return_route, "h:1", "x" * 10_000)):
+        assert not is_sender_told(answer)
         assert answer.return_route == ()
         assert len(answer.payload) < 1_000
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x05", b"node/", b"\x12node/stream_push/1", b"\xff" * 8])
 def test_bytes_that_name_nothing_of_ours_are_not_told(payload: bytes) -> None:
-    assert not is_told(Message((tcp("h:1"),), (local("me"),), payload))
+    assert not is_sender_told(Message((tcp("h:1"),), (local("me"),), payload))
 
 
 def test_open_requests_are_bounded() -> None:
     requests = OpenRequests()
-    for number in range(OPEN_MAX + 10):
+    for number in range(OPEN_REQUESTS_MAX + 10):
         requests.note([Message((), (local(f"c{number}"),), OWN, Origin("tcp"))])
     requests.note([Message((), (local("own"),), OWN, HERE)])
-    assert len(requests) == OPEN_MAX
+    assert len(requests) == OPEN_REQUESTS_MAX
     requests.answered([Message((local("c11"),), (), b""), Message((local("unknown"),), (), b"")])
     routes = requests.take()
-    assert (routes[0], routes[1], len(routes)) == ((local("c10"),), (local("c12"),), OPEN_MAX - 1)
+    assert (routes[0], routes[1], len(routes)) == ((local("c10"),), (local("c12"),), OPEN_REQUESTS_MAX - 1)
     assert requests.take() == []

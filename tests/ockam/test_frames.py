@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.address import Address, Route, local
-from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import KNOWN_HEADER_BYTES_MAX, FrameReader, FrameWriter
+from ockam.errors import FrameTooLarge
+from ockam.frames import KNOWN_HEADER_BYTES_MAX, BadFrame, FrameReader, FrameWriter
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -75,7 +75,7 @@ def test_garbage_gives_the_same_messages_and_error_however_it_is_cut(
         try:
             for chunk in chunks:
                 found += [message.payload for message in reader.feed(chunk)]
-        except RemoteProtocolError as error:
+        except BadFrame as error:
             return [*found, *(message.payload for message in error.messages)], error.kind
         return found, ""
 
@@ -107,7 +107,7 @@ def test_frames_as_long_as_the_one_before_mean_what_they_mean_alone(
         try:
             for chunk, reader in zip(chunks, readers, strict=True):
                 found += read(reader, [chunk])
-        except RemoteProtocolError as error:
+        except BadFrame as error:
             found += [(each.onward_route, each.return_route, each.payload) for each in error.messages]
             return found, error.kind
         return found, ""
@@ -194,14 +194,14 @@ def test_frames_of_several_kinds_and_routes_mean_what_they_mean_alone(wire: Wire
     for frame in frames:
         try:
             expected += alone(frame)
-        except RemoteProtocolError as error:
+        except BadFrame as error:
             kind = error.kind
             break
     found: list[tuple[Route, Route, bytes]] = []
     found_kind = ""
     try:
         found = read(FrameReader(wire, HERE, (US,)), [b"".join(frames)])
-    except RemoteProtocolError as error:
+    except BadFrame as error:
         found = [(each.onward_route, each.return_route, each.payload) for each in error.messages]
         found_kind = error.kind
     assert (found, found_kind) == (expected, kind)
@@ -232,14 +232,14 @@ def test_heartbeats_and_empty_frames_are_passed_over() -> None:
 
 def test_an_oversized_frame_is_refused_by_its_length_alone() -> None:
     reader = FrameReader(HEAD, HERE)
-    with pytest.raises(RemoteProtocolError) as caught:
+    with pytest.raises(BadFrame) as caught:
         reader.feed((HEAD.receive_bytes_max + 1).to_bytes(4, "big"))
     assert caught.value.kind == "oversized"
 
 
 def test_the_good_messages_before_a_bad_frame_are_told() -> None:
     good = framed(HEAD, (local("stream"),), (), b"good")
-    with pytest.raises(RemoteProtocolError) as caught:
+    with pytest.raises(BadFrame) as caught:
         FrameReader(HEAD, HERE).feed(good + b"\x00\x00\x00\x01\x00")
     assert [message.payload for message in caught.value.messages] == [b"good"]
 
@@ -283,5 +283,5 @@ def test_headers_are_remembered_up_to_a_size_so_that_no_peer_can_fill_memory_wit
 def test_a_first_frame_of_ff_bytes_is_no_message() -> None:
     """Before the first frame there is no header that a frame could begin with."""
     body = b"\xff" * 8 + HEAD.encode_payload(b"x")
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(BadFrame):
         FrameReader(HEAD, HERE).feed(len(body).to_bytes(4, "big") + body)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from ockam.address import local
 from ockam.frames import FrameReader, FrameWriter
-from ockam.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, Aging
+from ockam.generation_cache import GENERATION_BYTES_MAX, GENERATION_MAX, GENERATION_MIN, GenerationCache
 from ockam.message import HERE, Message
 from ockam.wire_head import HEAD
 
 
-def look_up(memory: Aging[int, str], key: int) -> bool:
+def look_up(memory: GenerationCache[int, str], key: int) -> bool:
     """As its users do it; whether the key was known."""
     known = memory.young.get(key) or memory.recall(key)
     assert known in (None, str(key))
@@ -24,8 +24,8 @@ def look_up(memory: Aging[int, str], key: int) -> bool:
     return known is not None
 
 
-def small() -> Aging[int, str]:
-    return Aging(lambda key, value: 100)
+def small() -> GenerationCache[int, str]:
+    return GenerationCache(lambda key, value: 100)
 
 
 def test_keys_that_never_come_again_make_nothing_grow() -> None:
@@ -52,7 +52,7 @@ def test_what_was_used_lately_stays_among_keys_that_never_come_again() -> None:
 
 
 def test_what_is_large_is_bounded_by_bytes() -> None:
-    memory = Aging[int, str](lambda key, value: 100_000)
+    memory = GenerationCache[int, str](lambda key, value: 100_000)
     for _ in range(20):
         for key in range(3_000):
             look_up(memory, key)
@@ -61,7 +61,7 @@ def test_what_is_large_is_bounded_by_bytes() -> None:
 
 @given(keys=st.lists(st.integers(0, 300), max_size=2_000))
 def test_the_size_is_that_of_the_entries(keys: list[int]) -> None:
-    memory = Aging[int, str](lambda key, value: key)
+    memory = GenerationCache[int, str](lambda key, value: key)
     for key in keys:
         look_up(memory, key)
     assert memory.size_bytes == sum(key for key in range(301) if key in memory.young or memory.recall(key))

@@ -11,7 +11,7 @@ import trio.testing
 
 from ockam.address import local, tcp
 from ockam.message import Message
-from ockam.sockets import send_now
+from ockam.sockets import send_nowait
 from ockam.wire import Wire
 from ockam.wire_head import HEAD, NULL
 from ockam.wire_legacy import LEGACY
@@ -131,7 +131,7 @@ async def test_a_message_that_waits_in_the_socket_counts_as_spoken() -> None:
         speaks, silent = await server.peer(HEAD), await server.connect()
         await wait_until(lambda: server.transport.statistics().accepted == 2)
         # Both come in one turn of the event loop: the message is there when the third is accepted, and is not read yet.
-        assert not send_now(speaks.stream.socket, speaks.frame((local("echo"),), b"here"))
+        assert not send_nowait(speaks.stream.socket, speaks.frame((local("echo"),), b"here"))
         await (third := await server.peer(HEAD)).send((local("echo"),), b"third")
         assert (await third.receive()).payload == b"third"
         assert (await speaks.receive()).payload == b"here"

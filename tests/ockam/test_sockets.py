@@ -10,7 +10,7 @@ import socket
 
 import trio
 
-from ockam.sockets import send_now
+from ockam.sockets import send_nowait
 
 
 async def test_a_socket_takes_what_fits_and_the_rest_is_told() -> None:
@@ -18,9 +18,9 @@ async def test_a_socket_takes_what_fits_and_the_rest_is_told() -> None:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     stream = trio.SocketStream(ours)
     data = os.urandom(1_000_000)
-    rest = send_now(ours, data)
+    rest = send_nowait(ours, data)
     assert 0 < len(rest) < len(data)
-    assert send_now(ours, rest) == rest
+    assert send_nowait(ours, rest) == rest
     received = bytearray()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, rest)
@@ -35,6 +35,6 @@ async def test_a_closed_socket_takes_nothing() -> None:
     ours, theirs = trio.socket.socketpair()
     stream = trio.SocketStream(ours)
     theirs.close()
-    assert send_now(ours, b"data") == b"data"
+    assert send_nowait(ours, b"data") == b"data"
     await stream.aclose()
-    assert send_now(ours, b"data") == b"data"
+    assert send_nowait(ours, b"data") == b"data"

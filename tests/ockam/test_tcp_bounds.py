@@ -14,10 +14,10 @@ from ockam import connection as connection_module
 from ockam import tcp as tcp_module
 from ockam.address import SHOWN_BYTES_MAX, Address, local, tcp
 from ockam.connection_limits import ConnectionLimits
-from ockam.handshake import READ_BYTES_MAX
+from ockam.listener import OPEN_FILES_RESERVE, connections_that_fit
 from ockam.message import Message
-from ockam.open_files import OPEN_FILES_RESERVE, connections_that_fit
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
+from ockam.turns import READ_BYTES_MAX
 from ockam.wire_head import HEAD
 from ockam.worker import Worker
 from tests.ockam.tcp_server import serve

@@ -12,8 +12,17 @@ import trio
 import trio.testing
 
 from ockam.address import local
-from ockam.handshake import READ_BYTES_MAX
-from ockam.turns import LEAVE_S, LIGHT_S, READ_BYTES_FIRST, READ_BYTES_MIN, STEP_S, Lane, Share, Turns
+from ockam.turns import (
+    LEAVE_S,
+    LIGHT_S,
+    READ_BYTES_FIRST,
+    READ_BYTES_MAX,
+    READ_BYTES_MIN,
+    STEP_S,
+    Share,
+    TurnQueue,
+    Turns,
+)
 from ockam.wire_head import HEAD
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
@@ -21,23 +30,23 @@ from tests.support.served import wait_until
 
 
 def test_hosts_take_turns_and_connections_of_a_host_after_each_other() -> None:
-    lane = Lane()
-    turns = {name: lane.add(Share(name[0])) for name in ("a1", "a2", "a3", "b1", "c1", "c2")}
+    queue = TurnQueue()
+    turns = {name: queue.add(Share(name[0])) for name in ("a1", "a2", "a3", "b1", "c1", "c2")}
     served: list[str] = []
-    while lane:
-        lane.let_in(1e-9)
+    while queue:
+        queue.let_in(1e-9)
         served += [name for name, turn in turns.items() if turn.is_set() and name not in served]
     assert served == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
 def test_as_many_are_let_in_as_their_steps_are_likely_to_take() -> None:
-    lane = Lane()
+    queue = TurnQueue()
     turns = []
     for cost_s in (0.001, 0.001, 0.5, 0.001):
         share = Share("a")
         share.cost_s = cost_s
-        turns.append(lane.add(share))
-    lane.let_in(0.01)
+        turns.append(queue.add(share))
+    queue.let_in(0.01)
     assert [turn.is_set() for turn in turns] == [True, True, True, False]
 
 
