@@ -14,9 +14,9 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 from storage.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
-from stream_service.workers.held_back import BACKLOG_BYTES_MAX
-from stream_service.workers.needs import StreamServices
-from stream_service.workers.pulls import StreamEnd, payload_bytes_max
+from stream_service.workers.pull_pages import payload_bytes_max
+from stream_service.workers.pulls import BACKLOG_BYTES_MAX, StreamEnd
+from stream_service.workers.stream_services import StreamServices
 
 READS_WAITING_MAX = 1_000
 """Bulk reads of one stream that may wait; a reader has a few at a time."""

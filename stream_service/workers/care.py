@@ -30,8 +30,8 @@ from stream_service.extensions import (
     TruncateResponse,
 )
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
-from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import StreamEnd
+from stream_service.workers.stream_services import StreamServices
 
 if TYPE_CHECKING:
     from ockam.worker import Worker

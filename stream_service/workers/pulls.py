@@ -1,45 +1,39 @@
-"""The pulls of one stream: gathered, read together on a reading thread, answered in order. It never writes."""
+"""The pulls of one stream: read together on a reading thread, and answered in order. It never writes.
+
+`workers.pull_machine` decides which pulls are next and when they may be answered, and `workers.pull_pages` makes the
+answers. This module does the rest: it reads, sends, sets timers, and counts what each connection makes the node hold.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-import structlog
 import trio
 
-from ockam.message import Message, reply_to
+from ockam.message import Message, Origin, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
-from storage.contract import Record
-from storage.errors import StorageError
-from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
-from stream_service.operations import Page, ReadPages, size_of
-from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
-from stream_service.stored import decode_beside
-from stream_service.workers.held_back import HeldPulls
-from stream_service.workers.needs import StreamServices
-from stream_service.workers.parked import ParkedPulls
+from stream_service.extensions import FromIndex, RichPull
+from stream_service.operations import Page, ReadPages
+from stream_service.protocol import PullRequest
+from stream_service.workers.pull_machine import CLOSE, HOLD, RELEASE, TURN_CAME, TURN_YIELDED, PullMachine
+from stream_service.workers.pull_pages import Pull, PullPages
 from stream_service.workers.tail_machine import Tail
 
-ANSWER_OVERHEAD_BYTES = 128
-"""Protocol name, sizes, request id, bounds and count of an answer, and the frame around it; about 80 at most."""
-MESSAGE_OVERHEAD_BYTES = 30
-"""Index, time and sizes of one message in an answer: 24 at most, beside its data, key and headers."""
-HOP_OVERHEAD_BYTES = 16
-"""Type and size of one address of a route, in either framing; about 6 at most."""
-PULLS_WAITING_MAX = 10_000
-"""With this many pulls waiting the stream takes no more messages from its mailbox, and so from its peers."""
-PULLS_PER_READ_MAX = 256
-"""How many pulls one read serves at most; it ends sooner when it has `pull_bytes_max` of data."""
-PARKED_MAX = 10_000
-"""How many pulls of one stream may wait for a message; more are answered at once."""
+if TYPE_CHECKING:
+    from stream_service.workers.stream_services import StreamServices
 
-logger = structlog.get_logger(__name__)
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""A consumer with more unsent answers than this is slow: it gets no further answers until it has taken some."""
+PULL_MEMORY_BYTES = 1_500
+"""How much memory a pull takes that waits for long, beside the addresses of its return route."""
 
 
 class StreamEnd:
-    """Where a stream is stored and where it begins and ends, as its worker knows it; shared with its pull queue."""
+    """Where a stream is stored, and where it begins and ends, as its worker knows it; the worker's parts share it."""
 
     __slots__ = ("first_index", "next_index", "stream_id")
 
@@ -49,300 +43,245 @@ class StreamEnd:
         self.next_index = next_index
 
 
-class Pull:
-    """One pull that has not been answered. deadline_s: until when it may wait for a message (trio's clock)."""
-
-    __slots__ = ("deadline_s", "message", "page", "request")
-
-    def __init__(self, message: Message, request: PullRequest | RichPull, page: Page, deadline_s: float) -> None:
-        self.message = message
-        self.request = request
-        self.page = page
-        self.deadline_s = deadline_s
-
-
 class PullQueue:
     """Answers pulls on behalf of a stream worker.
 
-    A page is bounded by what the way back can carry: the framing's frame, and how much already waits to be sent there,
-    so that a consumer who asks faster than it reads waits and does not get all memory. One message is always sent,
-    unless no frame of that framing can hold it: a plain pull passes over such messages; a rich pull, and one whose
-    return route fills the frame, is answered with an error that says so. A read ends when it has the data of one full
-    page, so that the answers of a thousand pulls are never in memory together. A rich pull that finds
-    nothing may be parked until there is a message or its time is up. What the tail has is not read at all.
-    Invariant: at most one read is under way, and its pulls are older than all that wait; none begins while pushes that
-    came before a waiting pull are not on disk (`hold`).
+    A read ends when it has the data of one full page, so that the answers to a thousand pulls are never in memory
+    together. Pages that the tail has in memory are not read at all. A rich pull that finds nothing may wait as a long
+    poll. Pulls that wait for long are counted among what their connection makes the node hold (`Origin.holdings`).
+    Invariant: a pull is counted there exactly while the machine has it blocked or as a long poll; a connection is
+    watched exactly while pulls of it are blocked. Only the timer for `_timer_at_s` does anything.
     """
 
     def __init__(
-        self, worker: Worker, end: StreamEnd, tail: Tail, services: StreamServices, on_room: Callable[[], None]
+        self,
+        worker: Worker,
+        end: StreamEnd,
+        tail: Tail,
+        services: StreamServices,
+        on_room: Callable[[], None],
     ) -> None:
-        """on_room: called after each read that leaves fewer pulls waiting than `full` means."""
+        """on_room: called after each batch that leaves fewer pulls waiting than `is_full` means."""
         self._worker = worker
         self._end = end
         self._tail = tail
-        self._storage = services.storage
-        self._limits = services.limits
-        self._counters = services.counters
+        self._services = services
         self._on_room = on_room
-        self._waiting: deque[Pull] = deque()
-        self._parked = ParkedPulls(worker, self._give_up)
-        self._held_back = HeldPulls(self._caught_up)
-        self._takes_held = False
-        self._closed = False
-        self._reading = False
-        self._resting = False
-        self._on_hold = False
-        self._told_index = 0
+        self._machine: PullMachine[Pull] = PullMachine(_is_slow)
+        self._timer_at_s = math.inf
+
+    def started(self) -> None:
+        """The worker has its address."""
+        self._pages = PullPages(self._worker.context.address, self._end, self._tail, self._services)
 
     @property
-    def full(self) -> bool:
-        # Not those held back: else whoever takes no answers would keep all others from the stream.
-        return len(self._waiting) >= PULLS_WAITING_MAX
+    def is_full(self) -> bool:
+        """Whether the worker should take no more messages from its mailbox."""
+        return self._machine.is_full
 
     def add(self, message: Message, request: PullRequest) -> None:
         """Note a pull; `answer` serves it."""
-        limit = min(request.limit, self._limits.pull_messages_max)
-        self._waiting.append(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
+        limit = min(request.limit, self._services.limits.pull_messages_max)
+        self._machine.add(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
 
     def add_rich(self, message: Message, request: RichPull) -> None:
         """Note a rich pull; `answer` serves it."""
-        limit = min(request.limit, self._limits.rich_pull_messages_max)
-        wait_s = min(request.wait_ms / 1000, self._limits.pull_wait_s_max)
+        limits = self._services.limits
+        limit = min(request.limit, limits.rich_pull_messages_max)
+        wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)
         deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
-        self._waiting.append(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
+        self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
 
     def wake(self) -> None:
-        """The stream has more messages: what is parked can be answered."""
-        self._waiting += self._parked.take_all()
+        """The stream has more messages: long polls can be answered."""
+        for pull in self._machine.wake():
+            pull.consumer.holdings.unpark(pull)
+
+    def hold(self) -> None:
+        """Pushes are on their way to the disk: answer no pulls until `answer`, since they may have come after these.
+
+        The answers of a read that is under way are still sent.
+        """
+        self._machine.note(HOLD)
+
+    def answer(self) -> None:
+        """All pushes so far are stored or refused: answer all pulls noted so far, and end `hold`."""
+        self._machine.note(RELEASE)
+        self._answer()
 
     def refuse(self, reason: str) -> None:
         """Answer all pulls that wait with `error`: there will be nothing to read."""
-        waiting = [*self._waiting, *self._parked.take_all(), *self._held_back.take_all()]
-        self._waiting.clear()
         address = self._worker.context.address
-        self._worker.context.send_run([reply_to(pull.message, address, error_payload(reason)) for pull in waiting])
+        self._worker.context.send_run(
+            [reply_to(pull.message, address, error_payload(reason)) for pull in self._clear()]
+        )
 
-    def hold(self) -> None:
-        """Pushes are on their way to the disk: answer nothing until `answer`, since pulls may have come after them.
-
-        Answers of an earlier read that come meanwhile are still sent.
-        """
-        self._on_hold = True
-
-    def answer(self) -> None:
-        """All pushes so far are on disk or refused: answer all pulls noted so far, and end `hold`."""
-        self._on_hold = False
-        self._answer()
+    def close(self) -> None:
+        """The worker has stopped: nothing waits any longer, and nothing is kept."""
+        self._machine.note(CLOSE)
+        self._tail.close()
+        self._clear()
 
     def _answer(self) -> None:
-        """Answer pulls: at once where they lie beyond the end or in the tail, else when they have been read."""
-        if self._closed:
-            # A read that was under way when the worker stopped has ended: nobody would take what is begun now.
-            return
-        while (self._waiting or self._held_back.is_ready) and not (self._reading or self._resting or self._on_hold):
+        """Answer pulls: at once those whose page is known, and the others when they have been read."""
+        while self._machine.can_take:
             pulls = self._take()
-            known = self._find_known(pulls)
+            known, is_full_page = self._find_known(pulls)
             if known:
-                self._put_back(pulls[known:])
-                self._answer_or_park(pulls[:known])
+                # A further read would only delay these answers, so the rest of the batch waits for the next one.
+                self._finish(self._machine.finish(known))
+                if is_full_page:
+                    # Answers from memory could go on without end: everybody else on the node has a turn first.
+                    self._machine.note(TURN_YIELDED)
+                    self._worker.context.call_later(0.0, self._turn_came)
             elif pulls:
                 self._read(pulls)
 
-    def _find_known(self, pulls: Sequence[Pull]) -> int:
-        """How many of the oldest need no read; their pages are found. Fewer, where they have a page's data together:
-        then the rest waits until that is on its way, as after a read."""
-        found_bytes = 0
-        for known, pull in enumerate(pulls):
-            if known and found_bytes >= self._limits.pull_bytes_max:
-                self._resting = True
-                self._worker.context.call_later(0.0, self._rested)
-                return known
-            if not self._finds_nothing(pull.page):
-                found = self._find_in_tail(pull)
-                if not found:
-                    return known
-                pull.page.found = found
-                found_bytes += sum(len(record[1]) for record in found)
-        return len(pulls)
-
-    def _find_in_tail(self, pull: Pull) -> list[Record] | None:
-        """What a read would find, where that is in the tail; None or nothing where it is to be read."""
-        page, end = pull.page, self._end
-        if self._tail.next_index != end.next_index or isinstance(page.start, FromTime):
-            return None
-        if isinstance(page.start, FromIndex):
-            page.index = page.start.index
-        else:
-            page.index = max(end.first_index, end.next_index - page.start.messages)
-        self._bound(pull)
-        first = max(page.index, end.first_index)
-        found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)
-        if found and page.rich and size_of(found[0]) > page.first_bytes_max:
-            return None
-        return found
-
-    def _rested(self) -> None:
-        self._resting = False
-        self._answer()
-        if not self.full:
-            self._on_room()
-
-    def _take(self) -> list[Pull]:
-        """The oldest pulls, and those held back whose peers have caught up, in turn. Pulls of peers that have not taken
-        their earlier answers are held back instead."""
-        pulls: list[Pull] = []
-        while len(pulls) < PULLS_PER_READ_MAX:
-            # A read ends when it has one full page, so it must not be always the same side that is first.
-            self._takes_held = not self._takes_held
-            pull = self._held_back.take() if self._takes_held else None
-            if pull is None:
-                pull = self._take_waiting() or self._held_back.take()
-            if pull is None:
-                break
-            pulls.append(pull)
+    def _take(self) -> Sequence[Pull]:
+        """The next batch. Counts the pulls that are blocked now, and no longer those that were."""
+        pulls, blocked, unblocked = self._machine.take()
+        for pull in unblocked:
+            self._count(pull, -1)
+            if not self._machine.has_blocked(pull.consumer):
+                pull.consumer.holdings.unwatch(self)
+        if blocked:
+            # All connections are watched before the first pull is counted. Counting may pass the memory's bound, which
+            # ends the connections that hold most; one that is not watched would never have its pulls dropped.
+            self._count_all([pull for pull in blocked if self._watch(pull.consumer)])
         return pulls
 
-    def _take_waiting(self) -> Pull | None:
-        while self._waiting:
-            pull = self._waiting.popleft()
-            if not self._held_back.holds(pull):
-                return pull
-            self._held_back.hold(pull)
-        return None
-
-    def _put_back(self, pulls: Sequence[Pull]) -> None:
-        """These were taken and found no room: they are again the oldest, each before the other pulls of its peer."""
-        for pull in reversed(pulls):
-            if not self._held_back.put_back(pull):
-                self._waiting.appendleft(pull)
-
-    def _caught_up(self) -> None:
-        """A peer has taken its answers. The connection that tells so is amid a send: answer in the next turn."""
-        self._worker.context.call_later(0.0, self._wake_held)
-
-    def _wake_held(self) -> None:
-        self._answer()
-        if not self.full:
-            self._on_room()
+    def _find_known(self, pulls: Sequence[Pull]) -> tuple[int, bool]:
+        """Find pages without a read: for how many of the oldest pulls, and whether they have a full page together."""
+        find, found_bytes, bytes_max = self._pages.find, 0, self._services.limits.pull_bytes_max
+        for known, pull in enumerate(pulls):
+            if known and found_bytes >= bytes_max:
+                return known, True
+            found = find(pull)
+            if found is None:
+                return known, False
+            for record in found:
+                found_bytes += len(record[1])
+        return len(pulls), False
 
     def _read(self, pulls: Sequence[Pull]) -> None:
-        self._reading = True
+        """Have a reading thread read the pages of a batch."""
+        self._machine.begin_read()
         for pull in pulls:
-            self._bound(pull)
-        answered = self._worker.context.guard(lambda read: self._answered(read, pulls))
-        pages, bytes_max = [pull.page for pull in pulls], self._limits.pull_bytes_max
-        self._storage.submit_read(ReadPages(self._end.stream_id, pages, bytes_max, on_done=answered))
+            self._pages.bound(pull)
+        pages, bytes_max = [pull.page for pull in pulls], self._services.limits.pull_bytes_max
+        answered = self._worker.context.guard(self._answered)
+        self._services.storage.submit_read(ReadPages(self._end.stream_id, pages, bytes_max, on_done=answered))
 
-    def _answered(self, read: ReadPages, pulls: Sequence[Pull]) -> None:
-        """Send what was read; the pulls that it did not come to are again the oldest that wait."""
-        self._reading = False
+    def _answered(self, read: ReadPages) -> None:
+        """Send the pages that were read; the pulls that the read did not come to wait again."""
         count = read.read
         if read.error is not None:
-            count = len(pulls)
-            for pull in pulls:
-                pull.page.found = read.error
-        self._put_back(pulls[count:])
-        self._answer_or_park(pulls[:count])
+            count = len(read.pages)
+            for page in read.pages:
+                page.found = read.error
+        self._finish(self._machine.end_read(count))
+        self._go_on()
+
+    def _turn_came(self) -> None:
+        self._machine.note(TURN_CAME)
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._answer()
-        if not self.full:
+        # The worker may have paused its mailbox because too many pulls waited.
+        if not self._machine.is_full:
             self._on_room()
 
-    def _bound(self, pull: Pull) -> None:
-        """What the page may hold, as things are with the way back right now."""
-        page, message = pull.page, pull.message
-        page.first_bytes_max = max(0, payload_bytes_max(message) - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
-        # A consumer of the plain protocol can do nothing about a large message, and about a long return route it can.
-        page.passes_over = not page.rich and 2 * page.first_bytes_max > message.origin.frame_bytes_max
-        room_bytes = max(0, self._limits.pull_bytes_max - message.origin.backlog_bytes())
-        page.bytes_max = min(room_bytes, page.first_bytes_max)
-
-    def _finds_nothing(self, page: Page) -> bool:
-        """Whether a page is known to be empty without reading; then its index is set."""
-        if isinstance(page.start, FromIndex):
-            page.index = page.start.index
-        elif isinstance(page.start, FromEnd) and not page.start.messages:
-            page.index = self._end.next_index
-        elif page.limit:
-            return False
-        return not page.limit or page.index >= self._end.next_index
-
-    def _answer_or_park(self, pulls: Sequence[Pull]) -> None:
+    def _finish(self, finished: tuple[Sequence[Pull], Sequence[Pull]]) -> None:
+        """Answer the pulls of a batch that have their pages, but those that can wait for a message as long polls."""
+        pulls, blocked = finished
+        if blocked:
+            self._count_all(blocked)
         answers = []
-        now_s = trio.current_time()
         for pull in pulls:
-            if pull.page.found or pull.deadline_s <= now_s or len(self._parked) >= PARKED_MAX or self._closed:
-                answers.append(self._answer_to(pull))
-            else:
-                pull.page.start = FromIndex(pull.page.index)
-                self._parked.park(pull)
+            if pull.page.found or not pull.deadline_s or not self._park(pull):
+                answers.append(self._pages.answer(pull))
         self._worker.context.send_run(answers)
 
-    def _give_up(self, pulls: Sequence[Pull]) -> None:
-        """Answer pulls that have been parked for as long as they may."""
-        self._worker.context.send_run([self._answer_to(pull) for pull in pulls])
+    # Long polls
 
-    def close(self) -> None:
-        """The worker has stopped: nothing waits here any more, and nothing is kept."""
-        self._closed = True
-        self._tail.close()
-        self._parked.take_all()
-        self._held_back.take_all()
+    def _park(self, pull: Pull) -> bool:
+        """Let a pull wait for a message; False where it has to be answered now."""
+        if not self._machine.park(pull, trio.current_time()):
+            return False
+        # Where the pull begins is decided now: messages that come later belong to its page.
+        pull.page.start = FromIndex(pull.page.index)
+        self._ensure_timer()
+        # This is the last step, since the memory may need room and end long polls, this one too.
+        pull.consumer.holdings.park(pull, _size_in_memory(pull), partial(self._give_up, pull))
+        return True
 
-    def _answer_to(self, pull: Pull) -> Message:
-        address = self._worker.context.address
-        return Message(pull.message.return_route, (address,), self._payload(pull))
+    def _ensure_timer(self) -> None:
+        deadline_s = self._machine.next_deadline_s
+        if deadline_s < self._timer_at_s:
+            self._timer_at_s = deadline_s
+            self._worker.context.call_later(deadline_s - trio.current_time(), partial(self._end_late, deadline_s))
 
-    def _payload(self, pull: Pull) -> bytes:
-        found, request = pull.page.found, pull.request
-        if isinstance(found, StorageError):
-            address = str(self._worker.context.address)
-            self._counters.pulls_failed += 1
-            logger.error("pull_failed", address=address, index=pull.page.index, reason=str(found))
-            return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
-        _fit(found, payload_bytes_max(pull.message) - ANSWER_OVERHEAD_BYTES, pull.page.rich)
-        if isinstance(request, PullRequest):
-            if pull.page.passed_over:
-                self._tell_passed_over(pull)
-            messages = [StreamMessage(record[0], record[1]) for record in found]
-            return PULL.encode_response(PullResponse(request.request_id, messages))
-        resume_index = found[-1][0] + 1 if found else pull.page.index
-        rich = [
-            RichMessage(index, time_us, key, decode_beside(headers).headers, data)
-            for index, data, time_us, key, headers in found
-        ]
-        end = self._end
-        # A read may see pushes that are on disk before this worker has heard that they are.
-        next_index = max(end.next_index, resume_index) if found else end.next_index
-        return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
+    def _end_late(self, timer_at_s: float) -> None:
+        """A timer is up: answer the long polls that have waited for as long as they may."""
+        if timer_at_s != self._timer_at_s:
+            return
+        self._timer_at_s = math.inf
+        late = self._machine.end_late(trio.current_time())
+        self._ensure_timer()
+        for pull in late:
+            pull.consumer.holdings.unpark(pull)
+        self._worker.context.send_run([self._pages.answer(pull) for pull in late])
 
-    def _tell_passed_over(self, pull: Pull) -> None:
-        """Count and log what a plain pull leaves out; once, however often its asker comes back to the same index."""
-        left_out = range(max(pull.page.passed_over.start, self._told_index), pull.page.passed_over.stop)
-        if left_out:
-            self._told_index = left_out.stop
-            self._counters.messages_passed_over += len(left_out)
-            logger.warning(
-                "messages_passed_over",
-                address=str(self._worker.context.address),
-                peer=pull.message.origin.peer,
-                first_index=left_out.start,
-                last_index=left_out.stop - 1,
-                bytes_max=pull.page.first_bytes_max,
-                do="let this consumer use the head framing, or push smaller messages",
-            )
+    def _give_up(self, pull: Pull, answers: bool) -> None:
+        """End a long poll for the memory that it takes, or because its connection is gone and needs no answer."""
+        if self._machine.unpark(pull):
+            pull.consumer.holdings.unpark(pull)
+            if answers:
+                self._worker.context.send_run([self._pages.answer(pull)])
+
+    # Slow consumers
+
+    def _watch(self, consumer: Origin) -> bool:
+        """Learn when a slow consumer has taken answers; False where its connection has ended: its pulls are dropped."""
+        if consumer.holdings.has_ended:
+            self._machine.drop_blocked(consumer)
+            return False
+        consumer.holdings.watch(self, partial(self._told, consumer))
+        return True
+
+    def _told(self, consumer: Origin, is_gone: bool) -> None:
+        """A slow consumer has taken answers, or its connection has ended and nobody waits for its pulls any more."""
+        if is_gone:
+            consumer.holdings.unwatch(self)
+            for pull in self._machine.drop_blocked(consumer):
+                self._count(pull, -1)
+        elif self._machine.unblock(consumer):
+            # The connection that tells this is amid a send, so pulls are answered in the next turn.
+            self._worker.context.call_later(0.0, self._go_on)
+
+    def _count_all(self, pulls: Iterable[Pull]) -> None:
+        """Count pulls that are blocked now. This is the last step: it may end connections and so drop their pulls."""
+        for pull in pulls:
+            self._count(pull, 1)
+
+    def _count(self, pull: Pull, sign: int) -> None:
+        pull.consumer.holdings.note_waiting(sign * _size_in_memory(pull))
+
+    def _clear(self) -> list[Pull]:
+        """Take out all pulls that wait, and count none of them any longer."""
+        waiting, blocked, long_polls = self._machine.clear()
+        for pull in long_polls:
+            pull.consumer.holdings.unpark(pull)
+        for pull in blocked:
+            pull.consumer.holdings.unwatch(self)
+            self._count(pull, -1)
+        return [*waiting, *long_polls, *blocked]
 
 
-def payload_bytes_max(message: Message) -> int:
-    """The largest payload that an answer along this message's return route can have."""
-    hops = message.return_route
-    return message.origin.frame_bytes_max - sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in hops)
+def _is_slow(consumer: Origin) -> bool:
+    return consumer.is_behind(BACKLOG_BYTES_MAX)
 
 
-def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
-    """Take messages off the end of a page until it fits, whatever their indexes and sizes cost to write."""
-    sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
-    size_bytes = sum(sizes)
-    while size_bytes > bytes_max and len(page) > 1:
-        size_bytes -= sizes.pop()
-        page.pop()
+def _size_in_memory(pull: Pull) -> int:
+    return PULL_MEMORY_BYTES + sum(len(hop.value) for hop in pull.message.return_route)

@@ -31,11 +31,11 @@ from stream_service.workers.bulk import BulkReads
 from stream_service.workers.care import Care
 from stream_service.workers.clock_machine import TOLERANCE_US
 from stream_service.workers.copies import StoreCopy
-from stream_service.workers.needs import StreamServices
 from stream_service.workers.pulls import PullQueue, StreamEnd
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
+from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 
 CHANGES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
@@ -104,6 +104,7 @@ class StreamWorker(Worker):
 
     def started(self) -> None:
         self._route = (self.context.address,)
+        self._pulls.started()
         if not self._loaded:
             self.context.pause()
             self._storage.submit_write(
@@ -162,7 +163,7 @@ class StreamWorker(Worker):
         else:
             self.context.send_run(pushes.answers_behind)
             self._pulls.answer()
-        if self._pulls.full:
+        if self._pulls.is_full:
             self.context.pause()
 
     def note_changed(self, record: StreamRecord) -> None:
@@ -205,7 +206,7 @@ class StreamWorker(Worker):
             self._counters.refused += len(answers)
             self.context.call_later(self._limits.error_delay_s, lambda: self.context.send_run(answers))
         self._pulls.answer()
-        if self._pulls.full:
+        if self._pulls.is_full:
             self.context.pause()
 
     def _describe(self, payload: bytes) -> bytes:
@@ -411,7 +412,7 @@ class StreamWorker(Worker):
 
     def _maybe_resume(self) -> None:
         waits = self._busy and not self._stages
-        if not waits and not self._held and not self._stage_full and not self._pulls.full:
+        if not waits and not self._held and not self._stage_full and not self._pulls.is_full:
             self.context.resume()
 
     def _loaded_again(self, operation: EnsureStreams) -> None:

@@ -26,9 +26,10 @@ from stream_service.extensions import DELETE, RICH_PULL, DeleteRequest, FromTime
 from stream_service.limits import StreamLimits
 from stream_service.operations import ReadPages
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest
-from stream_service.workers import parked as parked_module
+from stream_service.workers import pull_machine
 from stream_service.workers import pulls as pulls_module
-from stream_service.workers.pulls import Pull, PullQueue
+from stream_service.workers.pull_pages import Pull
+from stream_service.workers.pulls import PullQueue
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
@@ -110,17 +111,17 @@ async def test_the_answers_of_many_pulls_are_never_in_memory_together(
 ) -> None:
     """A run of pulls is a few bytes each, and each may ask for a full page, whether that is read or kept in memory."""
     sizes: list[int] = []
-    answer = PullQueue._answer_or_park
+    finish = PullQueue._finish
 
-    def answer_and_measure(self: PullQueue, pulls: Sequence[Pull]) -> None:
-        found = [pull.page.found for pull in pulls if not isinstance(pull.page.found, StorageError)]
+    def measure_and_finish(self: PullQueue, finished: tuple[Sequence[Pull], Sequence[Pull]]) -> None:
+        found = [pull.page.found for pull in finished[0] if not isinstance(pull.page.found, StorageError)]
         sizes.append(sum(len(record[1]) for records in found for record in records))
-        answer(self, pulls)
+        finish(self, finished)
 
     def limits(**given: Any) -> StreamLimits:
         return StreamLimits(**given, tails_bytes_max=tails_bytes_max)
 
-    monkeypatch.setattr(PullQueue, "_answer_or_park", answer_and_measure)
+    monkeypatch.setattr(PullQueue, "_finish", measure_and_finish)
     monkeypatch.setattr("stream_node.services.StreamLimits", limits)
     async with served(tmp_path, pull_bytes_max=50_000) as server, neighbour(server):
         peer = await server.peer()
@@ -135,8 +136,8 @@ async def test_more_pulls_than_a_stream_lets_wait_are_all_answered_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream stops taking messages for a while, and so do its peers' pushes; nothing is lost or overtaken."""
-    monkeypatch.setattr(pulls_module, "PULLS_WAITING_MAX", 20)
-    monkeypatch.setattr(pulls_module, "PULLS_PER_READ_MAX", 7)
+    monkeypatch.setattr(pull_machine, "PULLS_WAITING_MAX", 20)
+    monkeypatch.setattr(pull_machine, "PULLS_PER_BATCH_MAX", 7)
 
     async def pull_many(server: Served, route: Route) -> None:
         peer = await server.peer()
@@ -165,7 +166,7 @@ async def test_who_does_not_read_pages_holds_up_nobody_else_on_the_stream(
     While nothing is taken nothing looks for it, and when the peer has gone nothing of its pulls is left.
     """
     monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
-    monkeypatch.setattr(pulls_module, "PULLS_WAITING_MAX", 50)
+    monkeypatch.setattr(pull_machine, "PULLS_WAITING_MAX", 50)
     looked: Counter[str] = Counter()
     is_behind = Origin.is_behind
 
@@ -179,7 +180,7 @@ async def test_who_does_not_read_pages_holds_up_nobody_else_on_the_stream(
         await good.push_all(route, [bytes(20_000)] * 10)
         small = server.statistics().tcp.memory
         await bad.stream.send_all(bad.frame(route, PULL.encode_request(PullRequest(1, 0, 10))) * 1_000)
-        held_bytes = 500 * parked_module.PARKED_BYTES
+        held_bytes = 500 * pulls_module.PULL_MEMORY_BYTES
         await wait_until(lambda: server.statistics().tcp.memory.parked_bytes > held_bytes)
         host, port = bad.stream.socket.getsockname()
         name = f"{host}:{port}"
@@ -200,7 +201,7 @@ async def test_slow_readers_get_all_pages_in_the_order_of_their_pulls(
 ) -> None:
     """Each asks for pages that are hundreds of times as much as may wait for it; one has a read of its own for each."""
     monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
-    monkeypatch.setattr(pulls_module, "PULLS_PER_READ_MAX", 7)
+    monkeypatch.setattr(pull_machine, "PULLS_PER_BATCH_MAX", 7)
 
     async def pull_slowly(server: Served, route: Route) -> None:
         peer = await server.peer()
@@ -223,7 +224,7 @@ async def test_pulls_that_are_held_back_share_the_bound_of_all_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer that takes no answers and goes on asking is closed for its pulls alone; here each weighs 100 kB."""
-    monkeypatch.setattr(parked_module, "PARKED_BYTES", 100_000)
+    monkeypatch.setattr(pulls_module, "PULL_MEMORY_BYTES", 100_000)
     monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
     bound = 8 * 1024 * 1024
     async with served(tmp_path, peer_memory_bytes_max=bound, pull_bytes_max=200_000) as server, neighbour(server):
@@ -243,7 +244,7 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long poll that found nothing: it is answered, since a stream that is gone would keep it for ever."""
-    late: list[tuple[PullQueue, ReadPages, Sequence[Pull]]] = []
+    late: list[tuple[PullQueue, ReadPages]] = []
     answered = PullQueue._answered
     monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
     async with served(tmp_path) as server:

@@ -1,0 +1,180 @@
+"""The pages that answer pulls: how large each may be, which are found in memory, and how each is written as an answer.
+
+It reads nothing from the disk (`operations.ReadPages` does) and does not decide when a pull is answered
+(`workers.pull_machine` does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ockam.message import Message, Origin
+from ockam.protocol import error_payload
+from storage.contract import Record
+from storage.errors import StorageError
+from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
+from stream_service.operations import Page, size_of
+from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
+from stream_service.stored import decode_beside
+
+if TYPE_CHECKING:
+    from ockam.address import Address
+    from stream_service.workers.pulls import StreamEnd
+    from stream_service.workers.stream_services import StreamServices
+    from stream_service.workers.tail_machine import Tail
+
+ANSWER_OVERHEAD_BYTES = 128
+"""An answer's protocol name, sizes, request id, bounds and count, and the frame around it: about 80 bytes at most."""
+MESSAGE_OVERHEAD_BYTES = 30
+"""Index, time and sizes of one message in an answer: at most 24 bytes, beside its data, key and headers."""
+HOP_OVERHEAD_BYTES = 16
+"""Type and size of one address of a route, in either framing: about 6 bytes at most."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Pull:
+    """A pull that has not been answered.
+
+    page: what it asks for, and later the messages found. deadline_s: until when it may wait for a message, on trio's
+    clock; 0 where it must not wait. payload_bytes_max: the largest payload that its answer can have.
+    """
+
+    __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
+
+    def __init__(self, message: Message, request: PullRequest | RichPull, page: Page, deadline_s: float) -> None:
+        self.message = message
+        self.consumer: Origin = message.origin
+        self.request = request
+        self.page = page
+        self.deadline_s = deadline_s
+        self.payload_bytes_max = payload_bytes_max(message)
+
+
+class PullPages:
+    """Bounds, finds and writes the pages of one stream's pulls.
+
+    A page is bounded by what the way back can carry: by the frame of the connection's framing, and by how many bytes
+    already wait to be sent there. So a consumer that asks faster than it reads gets shorter pages and cannot fill the
+    node's memory. A page has at least one message, unless no frame can hold the first one. Then a plain pull passes
+    over it (a consumer of the plain protocol could never get beyond it), and a rich pull is answered with an error. A
+    pull whose own return route fills the frame also gets the error.
+    """
+
+    def __init__(self, address: Address, end: StreamEnd, tail: Tail, services: StreamServices) -> None:
+        self._address = address
+        self._end = end
+        self._tail = tail
+        self._page_bytes_max = services.limits.pull_bytes_max
+        self._counters = services.counters
+        self._logged_index = 0
+
+    def bound(self, pull: Pull) -> None:
+        """Set how large the page may be, as the way back is at this moment."""
+        page, origin = pull.page, pull.consumer
+        page.first_bytes_max = max(0, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
+        # A route that takes half of the frame is the consumer's own doing, and the error tells it so.
+        page.passes_over = not page.rich and 2 * page.first_bytes_max > origin.frame_bytes_max
+        room_bytes = max(0, self._page_bytes_max - origin.backlog_bytes())
+        page.bytes_max = min(room_bytes, page.first_bytes_max)
+
+    def find(self, pull: Pull) -> list[Record] | None:
+        """The messages of the page where they are known without a read; None where it must be read from the disk."""
+        if self._is_empty(pull.page):
+            return []
+        found = self._find_in_tail(pull)
+        if not found:
+            return None
+        pull.page.found = found
+        return found
+
+    def answer(self, pull: Pull) -> Message:
+        """The answer, from the messages that were found or the error that a read met."""
+        return Message(pull.message.return_route, (self._address,), self._payload(pull))
+
+    def _is_empty(self, page: Page) -> bool:
+        """Whether the page is known to have no messages; then its index is set."""
+        start = page.start
+        if isinstance(start, FromIndex):
+            page.index = start.index
+        elif isinstance(start, FromEnd) and not start.messages:
+            page.index = self._end.next_index
+        elif page.limit:
+            return False
+        return not page.limit or page.index >= self._end.next_index
+
+    def _find_in_tail(self, pull: Pull) -> list[Record] | None:
+        """The page that a read would find, where the tail has all of it; None or an empty list where it has not."""
+        page, end = pull.page, self._end
+        # The tail is of use only when it reaches the end of the stream. It knows no times to search by.
+        if self._tail.next_index != end.next_index or isinstance(page.start, FromTime):
+            return None
+        if isinstance(page.start, FromIndex):
+            page.index = page.start.index
+        else:
+            page.index = max(end.first_index, end.next_index - page.start.messages)
+        self.bound(pull)
+        first = max(page.index, end.first_index)
+        found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)
+        # The tail measures data alone. With key and headers the first message may not fit: the read makes the error.
+        if found and page.rich and size_of(found[0]) > page.first_bytes_max:
+            return None
+        return found
+
+    def _payload(self, pull: Pull) -> bytes:
+        found, request = pull.page.found, pull.request
+        if isinstance(found, StorageError):
+            self._counters.pulls_failed += 1
+            logger.error("pull_failed", address=str(self._address), index=pull.page.index, reason=str(found))
+            return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
+        # The page was bounded by its data. Indexes, sizes, keys and headers take room too, so it may be cut here.
+        _fit(found, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES, pull.page.rich)
+        if isinstance(request, PullRequest):
+            if pull.page.passed_over:
+                self._log_passed_over(pull)
+            messages = [StreamMessage(record[0], record[1]) for record in found]
+            return PULL.encode_response(PullResponse(request.request_id, messages))
+        resume_index = found[-1][0] + 1 if found else pull.page.index
+        rich = [
+            RichMessage(index, time_us, key, decode_beside(headers).headers, data)
+            for index, data, time_us, key, headers in found
+        ]
+        end = self._end
+        # A read may see pushes that are on disk before the stream's worker has heard that they are.
+        next_index = max(end.next_index, resume_index) if found else end.next_index
+        return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
+
+    def _log_passed_over(self, pull: Pull) -> None:
+        """Count and log the messages that a plain pull leaves out; each once, however often a consumer asks for it."""
+        left_out = range(max(pull.page.passed_over.start, self._logged_index), pull.page.passed_over.stop)
+        if left_out:
+            self._logged_index = left_out.stop
+            self._counters.messages_passed_over += len(left_out)
+            logger.warning(
+                "messages_passed_over",
+                address=str(self._address),
+                peer=pull.consumer.peer,
+                first_index=left_out.start,
+                last_index=left_out.stop - 1,
+                bytes_max=pull.page.first_bytes_max,
+                do="let this consumer use the head framing, or push smaller messages",
+            )
+
+
+def payload_bytes_max(message: Message) -> int:
+    """The largest payload that an answer along this message's return route can have."""
+    size_bytes = message.origin.frame_bytes_max
+    for hop in message.return_route:
+        size_bytes -= len(hop.value) + HOP_OVERHEAD_BYTES
+    return size_bytes
+
+
+def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
+    """Take messages off the end of a page until its answer fits into `bytes_max`; the first message stays."""
+    sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
+    size_bytes = sum(sizes)
+    while size_bytes > bytes_max and len(page) > 1:
+        size_bytes -= sizes.pop()
+        page.pop()

@@ -1,0 +1,247 @@
+"""Goal: pulls are answered in order, one batch at a time, and a slow consumer delays nobody.
+
+Method: the table is looked at whole; then Hypothesis does anything that may happen in any order, with the invariant
+checked after each step, and a list of each consumer's pulls says which answer must be next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stream_service.workers import pull_machine
+from stream_service.workers.pull_machine import TRANSITIONS, Event, PullMachine, State
+
+HELD = {State.READY: State.HELD, State.READING: State.READING_HELD, State.YIELDING: State.YIELDING_HELD}
+
+
+class Pull:
+    def __init__(self, consumer: str, deadline_s: float = 0.0) -> None:
+        self.consumer = consumer
+        self.deadline_s = deadline_s
+
+    def __repr__(self) -> str:
+        return f"{self.consumer}@{id(self):x}"
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_the_table_keeps_two_questions_apart(state: State, event: Event) -> None:
+    """What is under way (a read, another's turn) and whether pulls are held are independent of each other.
+
+    So each entry of the table follows from a rule for the one and a rule for the other, which are written down here.
+    """
+    free = {held: state for state, held in HELD.items()}
+    under_way, held = free.get(state, state), state in free
+    expected: State | None
+    if state is State.CLOSED:
+        expected = None if event in (Event.READ_BEGUN, Event.TURN_YIELDED) else State.CLOSED
+    elif event is Event.CLOSE:
+        expected = State.CLOSED
+    elif event in (Event.HOLD, Event.RELEASE):
+        expected = HELD[under_way] if event is Event.HOLD else under_way
+    else:
+        begins = {Event.READ_BEGUN: State.READING, Event.TURN_YIELDED: State.YIELDING}
+        ends = {Event.READ_ENDED: State.READING, Event.TURN_CAME: State.YIELDING}
+        if event in begins:
+            expected = begins[event] if state is State.READY else None
+        elif ends[event] is under_way:
+            expected = State.HELD if held else State.READY
+        else:
+            expected = None
+    assert TRANSITIONS[state].get(event) is expected
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached, left = {State.READY}, [State.READY]
+    while left:
+        for following in TRANSITIONS[left.pop()].values():
+            if following not in reached:
+                reached.add(following)
+                left.append(following)
+    assert reached == set(State) == TRANSITIONS.keys()
+
+
+def test_an_event_that_cannot_happen_is_a_mistake_of_ours() -> None:
+    machine: PullMachine[Pull] = PullMachine(lambda consumer: False)
+    with pytest.raises(KeyError):
+        machine.note(Event.READ_ENDED)
+
+
+def test_pulls_of_a_consumer_that_caught_up_and_waiting_ones_take_turns() -> None:
+    """A read may end after its first page, so that neither side may always be first."""
+    slow = {"slow"}
+    machine: PullMachine[Pull] = PullMachine(slow.__contains__)
+    blocked = [Pull("slow") for _ in range(3)]
+    for pull in blocked:
+        machine.add(pull)
+    assert machine.take() == ([], blocked, [])
+    machine.finish(0)
+    slow.clear()
+    assert machine.unblock("slow")
+    waiting = [Pull("quick") for _ in range(3)]
+    for pull in waiting:
+        machine.add(pull)
+    firsts = []
+    while machine.can_take:
+        pulls, _, _ = machine.take()
+        firsts += machine.finish(1)[0]
+        assert len(pulls) == 6 - len(firsts) + 1
+    assert Counter(pull.consumer for pull in firsts[:4]) == {"slow": 2, "quick": 2}
+    assert [pull for pull in firsts if pull.consumer == "slow"] == blocked
+    assert [pull for pull in firsts if pull.consumer == "quick"] == waiting
+
+
+def test_a_batch_and_the_pulls_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_machine, "PULLS_PER_BATCH_MAX", 3)
+    monkeypatch.setattr(pull_machine, "PULLS_WAITING_MAX", 5)
+    monkeypatch.setattr(pull_machine, "LONG_POLLS_MAX", 2)
+    machine: PullMachine[Pull] = PullMachine(lambda consumer: False)
+    for number in range(5):
+        assert not machine.is_full
+        machine.add(Pull("a", deadline_s=number + 1.0))
+    assert machine.is_full
+    assert len(machine.take().pulls) == 3
+    assert not machine.is_full
+    assert [machine.park(pull, now_s=0.0) for pull in machine.finish(3)[0]] == [True, True, False]
+
+
+@given(st.lists(st.integers(1, 6), max_size=20), st.integers(0, 7))
+def test_long_polls_end_at_their_deadlines_and_not_before(deadlines_s: list[int], now_s: int) -> None:
+    machine: PullMachine[Pull] = PullMachine(lambda consumer: False)
+    pulls = [Pull("a", float(deadline_s)) for deadline_s in deadlines_s]
+    assert all(machine.park(pull, now_s=0.0) for pull in pulls)
+    assert machine.next_deadline_s == min(deadlines_s, default=float("inf"))
+    late = machine.end_late(float(now_s))
+    assert late == sorted((pull for pull in pulls if pull.deadline_s <= now_s), key=lambda pull: pull.deadline_s)
+    assert machine.next_deadline_s > now_s
+    assert machine.wake() == [pull for pull in pulls if pull.deadline_s > now_s]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Does anything that a stream and its consumers may do, and knows which pull of each consumer is its next.
+
+    A long poll gives up its place in the order when it is parked, so `_expected` has those that are not parked.
+    """
+
+    CONSUMERS = ("a", "b", "c")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slow: set[str] = set()
+        self._machine: PullMachine[Pull] = PullMachine(self._slow.__contains__)
+        self._expected: defaultdict[str, deque[Pull]] = defaultdict(deque)
+        self._parked: list[Pull] = []
+        self._read: Sequence[Pull] = ()
+        self._now_s = 0.0
+
+    def _answered(self, pulls: Sequence[Pull], parks: bool) -> None:
+        for pull in pulls:
+            assert self._expected[pull.consumer].popleft() is pull
+            if parks and self._machine.park(pull, self._now_s):
+                self._parked.append(pull)
+
+    @precondition(lambda self: self._machine.state is not State.CLOSED)
+    @rule(consumer=st.sampled_from(CONSUMERS), wait_s=st.integers(0, 3))
+    def add(self, consumer: str, wait_s: int) -> None:
+        pull = Pull(consumer, self._now_s + wait_s if wait_s else 0.0)
+        self._expected[consumer].append(pull)
+        self._machine.add(pull)
+
+    @precondition(lambda self: self._machine.can_take)
+    @rule(part=st.floats(0, 1), reads=st.booleans(), parks=st.booleans())
+    def take(self, part: float, reads: bool, parks: bool) -> None:
+        pulls, _, unblocked = self._machine.take()
+        assert not {pull.consumer for pull in pulls} & self._slow
+        assert {pull.consumer for pull in unblocked} <= {pull.consumer for pull in pulls}
+        if reads and pulls:
+            self._machine.begin_read()
+            self._read = pulls
+            return
+        answered, _ = self._machine.finish(round(part * len(pulls)))
+        self._answered(answered, parks)
+
+    @precondition(lambda self: self._read)
+    @rule(part=st.floats(0, 1), parks=st.booleans())
+    def end_read(self, part: float, parks: bool) -> None:
+        closed = self._machine.state is State.CLOSED
+        answered, again = self._machine.end_read(round(part * len(self._read)))
+        assert answered == self._read[: len(answered)]
+        assert set(again) <= set(self._read[len(answered) :])
+        if not closed:
+            self._answered(answered, parks)
+        self._read = ()
+
+    @precondition(lambda self: Event.TURN_YIELDED in TRANSITIONS[self._machine.state])
+    @rule()
+    def yield_turn(self) -> None:
+        self._machine.note(Event.TURN_YIELDED)
+
+    @precondition(lambda self: self._machine.state in (State.YIELDING, State.YIELDING_HELD))
+    @rule()
+    def turn_came(self) -> None:
+        self._machine.note(Event.TURN_CAME)
+
+    @rule(event=st.sampled_from([Event.HOLD, Event.RELEASE]))
+    def push(self, event: Event) -> None:
+        self._machine.note(event)
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def become_slow(self, consumer: str) -> None:
+        self._slow.add(consumer)
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def catch_up(self, consumer: str) -> None:
+        self._slow.discard(consumer)
+        assert self._machine.unblock(consumer) == self._machine.has_blocked(consumer)
+
+    @rule(consumer=st.sampled_from(CONSUMERS))
+    def disconnect(self, consumer: str) -> None:
+        dropped = set(self._machine.drop_blocked(consumer))
+        self._expected[consumer] = deque(pull for pull in self._expected[consumer] if pull not in dropped)
+
+    @rule()
+    def wake(self) -> None:
+        woken = self._machine.wake()
+        assert woken == self._parked
+        for pull in woken:
+            self._expected[pull.consumer].append(pull)
+        self._parked = []
+
+    @rule(by_s=st.integers(0, 2))
+    def pass_time(self, by_s: int) -> None:
+        self._now_s += by_s
+        late = self._machine.end_late(self._now_s)
+        assert set(late) == {pull for pull in self._parked if pull.deadline_s <= self._now_s}
+        self._parked = [pull for pull in self._parked if pull not in late]
+
+    @precondition(lambda self: self._parked)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        pull = data.draw(st.sampled_from(self._parked))
+        assert self._machine.unpark(pull)
+        assert not self._machine.unpark(pull)
+        self._parked.remove(pull)
+
+    @precondition(lambda self: self._now_s > 5)
+    @rule()
+    def close(self) -> None:
+        self._machine.note(Event.CLOSE)
+        waiting, blocked, long_polls = self._machine.clear()
+        assert long_polls == self._parked
+        left = {pull for pulls in self._expected.values() for pull in pulls}
+        assert {*waiting, *blocked} == left - set(self._read)
+        self._expected.clear()
+        self._parked = []
+
+    @invariant()
+    def holds(self) -> None:
+        self._machine.check()
+
+
+TestAnyOrder = AnyOrder.TestCase
