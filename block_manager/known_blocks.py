@@ -17,7 +17,9 @@ from block_manager.tree import ForkTree
 
 
 class KnownBlocks:
-    """The tree and the stores. Methods that are named `_locked` are for those who hold the lock.
+    """Every block that the manager has: those in the fork tree and those in the stores.
+
+    A method whose name ends in "_locked" may be called only by a caller that holds the lock.
 
     Invariant: a block is in the tree, or in one or more stores; both only while a transfer is under way.
     """

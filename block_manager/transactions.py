@@ -47,7 +47,7 @@ class SessionTransactions:
     """
 
     def __init__(self, source: SessionSource, *, on_fatal: Callable[[], object] | None = None) -> None:
-        """on_fatal: called after such an error; the `distrust` of a `Database`. Raises StorageError."""
+        """on_fatal: called after such an error, as `Database.distrust` of `storage` is. Raises StorageError."""
         self._failure: StorageError | None = None
         self._on_fatal = on_fatal
         self._write_lock = Lock()

@@ -1,7 +1,7 @@
 """What the two real framings have in common: a length, a header (the two routes), a payload.
 
-`wire_legacy` and `wire_head` each implement `Wire`; `era` tells which one a peer speaks. A wire turns one frame's body
-into routes and payload and back. It keeps no state, reads no sockets and knows nothing of what a payload means.
+`wire_legacy` and `wire_head` each implement `Wire`; `handshake` tells which one a peer speaks. A wire turns the body of
+one frame into routes and payload and back. It keeps no state, reads no sockets and does not look into payloads.
 """
 
 from __future__ import annotations

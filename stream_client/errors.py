@@ -1,6 +1,7 @@
 """What a client can run into, whose fault it is, and whether asking again helps.
 
-Errors of other libraries are mapped to these where they enter (`async_client`, `blocking_shell`, `payloads`).
+Errors of other libraries are mapped to these where they enter: in `shell.async_shell`, `shell.blocking_shell` and
+`core.payloads`.
 """
 
 from __future__ import annotations

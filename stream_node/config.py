@@ -108,7 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_node: bool = True
     """Whether this node takes, verifies and serves blocks."""
     block_chain: str = "blocks"
-    """The name of the chain. Its blocks are in the stream `block_node.NAME`."""
+    """The name of the chain. Its blocks are in the stream "block_node.NAME"."""
     block_first: Amount = 0
     """The number of the first block that an empty node takes."""
     block_levels: tuple[str, ...] = ("structure", "merkle", "chain")

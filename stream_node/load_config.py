@@ -23,7 +23,7 @@ BACKFILL_TABLE = "backfill"
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
 _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
-"""The unit of a setting is in its name; `_batch_size` counts blocks."""
+"""The unit of a setting is in its name. A name that ends in "_batch_size" counts blocks."""
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 

@@ -4,7 +4,7 @@
     block = verifier.begin_block(7)        several may be open at once, in any order
     block.add(items)                       as often as items come; `add_part` for an item in pieces
     result = block.end()                   all levels but the chain
-    verifier.link(result)                  the chain: in block order; advances `verifier.chain`
+    verifier.link(result)                  the chain: in block order; advances the state of the chain
 
 What a publisher can cause is `VerificationFailed`: that block is over, and the verifier unharmed. Work happens in the
 calling thread; memory is bounded by `VerifierSettings` and does not grow with the block.

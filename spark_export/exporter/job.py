@@ -109,7 +109,10 @@ async def open_exporter(
 
 @asynccontextmanager
 async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]:
-    """An export that exists, for `verify` and `history`, also while an exporter works in it. Raises ExportMismatch."""
+    """An export that exists, to verify it or to list its runs, also while an exporter works in it.
+
+    Raises ExportMismatch.
+    """
     layout = Layout(folder)
     async with open_ledger(layout.ledger) as ledger:
         yield layout, ledger

@@ -1,6 +1,6 @@
 """What a task does: read its pieces from the node and write them as files. It runs on executors, or in a thread.
 
-It needs the standard library, pyarrow and PySpark only; the rest is sent along (`spark_engine.py::send_by_value`).
+It needs the standard library, pyarrow and PySpark only; `spark_export.registration.send_by_value` sends the rest along.
 Everything that a task makes is in one folder that is there before it starts, under names that no other attempt has.
 """
 

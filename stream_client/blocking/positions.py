@@ -1,4 +1,4 @@
-"""Positions and leases for programs without an event loop: `client` and `client_leases`, without `await`.
+"""Positions and leases for programs without an event loop: `positions.saved` and `share.leases`, without `await`.
 
 For the consumers of `stream_client.blocking`.
 """

@@ -2,7 +2,7 @@
 
 One core serves one node over one connection at a time. It outlives connections: after `connected`, every stream in
 use is created again (which tells its address anew), and what had no answer is sent once more, in order. It reads no
-sockets, keeps no time and starts no tasks; the shells around it (`async_client`, `blocking_shell`) do.
+sockets, keeps no time and starts no tasks; the shells around it (`shell.async_shell`, `shell.blocking_shell`) do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Membership in a shared stream by leases of a node's index service (`node/lease/1`), for
-`stream_client.SharedConsumer`: who has which partition is `client_lease_machine`'s business, asking is ours.
+`stream_client.SharedConsumer`: who has which partition is `lease_machine`'s business, asking is ours.
 """
 
 from __future__ import annotations

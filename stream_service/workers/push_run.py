@@ -1,7 +1,7 @@
 """The pushes of one run: what of them is appended, and how each is answered once that is on disk. It stores nothing.
 
-A run is nearly always plain pushes only; then every push is stored and `offsets` is not needed. With rich pushes among
-them (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
+A run is nearly always plain pushes only; then every push is stored, and the run keeps no `decisions`. With rich pushes
+among them (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
 """
 
 from __future__ import annotations
