@@ -20,7 +20,7 @@ from storage.contract import Operation
 from storage.database import Database
 from storage.delivery import Deliver, Delivery
 from storage.session import SqliteSession
-from storage.threads import ReadingThread, WritingThread
+from storage.thread_runner import ReadingThread, WritingThread
 
 READERS = 2
 """Reading threads: one more than a long page of one consumer can keep busy."""

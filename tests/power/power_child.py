@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from storage import threads
+from storage import thread_runner as threads
 from storage.contract import Append
 from storage.database import Database
 

@@ -21,7 +21,8 @@ from typing import Any
 import structlog
 import trio
 
-from storage import database, threads
+from storage import database
+from storage import thread_runner as threads
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import StorageError

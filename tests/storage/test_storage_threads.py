@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage import threads
+from storage import thread_runner as threads
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError

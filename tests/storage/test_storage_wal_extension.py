@@ -16,7 +16,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from storage import threads
+from storage import thread_runner as threads
 from storage.database import PRAGMAS, Database
 from storage.errors import DiskFailed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
