@@ -21,7 +21,6 @@ import structlog
 from storage.arrow_child import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 from storage.bulk_child import Answer, BulkChild
 from storage.contract import Operation
-from storage.delivery import Deliver
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
@@ -107,7 +106,7 @@ def keep_large_blocks() -> None:
 
 
 class ArrowThread(threading.Thread):
-    """Takes reads until it is told to stop, and delivers every one, done or with an error.
+    """Takes reads until it is told to stop, and posts each of them when it is done or has an error.
 
     path: of the database. rows_written: how many messages have been written there so far. Whoever reads in bulk can
     wait, so where many are written meanwhile there is a rest after each page.
@@ -116,7 +115,7 @@ class ArrowThread(threading.Thread):
     def __init__(
         self,
         path: Path,
-        deliver: Deliver,
+        post: Callable[[list[Operation]], None],
         rows_written: Callable[[], int],
         *,
         rest: Callable[[float], object] | None = None,
@@ -128,7 +127,7 @@ class ArrowThread(threading.Thread):
         self.children = 0
         self._path = path
         self._missing = find_missing()
-        self._deliver = deliver
+        self._post = post
         self._rows_written = rows_written
         self._stopping = threading.Event()
         self._rest = rest or self._stopping.wait
@@ -154,7 +153,7 @@ class ArrowThread(threading.Thread):
                 operation.error = storage_error(error)
                 if not isinstance(error, StorageError):
                     logger.critical("bulk_read_failed", reason=str(error))
-            self._deliver([operation])
+            self._post([operation])
             if self._rows_written() - written >= BUSY_ROWS:
                 self._rest(REST_PAGES * (time.monotonic() - began_s))
         self._end_child()

@@ -9,19 +9,20 @@ import trio
 from storage.arrow_thread import ArrowRead, ArrowUnavailable
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation, SessionSource
-from storage.delivery import Deliver, Delivery
 from storage.errors import StorageClosed, StorageError
-from storage.runner import RunnerStatistics
+from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 
 Delay = Callable[[], Awaitable[None]]
 
 
 class InlineRunner:
-    """Keeps the promises of `storage.runner.Runner`. What waits becomes a batch; the batch takes its time, is
-    committed at one moment, takes its time again, and is handed back.
+    """A `storage.runner.Runner` whose operations take virtual time.
 
-    delay: awaited once before the commit (or the read) and once after; None takes a turn of the scheduler each.
-    deliver: see `Delivery`.
+    All writes that wait become one batch, as in a node. The batch waits, is committed in one moment, waits again, and
+    is completed.
+
+    delay: awaited once before the commit (or the read) and once after it; None takes a turn of the scheduler each time.
+    batches: the node that the operations belong to; None does without.
     """
 
     def __init__(
@@ -30,11 +31,11 @@ class InlineRunner:
         nursery: trio.Nursery,
         delay: Delay | None = None,
         *,
-        deliver: Deliver | None = None,
+        batches: Batches | None = None,
     ) -> None:
         self._nursery = nursery
         self._delay: Delay = trio.lowlevel.checkpoint if delay is None else delay
-        self._delivery = Delivery(deliver)
+        self._completions = Completions(NoBatches() if batches is None else batches)
         self._session = source.session()
         self._read_session = source.read_session()
         self._writes: list[Operation] = []
@@ -48,35 +49,35 @@ class InlineRunner:
         self._reading = 0
 
     def submit_write(self, operation: Operation) -> None:
-        self._delivery.count_in()
+        self._completions.admit()
         self._writes.append(operation)
         if not self._writing:
             self._writing = True
             self._nursery.start_soon(self._write_waiting)
 
     def submit_read(self, operation: Operation) -> None:
-        self._delivery.count_in()
+        self._completions.admit()
         self._reading += 1
         self._nursery.start_soon(self._read, operation)
 
     def submit_bulk(self, operation: ArrowRead) -> None:
         """Refused: it is done by another process, and here is one alone."""
-        self._delivery.count_in()
+        self._completions.admit()
         operation.error = ArrowUnavailable("this node has no process for bulk reads")
         self._nursery.start_soon(self._refuse, operation)
 
     async def wait_idle(self) -> None:
-        await self._delivery.wait_idle()
+        await self._completions.wait_idle()
 
     async def aclose(self) -> None:
-        self._delivery.closed = True
+        self._completions.closed = True
         with trio.CancelScope(shield=True):
             await self.wait_idle()
         self._end()
 
     def crash(self) -> None:
         """End as a killed process does: what is committed stays, nothing else happens, nobody is told."""
-        self._delivery.abandon()
+        self._completions.abandon()
         self._writes.clear()
         self._end()
 
@@ -88,11 +89,11 @@ class InlineRunner:
             reads=self._reads,
             bulk_pages=0,
             bulk_rows=0,
-            failed=self._delivery.failed,
-            callback_failures=self._delivery.callback_failures,
+            failed=self._completions.failed,
+            callback_failures=self._completions.callback_failures,
             writes_waiting=len(self._writes),
             reads_waiting=self._reading,
-            outstanding=self._delivery.outstanding,
+            outstanding=self._completions.outstanding,
             commit_s_last=0.0,
             commit_s_total=0.0,
             commit_s_max=0.0,
@@ -114,7 +115,7 @@ class InlineRunner:
                 await self._delay()
                 if self._ended:
                     return
-                self._delivery.hand_back(batch)
+                self._completions.complete(batch)
             self._writing = False
         except trio.Cancelled:
             self.crash()
@@ -142,7 +143,7 @@ class InlineRunner:
             await self._delay()
             if self._ended:
                 return
-            self._delivery.hand_back([operation])
+            self._completions.complete([operation])
         except trio.Cancelled:
             self.crash()
             raise
@@ -150,7 +151,7 @@ class InlineRunner:
     async def _refuse(self, operation: Operation) -> None:
         await self._delay()
         if not self._ended:
-            self._delivery.hand_back([operation])
+            self._completions.complete([operation])
 
     def _end(self) -> None:
         if not self._ended:

@@ -1,29 +1,22 @@
-"""How operations get from trio to the database and back: the seam between the node and its storage.
+"""Runner: the seam between the trio thread of a node and its storage, and the part that all runners share.
 
-`ThreadRunner` serves a node; `storage.inline_runner.InlineRunner` does the same without threads, for a
-simulation.
+`storage.thread_runner.ThreadRunner` serves a node. `storage.inline_runner.InlineRunner` serves a simulation: it keeps
+the same promises without threads. This module starts no threads and knows no SQL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import SimpleQueue
-from types import TracebackType
-from typing import Protocol, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import msgspec
 import structlog
 import trio
 
-from storage.arrow_thread import ArrowRead, ArrowThread
+from storage.arrow_thread import ArrowRead
 from storage.contract import Operation
-from storage.database import Database
-from storage.delivery import Deliver, Delivery
-from storage.session import SqliteSession
-from storage.thread_runner import ReadingThread, WritingThread
-
-READERS = 2
-"""Reading threads: one more than a long page of one consumer can keep busy."""
+from storage.errors import StorageClosed
 
 logger = structlog.get_logger(__name__)
 
@@ -32,11 +25,11 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner did since it started. Times in seconds.
 
     commits: transactions, each with at least one sync; operations: those committed; rows: messages in them.
-    reads: operations that read, done or failed. bulk_pages, bulk_rows: read in bulk, and the messages in them.
-    failed: operations handed back with an error, of either kind; callback_failures: `on_done` that raised.
-    writes_waiting, reads_waiting: in the queues now; outstanding: submitted and not yet handed back.
-    wal_pages: in the write-ahead log at the last checkpoint.
-    failure: why nothing is written any more, or None.
+    reads: operations that read, done or failed. bulk_pages, bulk_rows: pages read in bulk, and the messages in them.
+    failed: operations that ended with an error, reads and writes; callback_failures: `on_done` calls that raised.
+    writes_waiting, reads_waiting: operations in the queues; outstanding: submitted operations that are not completed.
+    wal_pages: pages in the write-ahead log at the last checkpoint.
+    failure: why the runner writes nothing any more, or None.
     """
 
     commits: int
@@ -61,11 +54,11 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner(Protocol):
-    """Takes operations in the trio thread and calls their `on_done` there, after the commit or the failure.
+    """Takes operations in the trio thread and completes them there: it calls `on_done` after the commit or the failure.
 
-    Writes are done in the order of submission, and their `on_done` are called in that order. A read sees
-    every write whose `on_done` was called before it was submitted; among themselves reads have no order.
-    An operation is done and handed back whatever becomes of the task that submitted it.
+    Writes are done in the order of submission, and completed in that order. A read sees every write that was completed
+    before the read was submitted; reads have no order among themselves. An operation is done and completed even if the
+    task that submitted it was cancelled.
     """
 
     def submit_write(self, operation: Operation) -> None:
@@ -77,177 +70,112 @@ class Runner(Protocol):
         ...
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """A read like any other, done beside them; where that is not possible its error is ArrowUnavailable.
+        """Submit a read that another process does. Where that is impossible, its error is ArrowUnavailable.
 
         Raises StorageClosed.
         """
         ...
 
     async def wait_idle(self) -> None:
-        """Until everything submitted has been handed back."""
+        """Wait until every submitted operation is completed."""
         ...
 
     async def aclose(self) -> None:
-        """Do and hand back what was submitted, then close. Safe to repeat; cancellation does not stop it."""
+        """Complete every submitted operation, then close. Safe to repeat; cancellation does not stop it."""
         ...
 
     def statistics(self) -> RunnerStatistics: ...
 
 
-class ThreadRunner:
-    """A Runner on one writing thread and `readers` reading threads.
+class Batches(Protocol):
+    """The batches of a node, as a runner uses them; `ockam.node.Node` is one.
 
-    Made and used in the trio thread. It leaves the database open when it is closed. Close it with `aclose`,
-    or use it as an async context manager; where a trio run ends without, the threads do what was submitted
-    and end too.
+    A batch gathers the work that several calls cause, and does it together when the batch ends.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        deliver: Deliver | None = None,
-        soon: Callable[[Callable[[], None]], None] | None = None,
-        readers: int = READERS,
-    ) -> None:
-        """deliver: see `Delivery`. soon: calls a function when nothing more is to be submitted just now, so that all
-        that was is one transaction; without it the writing thread is woken by each submission. So it is by what the
-        `on_done` of a lone operation submits: the answers made after that need not be waited for.
+    def batch(self) -> AbstractContextManager[None]:
+        """A batch: all workers that get messages inside it run once, when it ends."""
+        ...
 
-        Raises StorageError where a connection cannot be made.
-        """
-        assert readers > 0, "somebody has to read"
-        self._soon = soon
-        self._waking = False
-        self._lone = False
-        self._database = database
-        self._delivery = Delivery(deliver)
-        self._token = trio.lowlevel.current_trio_token()
-        self._ended = trio.Event()
-        self._reads: SimpleQueue[Operation | None] = SimpleQueue()
-        sessions: list[SqliteSession] = []
+    def at_batch_end(self, function: Callable[[], None]) -> None:
+        """Call the function when the open batch has ended; call it at once where none is open."""
+        ...
+
+
+class NoBatches:
+    """The `Batches` of a runner without a node: each call does its work at once."""
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def at_batch_end(self, function: Callable[[], None]) -> None:
+        function()
+
+
+class Completions:
+    """The operations that were submitted to a runner and are not completed. Used in the trio thread only.
+
+    `on_done` must not raise. If it does, that is a mistake of its owner: the exception is logged and counted in
+    `callback_failures`, and the other operations of the batch are completed all the same.
+    Invariant: `outstanding` is the number of operations that were admitted and not yet completed.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self.outstanding = 0
+        self.failed = 0
+        self.callback_failures = 0
+        self.closed = False
+        self._abandoned = False
+        self._batches = batches
+        self._idle: trio.Event | None = None
+
+    def admit(self) -> None:
+        """Count one more operation. Raises StorageClosed."""
+        if self.closed:
+            raise StorageClosed("the storage is closed; start the node again")
+        self.outstanding += 1
+
+    def complete(self, operations: list[Operation]) -> None:
+        """Call `on_done` of each operation. Each is done, or has its error."""
+        self.failed += sum(operation.error is not None for operation in operations)
         try:
-            sessions.append(database.session())
-            sessions += [database.read_session() for _ in range(readers)]
-        except BaseException:
-            for session in sessions:
-                session.close()
-            raise
-        self._writer = WritingThread(sessions[0], self._hand_over)
-        self._readers = [
-            ReadingThread(number, session, self._reads, self._hand_over)
-            for number, session in enumerate(sessions[1:], 1)
-        ]
-        self._arrow: ArrowThread | None = None
-        for thread in (self._writer, *self._readers):
-            thread.start()
-        trio.lowlevel.spawn_system_task(self._end_with_trio)
+            # One batch for all of them: a connection that gets the answers of many operations sends them as one piece.
+            with self._batches.batch():
+                for operation in operations:
+                    if self._abandoned:
+                        break
+                    try:
+                        operation.on_done(operation)
+                    except Exception:
+                        self._note_failure(operation)
+        except Exception:
+            # The end of the batch raised, where the workers of the node run.
+            self._note_failure(operations[0])
+        # Counted after the calls: whoever waits for the runner to be idle finds that everybody has been told.
+        if not self._abandoned:
+            self.outstanding -= len(operations)
+            if not self.outstanding:
+                self._wake_idle()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def submit_write(self, operation: Operation) -> None:
-        self._delivery.count_in()
-        self._writer.submit(operation)
-        if self._soon is None or self._lone:
-            self._writer.wake_up()
-        elif not self._waking:
-            self._waking = True
-            self._soon(self._wake_writer)
-
-    def submit_read(self, operation: Operation) -> None:
-        self._delivery.count_in()
-        self._reads.put(operation)
-
-    def submit_bulk(self, operation: ArrowRead) -> None:
-        self._delivery.count_in()
-        if self._arrow is None:
-            self._arrow = ArrowThread(self._database.path, self._hand_over, lambda: self._writer.rows)
-            self._arrow.start()
-        self._arrow.submit(operation)
-
-    def save_room(self, tight: bool) -> None:
-        """Keep the write-ahead log short, and copied into the file, while the disk has little room left."""
-        self._writer.save_room(tight)
+    def abandon(self) -> None:
+        """Forget all outstanding operations, as a killed process does: none is completed after this call."""
+        self._abandoned = True
+        self.closed = True
+        self.outstanding = 0
+        self._wake_idle()
 
     async def wait_idle(self) -> None:
-        await self._delivery.wait_idle()
+        """Wait until no operation is outstanding."""
+        while self.outstanding:
+            if self._idle is None:
+                self._idle = trio.Event()
+            await self._idle.wait()
 
-    async def aclose(self) -> None:
-        with trio.CancelScope(shield=True):
-            if self._delivery.closed:
-                await self._ended.wait()
-                return
-            self._delivery.closed = True
-            await self.wait_idle()
-            self._stop_reading()
-            for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
-                await trio.to_thread.run_sync(reader.join)
-            self._writer.stop()
-            await trio.to_thread.run_sync(self._writer.join)
-            if self._writer.failure is not None:
-                self._database.distrust()
-            self._ended.set()
+    def _note_failure(self, operation: Operation) -> None:
+        self.callback_failures += 1
+        logger.exception("callback_failed", operation=type(operation).__name__)
 
-    def statistics(self) -> RunnerStatistics:
-        writer, delivery = self._writer, self._delivery
-        return RunnerStatistics(
-            commits=writer.commits,
-            operations=writer.operations,
-            rows=writer.rows,
-            reads=sum(reader.operations for reader in self._readers),
-            bulk_pages=self._arrow.pages if self._arrow else 0,
-            bulk_rows=self._arrow.rows if self._arrow else 0,
-            failed=delivery.failed,
-            callback_failures=delivery.callback_failures,
-            writes_waiting=writer.waiting,
-            reads_waiting=self._reads.qsize(),
-            outstanding=delivery.outstanding,
-            commit_s_last=writer.commit_s_last,
-            commit_s_total=writer.commit_s_total,
-            commit_s_max=writer.commit_s_max,
-            checkpoints=writer.checkpoints,
-            checkpoint_failures=writer.checkpoint_failures,
-            checkpoint_s_last=writer.checkpoint_s_last,
-            wal_pages=writer.wal_pages,
-            failure=None if writer.failure is None else str(writer.failure),
-        )
-
-    def _wake_writer(self) -> None:
-        self._waking = False
-        self._writer.wake_up()
-
-    def _hand_over(self, operations: list[Operation]) -> None:
-        """In a storage thread: have the trio thread hand them back. After the run nobody is left to tell."""
-        try:
-            self._token.run_sync_soon(self._hand_back, operations)
-        except trio.RunFinishedError:
-            logger.warning("nobody_to_tell", operations=len(operations))
-
-    def _hand_back(self, operations: list[Operation]) -> None:
-        self._lone = len(operations) == 1
-        try:
-            self._delivery.hand_back(operations)
-        finally:
-            self._lone = False
-
-    async def _end_with_trio(self) -> None:
-        """Where nobody closes this runner, end its threads with the trio run, so that the process can end."""
-        try:
-            await self._ended.wait()
-        finally:
-            if not self._delivery.closed:
-                self._delivery.closed = True
-                self._stop_reading()
-                self._writer.stop()
-
-    def _stop_reading(self) -> None:
-        for _ in self._readers:
-            self._reads.put(None)
-        if self._arrow is not None:
-            self._arrow.stop()
+    def _wake_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None

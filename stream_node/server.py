@@ -21,10 +21,11 @@ from ockam.connection_limits import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from storage.database import Database
-from storage.runner import RunnerStatistics, ThreadRunner
+from storage.runner import RunnerStatistics
+from storage.thread_runner import ThreadRunner
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
-from stream_node.services import Services, ServicesStatistics, deliver_done, stored_streams, wall_clock_us
+from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 
 DISK_INTERVAL_S = 1.0
 """Between two looks at the free space of the disk."""
@@ -79,7 +80,7 @@ class Server:
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
-                runner = ThreadRunner(database, deliver=lambda done: deliver_done(node, done), soon=node.at_batch_end)
+                runner = ThreadRunner(database, batches=node)
                 try:
                     tcp = TcpTransport(
                         node,

@@ -16,7 +16,6 @@ import trio
 from index_service.limits import LeaseLimits
 from index_service.worker import IndexService, IndexStatistics
 from ockam.node import Node
-from storage.contract import Operation
 from storage.database import Database
 from storage.errors import storage_error
 from storage.runner import Runner
@@ -50,13 +49,6 @@ def stored_streams(database: Database) -> list[StoredStream]:
         raise storage_error(error) from error
     finally:
         session.close()
-
-
-def deliver_done(node: Node, done: list[Operation]) -> None:
-    """Tell everybody whose operation is committed, in one batch, so that each connection sends once."""
-    with node.batch():
-        for operation in done:
-            operation.on_done(operation)
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):

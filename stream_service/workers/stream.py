@@ -273,7 +273,7 @@ class StreamWorker(Worker):
         falls = before_us - now_us > TOLERANCE_US
         self._last_time_us = now_us if falls else max(before_us, now_us)
         place = self._end.stream_id, self._end.next_index, self._last_time_us
-        done = self.context.guard(lambda operation: self._appended(operation, pushes))
+        done = self.context.guard(partial(self._appended, pushes))
         content = pushes.data, pushes.keys, pushes.headers
         if falls:
             logger.warning(
@@ -283,7 +283,7 @@ class StreamWorker(Worker):
         else:
             self._storage.submit_write(Append(*place, *content, on_done=done))
 
-    def _appended(self, operation: Append, pushes: PushRun) -> None:
+    def _appended(self, pushes: PushRun, operation: Append) -> None:
         self._busy -= 1
         if operation.error is None:
             self._tail.append(operation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +21,6 @@ from ockam.worker import Worker
 from storage.contract import Operation, Session, ignore_done
 from storage.database import Database
 from storage.inline_runner import InlineRunner
-from stream_node.services import deliver_done
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")
@@ -137,7 +135,7 @@ async def index_node(directory: Path, limits: LeaseLimits = LEASE_LIMITS) -> Asy
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
-            runner = InlineRunner(database, nursery, deliver=partial(deliver_done, node))
+            runner = InlineRunner(database, nursery, batches=node)
             service = IndexService(runner, lambda: int(trio.current_time() * 1e6), lease_limits=limits)
             service.register(node)
             try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from ockam.node import Node
 from storage.database import Database
 from storage.inline_runner import InlineRunner
 from stream_client.share.lease_machine import LeaseClientMachine
-from stream_node.services import deliver_done
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
 from tests.support.virtual_time import run_seeded
@@ -95,7 +93,7 @@ class World:
         try:
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
-                runner = InlineRunner(database, nursery, deliver=partial(deliver_done, node))
+                runner = InlineRunner(database, nursery, batches=node)
                 service = IndexService(runner, lambda: 0)
                 if not self._ttl_honoured:
                     service.groups._started_s = float("-inf")

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from storage import thread_runner as threads
+from storage import checkpointer
 from storage.contract import Append
 from storage.database import Database
 
@@ -59,10 +59,10 @@ def main(verb: str, *arguments: str) -> None:
     if verb == "command":
         from stream_node.cli.app import main as command
 
-        threads.CHECKPOINT_BYTES = 192 * 1024
-        threads.CHECKPOINT_COMMITS = 40
-        threads.EXTENDED_BYTES = 512 * 1024
-        threads.WAL_PAGES_MAX = 128
+        checkpointer.CHECKPOINT_BYTES = 192 * 1024
+        checkpointer.CHECKPOINT_COMMITS = 40
+        checkpointer.EXTENDED_BYTES = 512 * 1024
+        checkpointer.WAL_PAGES_MAX = 128
         sys.argv = ["stream-node", *arguments]
         command()
     elif verb == "export":

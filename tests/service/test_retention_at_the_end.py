@@ -10,7 +10,6 @@ import trio
 from ockam.node import Node
 from storage.database import Database
 from storage.inline_runner import InlineRunner
-from stream_node.services import deliver_done
 from stream_service.limits import StreamLimits
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
@@ -32,7 +31,7 @@ async def test_a_round_on_closed_storage_is_none(tmp_path: Path, monkeypatch: py
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
-            runner = InlineRunner(database, nursery, deliver=lambda done: deliver_done(node, done))
+            runner = InlineRunner(database, nursery, batches=node)
             directory = StreamDirectory(
                 node,
                 runner,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,6 @@ from ockam.address import local
 from ockam.node import Node
 from storage.contract import Session
 from storage.database import Database
-from stream_node.services import deliver_done
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.backfill_sources import (
     BEYOND,
@@ -163,7 +161,7 @@ class BackfillWorld:
                     database,
                     nursery,
                     delay=delay,
-                    deliver=partial(deliver_done, node),
+                    batches=node,
                     rng=rng,
                     full_share=0.0 if prepare else full_share,
                 )

@@ -7,7 +7,7 @@ As in `tests.simulation.world`, everything random comes from the seed.
 from __future__ import annotations
 
 import random
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,6 @@ from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
 from storage.database import Database
-from stream_node.services import deliver_done
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
 from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits
@@ -200,8 +199,7 @@ class BlockWorld:
         try:
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)
-                deliver = partial(deliver_done, node)
-                runner = FaultyRunner(database, nursery, delay=delay, deliver=deliver, rng=rng, full_share=full_share)
+                runner = FaultyRunner(database, nursery, delay=delay, batches=node, rng=rng, full_share=full_share)
                 block_node = BlockNode(
                     node,
                     runner,

@@ -37,9 +37,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     appended = StreamWorker._appended
 
-    def appended_whatever_happened(self: StreamWorker, operation: Append, pushes: PushRun) -> None:
+    def appended_whatever_happened(self: StreamWorker, pushes: PushRun, operation: Append) -> None:
         operation.error = None
-        appended(self, operation, pushes)
+        appended(self, pushes, operation)
 
     monkeypatch.setattr(StreamWorker, "_appended", appended_whatever_happened)
 

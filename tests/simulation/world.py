@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ import trio
 from ockam.node import Node
 from storage.database import Database
 from stream_node.config import Config
-from stream_node.services import Services, deliver_done, stored_streams
+from stream_node.services import Services, stored_streams
 from stream_service.names import stream_address
 from tests.simulation.auditor import Auditor
 from tests.simulation.clients import Client, consume
@@ -157,7 +156,7 @@ class World:
                     database,
                     nursery,
                     delay=delay,
-                    deliver=partial(deliver_done, node),
+                    batches=node,
                     rng=rng,
                     full_share=full_share,
                 )

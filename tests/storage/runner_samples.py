@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,21 @@ import trio
 
 from storage.contract import Append, Operation, Session
 from storage.database import Database
-from storage.delivery import Deliver
 from storage.inline_runner import InlineRunner
-from storage.runner import Runner, ThreadRunner
+from storage.runner import Batches, Runner
+from storage.thread_runner import ThreadRunner
 from tests.storage.storage_samples import Call, writing
 
 
 @asynccontextmanager
-async def open_runner(kind: str, database: Database, deliver: Deliver | None = None) -> AsyncIterator[Runner]:
+async def open_runner(kind: str, database: Database, batches: Batches | None = None) -> AsyncIterator[Runner]:
     """A runner of the kind "thread" or "inline", closed at the end."""
     if kind == "thread":
-        async with ThreadRunner(database, deliver=deliver) as runner:
+        async with ThreadRunner(database, batches=batches) as runner:
             yield runner
         return
     async with trio.open_nursery() as nursery:
-        inline = InlineRunner(database, nursery, deliver=deliver)
+        inline = InlineRunner(database, nursery, batches=batches)
         yield inline
         await inline.aclose()
 
@@ -53,6 +53,33 @@ class Bench:
 
     def errors(self) -> list[type[Exception] | None]:
         return [None if operation.error is None else type(operation.error) for operation in self.done]
+
+
+class ManualBatches:
+    """The batches of a node that this test plays: `later` are the calls that wait for the end of a batch.
+
+    completed: how many operations each batch of the runner has completed, as `count` tells.
+    """
+
+    def __init__(self, count: Callable[[], int] = lambda: 0) -> None:
+        self.later: list[Callable[[], None]] = []
+        self.completed: list[int] = []
+        self._count = count
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        before = self._count()
+        yield
+        self.completed.append(self._count() - before)
+
+    def at_batch_end(self, function: Callable[[], None]) -> None:
+        self.later.append(function)
+
+    def end(self) -> None:
+        """Make the one call that waits."""
+        (function,) = self.later
+        self.later.clear()
+        function()
 
 
 class Gate:

@@ -21,12 +21,11 @@ from typing import Any
 import structlog
 import trio
 
-from storage import database
-from storage import thread_runner as threads
+from storage import checkpointer, database
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import StorageError
-from storage.runner import ThreadRunner
+from storage.thread_runner import ThreadRunner
 
 ROWS = 7
 STREAMS = ("one", "two")
@@ -111,7 +110,7 @@ def main(verb: str, directory: str, batches: str = "0", window: str = "1") -> No
     if "STORAGE_CHILD_SYNCHRONOUS" in os.environ:
         database.PRAGMAS["synchronous"] = int(os.environ["STORAGE_CHILD_SYNCHRONOUS"])
     if "STORAGE_CHILD_CHECKPOINT_COMMITS" in os.environ:
-        threads.CHECKPOINT_COMMITS = float(os.environ["STORAGE_CHILD_CHECKPOINT_COMMITS"])  # type: ignore[assignment]
+        checkpointer.CHECKPOINT_COMMITS = float(os.environ["STORAGE_CHILD_CHECKPOINT_COMMITS"])  # type: ignore[assignment]
     try:
         if verb == "push":
             trio.run(push, Path(directory), int(batches), int(window))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from storage.errors import (
     StorageReadOnly,
     StreamNotFound,
 )
-from storage.runner import Runner
-from tests.storage.runner_samples import Bench, open_runner
+from storage.runner import NoBatches
+from tests.storage.runner_samples import Bench, Gate, ManualBatches, open_runner
 from tests.storage.storage_samples import stored_data
 
 pytestmark = pytest.mark.parametrize("kind", ["thread", "inline"])
@@ -197,24 +198,53 @@ async def test_a_callback_that_raises_does_not_keep_others_from_being_told(kind:
     assert bench.errors() == [None]
 
 
-async def test_a_batch_is_delivered_at_once_where_that_is_asked_for(kind: str, bench: Bench) -> None:
-    delivered: list[int] = []
-    runner: Runner
+async def test_a_batch_is_completed_in_one_batch_of_the_node(kind: str, bench: Bench) -> None:
+    """Goal: all operations of a transaction are completed inside one batch of the node, and a batch whose end raises is
+    counted and stops nothing. Method: batches that count what is completed inside them, and whose first end raises."""
+    completed: list[int] = []
 
-    def deliver(operations: list[Operation]) -> None:
-        delivered.append(len(operations))
-        if len(delivered) == 1:
-            raise RuntimeError("a mistake in deliver")
+    class Counting(NoBatches):
+        @contextmanager
+        def batch(self) -> Iterator[None]:
+            before = len(bench.done)
+            yield
+            completed.append(len(bench.done) - before)
+            if len(completed) == 1:
+                raise RuntimeError("a mistake at the end of the batch")
 
-    async with open_runner(kind, bench.database, deliver) as runner:
+    async with open_runner(kind, bench.database, Counting()) as runner:
         runner.submit_write(bench.append(0, b"x"))
         await runner.wait_idle()
         for number in range(1, 31):
             runner.submit_write(bench.append(number, b"x"))
         await runner.wait_idle()
         assert runner.statistics().callback_failures == 1
-    assert sum(delivered) == 31
-    assert bench.done == []
+    assert sum(completed) == 31
+    assert bench.errors() == [None] * 31
+
+
+async def test_a_callback_that_raises_in_a_batch_of_the_node_keeps_nobody_from_being_told(
+    kind: str, bench: Bench
+) -> None:
+    def raise_it(operation: Operation) -> None:
+        raise RuntimeError("a mistake in a callback")
+
+    batches = ManualBatches(lambda: len(bench.done))
+    gate = Gate()
+    async with open_runner(kind, bench.database, batches) as runner:
+        if kind == "thread":
+            runner.submit_write(bench.call(gate))
+            batches.end()
+            await gate.wait_entered()
+        runner.submit_write(Append(bench.ids[0], 0, 5, [b"x"], on_done=raise_it))
+        runner.submit_write(bench.append(1, b"y"))
+        if kind == "thread":
+            batches.end()
+            gate.release()
+        await runner.wait_idle()
+        assert runner.statistics().callback_failures == 1
+    assert batches.completed[-1] == 1
+    assert set(bench.errors()) == {None}
 
 
 async def test_a_callback_may_submit_more(kind: str, bench: Bench) -> None:

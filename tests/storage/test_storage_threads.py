@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from storage import thread_runner as threads
+from storage import checkpointer, thread_runner
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
-from storage.runner import ThreadRunner
-from tests.storage.runner_samples import Bench, Gate
+from storage.thread_runner import ThreadRunner
+from tests.storage.runner_samples import Bench, Gate, ManualBatches
 from tests.storage.storage_samples import stored_data
 
 
@@ -30,42 +30,45 @@ def storage_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("storage-")]
 
 
-async def test_whatever_waits_is_one_transaction_and_one_delivery(bench: Bench) -> None:
-    batches: list[int] = []
+async def test_whatever_waits_is_one_transaction_and_one_batch_of_the_node(bench: Bench) -> None:
+    batches = ManualBatches(lambda: len(bench.done))
     gate = Gate()
-    async with ThreadRunner(bench.database, deliver=lambda done: batches.append(len(done))) as runner:
+    async with ThreadRunner(bench.database, batches=batches) as runner:
         runner.submit_write(bench.call(gate))
+        batches.end()
         await gate.wait_entered()
         for stream in range(100):
             runner.submit_write(bench.append(0, b"a", stream=stream))
             runner.submit_write(bench.append(1, b"b", stream=stream))
         assert runner.statistics().writes_waiting == 200
+        batches.end()
         gate.release()
         await runner.wait_idle()
         assert runner.statistics().commits == 2
-    assert batches == [1, 200]
+    assert batches.completed == [1, 200]
+    assert bench.errors() == [None] * 201
     assert all(stored_data(bench.database, stream_id) == [b"a", b"b"] for stream_id in bench.ids)
 
 
 async def test_the_writing_thread_is_woken_when_nothing_more_is_submitted(bench: Bench) -> None:
-    later: list[Callable[[], None]] = []
-    async with ThreadRunner(bench.database, soon=later.append) as runner:
+    batches = ManualBatches()
+    async with ThreadRunner(bench.database, batches=batches) as runner:
         for stream in range(100):
             runner.submit_write(bench.append(0, b"a", stream=stream))
-        assert len(later) == 1
+        assert len(batches.later) == 1
         assert runner.statistics().writes_waiting == 100
-        later.pop()()
+        batches.end()
         await runner.wait_idle()
         assert runner.statistics().commits == 1
         runner.submit_write(bench.append(1, b"b"))
-        later.pop()()
+        batches.end()
     assert bench.errors() == [None] * 101
 
 
 async def test_what_follows_a_lone_operation_is_written_while_its_answers_are_made(bench: Bench) -> None:
     """Goal: the writing thread does not wait for the end of a batch where only one operation came back. Method: a
     function that is to be called at that end, and is not, until the second append is on disk."""
-    later: list[Callable[[], None]] = []
+    batches = ManualBatches()
     on_disk = threading.Event()
 
     def submit_next(done: Operation) -> None:
@@ -74,17 +77,17 @@ async def test_what_follows_a_lone_operation_is_written_while_its_answers_are_ma
         runner.submit_write(bench.call(lambda session: on_disk.set()))
         assert on_disk.wait(30)
 
-    async with ThreadRunner(bench.database, soon=later.append) as runner:
+    async with ThreadRunner(bench.database, batches=batches) as runner:
         runner.submit_write(Append(bench.ids[0], 0, 5, [b"a"], on_done=submit_next))
-        later.pop()()
+        batches.end()
         await runner.wait_idle()
-    assert later == []
+    assert batches.later == []
     assert bench.errors() == [None] * 3
 
 
 async def test_reads_run_beside_each_other_and_beside_a_write(bench: Bench) -> None:
     barrier = threading.Barrier(3)
-    async with ThreadRunner(bench.database, readers=2) as runner:
+    async with ThreadRunner(bench.database, reading_threads=2) as runner:
         runner.submit_write(bench.call(lambda session: barrier.wait(30)))
         runner.submit_read(bench.call(lambda session: barrier.wait(30)))
         runner.submit_read(bench.call(lambda session: barrier.wait(30)))
@@ -147,7 +150,7 @@ async def test_a_mistake_in_the_thread_itself_fails_all_that_waits_and_all_that_
         raise SystemExit("unforeseen")
 
     gate = Gate()
-    monkeypatch.setattr(threads, "commit_batch", broken)
+    monkeypatch.setattr(thread_runner, "commit_batch", broken)
     async with ThreadRunner(bench.database) as runner:
         runner.submit_write(bench.append(0, b"x"))
         await gate.wait_entered()
@@ -185,7 +188,7 @@ async def test_after_a_failed_disk_nothing_more_is_written_and_the_next_open_che
 async def test_the_log_is_copied_into_the_file_after_so_much(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr(threads, where, {"CHECKPOINT_BYTES": 10_000, "CHECKPOINT_COMMITS": 5}[where])
+    monkeypatch.setattr(checkpointer, where, {"CHECKPOINT_BYTES": 10_000, "CHECKPOINT_COMMITS": 5}[where])
     async with ThreadRunner(bench.database) as runner:
         for number in range(60):
             runner.submit_write(bench.append(number, b"x" * 1000))
@@ -197,9 +200,9 @@ async def test_the_log_is_copied_into_the_file_after_so_much(
 async def test_a_log_that_readers_keep_from_beginning_anew_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "CHECKPOINT_COMMITS", 1)
-    monkeypatch.setattr(threads, "CHECKPOINT_WAIT_MS", 1)
-    monkeypatch.setattr(threads, "WAL_PAGES_MAX", 10)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_WAIT_MS", 1)
+    monkeypatch.setattr(checkpointer, "WAL_PAGES_MAX", 10)
     reader = bench.database.read_session()
     async with ThreadRunner(bench.database) as runner:
         reader.begin()
@@ -227,7 +230,7 @@ async def test_a_failed_checkpoint_is_counted_and_fails_no_operation(
     def fail(session: object, mode: str) -> None:
         raise StorageError("no")
 
-    monkeypatch.setattr(threads, "CHECKPOINT_COMMITS", 0.1)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_COMMITS", 0.1)
     async with ThreadRunner(bench.database) as runner:
         with monkeypatch.context() as patch:
             patch.setattr("storage.session.SqliteSession.checkpoint", fail)

@@ -16,16 +16,16 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from storage import thread_runner as threads
+from storage import checkpointer
 from storage.database import PRAGMAS, Database
 from storage.errors import DiskFailed, StorageError
 from storage.lock import FILE_NAME as LOCK_NAME
-from storage.runner import ThreadRunner
 from storage.session import SqliteSession
+from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench
 from tests.storage.storage_samples import stored_data
 
-STORED = [b"%d" % n for n in range(threads.EXTEND_AFTER_COMMITS)]
+STORED = [b"%d" % n for n in range(checkpointer.EXTEND_AFTER_COMMITS)]
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def stored_after_a_kill(bench: Bench, to: Path) -> list[bytes]:
 
 async def test_it_grows_once_and_is_written_over(bench: Bench, tmp_path: Path) -> None:
     async with ThreadRunner(bench.database) as runner:
-        await push(runner, bench, 0, threads.EXTEND_AFTER_COMMITS - 1)
+        await push(runner, bench, 0, checkpointer.EXTEND_AFTER_COMMITS - 1)
         assert wal_bytes(bench) < 1024 * 1024
-        await push(runner, bench, threads.EXTEND_AFTER_COMMITS - 1, 1)
+        await push(runner, bench, checkpointer.EXTEND_AFTER_COMMITS - 1, 1)
         with trio.fail_after(30):
-            while wal_bytes(bench) < threads.EXTENDED_BYTES:
+            while wal_bytes(bench) < checkpointer.EXTENDED_BYTES:
                 await trio.sleep(0.01)
         large = wal_bytes(bench)
         assert stored_after_a_kill(bench, tmp_path / "extended") == [b"%d" % n for n in range(16)]
@@ -84,7 +84,7 @@ async def test_it_grows_once_and_is_written_over(bench: Bench, tmp_path: Path) -
     session.close()
 
 
-@pytest.mark.parametrize("free_bytes", [0, threads.EXTEND_FREE_BYTES_MIN - 1, OSError("no such disk")])
+@pytest.mark.parametrize("free_bytes", [0, checkpointer.EXTEND_FREE_BYTES_MIN - 1, OSError("no such disk")])
 async def test_not_where_there_is_little_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, free_bytes: int | OSError
 ) -> None:
@@ -95,8 +95,8 @@ async def test_not_where_there_is_little_room(
 
     monkeypatch.setattr(SqliteSession, "free_disk_bytes", free_disk_bytes)
     async with ThreadRunner(bench.database) as runner:
-        await push(runner, bench, 0, 2 * threads.EXTEND_AFTER_COMMITS)
-        assert wal_bytes(bench) < threads.EXTENDED_BYTES
+        await push(runner, bench, 0, 2 * checkpointer.EXTEND_AFTER_COMMITS)
+        assert wal_bytes(bench) < checkpointer.EXTENDED_BYTES
     assert len(stored_data(bench.database, bench.ids[0])) == 32
 
 
@@ -109,7 +109,7 @@ async def test_others_see_nothing_of_what_is_written_to_make_it_large(
     seen: list[object] = []
 
     def look_and_undo(session: SqliteSession) -> None:
-        if session.in_transaction and wal_bytes(bench) >= threads.EXTENDED_BYTES:
+        if session.in_transaction and wal_bytes(bench) >= checkpointer.EXTENDED_BYTES:
             with (
                 closing(sqlite3.connect(bench.database.path)) as reader,
                 closing(sqlite3.connect(tmp_path / "backup")) as copy,
@@ -133,15 +133,15 @@ async def test_where_a_quota_leaves_no_room_what_was_taken_is_given_back(bench: 
     """Goal: trying to make the log large takes no room from pushes. Method: a limit on file sizes, as by a quota."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with ThreadRunner(bench.database) as runner:
-        await push(runner, bench, 0, threads.EXTEND_AFTER_COMMITS - 1)
+        await push(runner, bench, 0, checkpointer.EXTEND_AFTER_COMMITS - 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 * 1024 * 1024, limits[1]))
         try:
             with capture_logs() as logs:
-                await push(runner, bench, threads.EXTEND_AFTER_COMMITS - 1, 1)
+                await push(runner, bench, checkpointer.EXTEND_AFTER_COMMITS - 1, 1)
                 with trio.fail_after(30):
                     while not [line for line in logs if line["event"] == "wal_not_extended"]:
                         await trio.sleep(0.01)
-            await push(runner, bench, threads.EXTEND_AFTER_COMMITS, 29)
+            await push(runner, bench, checkpointer.EXTEND_AFTER_COMMITS, 29)
             assert wal_bytes(bench) < 1024 * 1024
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -160,14 +160,14 @@ async def test_only_a_disk_that_fails_stops_writing(
     monkeypatch.setattr(SqliteSession, "extend_wal", fail)
     async with ThreadRunner(bench.database) as runner:
         with capture_logs() as logs:
-            await push(runner, bench, 0, threads.EXTEND_AFTER_COMMITS)
+            await push(runner, bench, 0, checkpointer.EXTEND_AFTER_COMMITS)
             with trio.fail_after(30):
                 while not logs:
                     await trio.sleep(0.01)
-        await push(runner, bench, threads.EXTEND_AFTER_COMMITS, 4)
+        await push(runner, bench, checkpointer.EXTEND_AFTER_COMMITS, 4)
         assert (runner.statistics().failure is None) is goes_on
     stored = len(stored_data(bench.database, bench.ids[0]))
-    assert stored == threads.EXTEND_AFTER_COMMITS + (4 if goes_on else 0)
+    assert stored == checkpointer.EXTEND_AFTER_COMMITS + (4 if goes_on else 0)
 
 
 def test_a_session_that_could_not_make_it_large_is_as_it_was(bench: Bench) -> None:

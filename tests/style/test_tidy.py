@@ -26,6 +26,7 @@ LARGE: dict[str, str] = {
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
     "stream_client/core/client_core.py": "one state: what is sent again after a connection, a way or a stream is lost",
+    "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }
 
 SLEEPS, PRINTS, SWALLOWS = "blocks in time.sleep", "prints", "swallows every exception"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
@@ -35,8 +34,8 @@ from ockam.node import Node
 from storage.contract import Operation, Session
 from storage.database import Database
 from storage.errors import DiskFull
-from storage.runner import Runner, ThreadRunner
-from stream_node.services import deliver_done
+from storage.runner import Runner
+from storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
 from tests.support.served import wait_until
 
@@ -179,7 +178,7 @@ async def world(
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
-            async with ThreadRunner(database, deliver=partial(deliver_done, node)) as threads:
+            async with ThreadRunner(database, batches=node) as threads:
                 runner = FussyRunner(threads)
                 store = BlockStore(runner, now_us=lambda: 5, retention=retention)  # type: ignore[arg-type]
                 made = World(node, runner, store, held_bytes_max)

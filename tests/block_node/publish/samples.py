@@ -47,7 +47,6 @@ from storage.contract import Operation
 from storage.database import Database
 from storage.errors import DiskFull
 from storage.inline_runner import InlineRunner
-from stream_node.services import deliver_done
 
 A = TypeVar("A")
 PATIENCE_S = 10.0
@@ -243,7 +242,7 @@ async def bench(
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
-            runner = Disk(database, nursery, deliver=lambda done: deliver_done(node, done))
+            runner = Disk(database, nursery, batches=node)
             ids = count()
             block_node = BlockNode(
                 node,
