@@ -17,6 +17,7 @@ from bare.resolve import resolve
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
+"""An object that holds an encoded message."""
 
 # Types whose codecs `encode` and `decode` remember; the one used longest ago is forgotten first.
 CACHED_TYPES_MAX = 1024

@@ -55,6 +55,7 @@ Bool: TypeAlias = bool
 Str: TypeAlias = str
 Data: TypeAlias = bytes
 Void: TypeAlias = None
+"""The scalar types of BARE as annotations. The table above says which Python type each of them is."""
 
 
 class Fixed(msgspec.Struct, frozen=True):

@@ -19,6 +19,8 @@ from block_manager.tree import check_branch, check_number
 
 
 class BlockStore(Protocol):
+    """BlockStore: a place that keeps one branch of blocks, from its oldest block to its head."""
+
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
         """Atomically delete the displaced blocks and add the others, oldest first: both, or nothing.
 

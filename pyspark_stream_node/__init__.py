@@ -3,11 +3,11 @@
 Nothing is here but that name. The source is `spark_export.source.StreamNodeSource`.
 """
 
-from spark_export.source import StreamNodeSource
+from spark_export.source import StreamNodeSource as _StreamNodeSource
 
 
-class DefaultSource(StreamNodeSource):
-    """What Spark registers."""
+class DefaultSource(_StreamNodeSource):
+    """DefaultSource: the source under the name by which Spark looks for it."""
 
 
 __all__ = ["DefaultSource"]

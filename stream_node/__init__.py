@@ -1,3 +1,31 @@
-"""The node as a product: configuration, server, command line, demo and bench. No protocol rules."""
+"""The node as a product: settings, server, command line and demo. It holds no protocol rules.
+
+    from stream_node import Server, load_config
+
+    server = Server(load_config({"listen": "127.0.0.1:0"}))
+    addresses = await nursery.start(server.serve)
+
+A name is loaded when it is asked for, so that `stream-node --help` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stream_node.config import Config, ConfigError
+    from stream_node.config_sources import load_config
+    from stream_node.server import Server
 
 __version__ = "0.1.0"
+
+__all__ = ["Config", "ConfigError", "Server", "__version__", "load_config"]
+
+
+def __getattr__(name: str) -> Any:
+    places = {"Config": "config", "ConfigError": "config", "Server": "server", "load_config": "config_sources"}
+    if name not in places:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{places[name]}"), name)

@@ -46,7 +46,7 @@ class ConfigError(Exception):
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Config: the settings of `stream-node serve`. Times are in seconds, sizes in bytes.
 
-    Where settings are given, times and sizes may have units: "7d", "64MiB". `stream_node.load_config` reads them.
+    Where settings are given, times and sizes may have units: "7d", "64MiB". `stream_node.config_sources` reads them.
     """
 
     # Group "Storage": where the data is, and when a push is refused because the disk is nearly full.

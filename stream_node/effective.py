@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from stream_node.config import ENVIRONMENT_PREFIX, Config
-from stream_node.load_config import flattened, load_config
+from stream_node.config_sources import flattened, load_config
 
 Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 

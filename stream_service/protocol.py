@@ -63,6 +63,8 @@ class PullRequest(msgspec.Struct, frozen=True, gc=False):
 
 # type StreamMessage { index: uint  data: data }
 class StreamMessage(msgspec.Struct, frozen=True, gc=False):
+    """StreamMessage: one stored message of a partition. index: its place in the partition."""
+
     index: bare.UInt
     data: bytes
 

@@ -29,7 +29,7 @@ def backup(
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
     from stream_node.backup import back_up
-    from stream_node.load_config import load_config
+    from stream_node.config_sources import load_config
 
     config = load_config({"data_dir": data_dir})
     started_s = time.monotonic()
@@ -71,7 +71,7 @@ def restore(
 
     See what would be lost: stream-node restore /backups/monday --data-dir ./data --over --dry-run
     """
-    from stream_node.load_config import load_config
+    from stream_node.config_sources import load_config
     from stream_node.restore import restore as put_back
 
     config = load_config({"data_dir": data_dir})

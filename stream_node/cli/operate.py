@@ -34,7 +34,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     """
     from storage.database import Database
     from storage.verify import verify as verify_session
-    from stream_node.load_config import load_config
+    from stream_node.config_sources import load_config
 
     config = load_config({"data_dir": data_dir})
     session = Database.open(Path(config.data_dir), read_only=True).read_session()

@@ -39,7 +39,7 @@ def repair(
     """
     import msgspec
 
-    from stream_node.load_config import load_config
+    from stream_node.config_sources import load_config
     from stream_node.repair import plan_repair
     from stream_node.repair import repair as do_repair
 

@@ -38,7 +38,7 @@ def serve(
     """
     import trio
 
-    from stream_node.load_config import load_config
+    from stream_node.config_sources import load_config
     from stream_node.logs import configure_logs
     from stream_node.server import Server
 

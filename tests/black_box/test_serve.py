@@ -15,7 +15,7 @@ import trio
 
 from ockam.address import split_host_port
 from stream_node.config import Config, ConfigError
-from stream_node.load_config import load_config
+from stream_node.config_sources import load_config
 from stream_node.process import NodeProcess
 from tests.support.command import Command
 from tests.support.stream_peer import stream_peer

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from stream_node.config import Amount, Config, ConfigError, Count, Delay, LeaseTime, MemoryBytes, Seconds
+from stream_node.config_sources import load_config
 from stream_node.environment import OTHERS
-from stream_node.load_config import load_config
 from tests.cli.command import CommandLine
 from tests.cli.schemas import ConfigChecked, ConfigShown, Setting
 
