@@ -33,7 +33,7 @@ def _refuse_damaged(database: Path) -> None:
     be: there the log is not looked at. So these imports stay here."""
     try:
         from storage.errors import StorageError
-        from storage.wal_check import refuse_damaged
+        from storage.wal.check import refuse_damaged
     except ModuleNotFoundError:
         return
     try:

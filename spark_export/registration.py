@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-SENT_BY_VALUE = ("spark_export", "storage.arrow_pages", "storage.checksum")
+SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
 """Packages whose code goes to the workers with the task. They need pyarrow there, and nothing of ours."""
 
 

@@ -10,9 +10,9 @@ import time
 
 import structlog
 
+from storage.disk_diagnosis import judge
 from storage.errors import StorageError, storage_error
 from storage.failpoint import failpoint
-from storage.room import judge
 from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024

@@ -10,9 +10,9 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
+from storage.disk_diagnosis import judge
 from storage.errors import CommitInDoubt, StorageError, storage_error
 from storage.failpoint import failpoint
-from storage.room import judge
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:

@@ -15,14 +15,14 @@ import structlog
 
 from storage.durable_files import make_folder, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
+from storage.leftovers import check_not_replaced, remove_scratch, remove_unfinished
 from storage.lock import DirectoryLock
 from storage.migrate import migrate
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 from storage.seal import stream_seal
 from storage.session import SqliteSession
 from storage.statements import SEALED_STREAMS
-from storage.unfinished import check_not_replaced, remove_scratch, remove_unfinished
-from storage.wal_check import prepare_log, refuse_damaged
+from storage.wal.check import prepare_log, refuse_damaged
 
 logger = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.wal_survey import Behind
+    from storage.wal.survey import Behind
 
 
 class StorageError(Exception):
@@ -47,7 +47,7 @@ class DiskFailed(StorageError):
 
 
 class WriteFailed(DiskFailed):
-    """A write failed, for want of room or since the disk failed; `storage.room.judge` finds out which."""
+    """A write failed, for want of room or since the disk failed; `storage.disk_diagnosis.judge` finds out which."""
 
 
 class DiskReadFailed(StorageError):

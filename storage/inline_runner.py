@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from storage.arrow_thread import ArrowRead, ArrowUnavailable
+from storage.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation, SessionSource
 from storage.errors import StorageClosed, StorageError

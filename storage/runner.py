@@ -14,7 +14,7 @@ import msgspec
 import structlog
 import trio
 
-from storage.arrow_thread import ArrowRead
+from storage.bulk.arrow_thread import ArrowRead
 from storage.contract import Operation
 from storage.errors import StorageClosed
 

@@ -30,7 +30,7 @@ from typing import Self
 import structlog
 import trio
 
-from storage.arrow_thread import ArrowRead, ArrowThread
+from storage.bulk.arrow_thread import ArrowRead, ArrowThread
 from storage.checkpointer import Checkpointer
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation

@@ -24,9 +24,9 @@ from storage.contract import Session
 from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, storage_error
+from storage.leftovers import remove_unfinished, unfinished_of
 from storage.schema import SCHEMA_VERSION
 from storage.session import SqliteSession
-from storage.unfinished import remove_unfinished, unfinished_of
 from storage.verify import verify
 
 MANIFEST_NAME = "backup.json"

@@ -1,7 +1,7 @@
 """Repairs a data directory whose write-ahead log is damaged, and says what that saves and what it cannot save.
 
-Behind a damaged frame the log goes on, and each frame can be checked by itself. Where every damaged frame is known
-(see `storage.wal_machine.How`) the log is written anew and nothing is lost. Where one is not, everything up to it is
+Behind a damaged frame the log goes on, and each frame can be checked by itself. Where every damaged frame is known (see
+`storage.wal.scan_machine.How`) the log is written anew and nothing is lost. Where one is not, everything up to it is
 kept, and each whole message of those behind it; an empty message that says so takes the place of each lost one.
 
 The log is replaced by one rename, and the database file is not written to: a repair that is interrupted leaves the old
@@ -26,6 +26,7 @@ from index_service.storage import merge_positions
 from storage.contract import Append
 from storage.database import FILE_NAME
 from storage.errors import StorageError, storage_error
+from storage.leftovers import REPAIR_PREFIX, remove_scratch
 from storage.lock import DirectoryLock
 from storage.log import SqliteLog
 from storage.migrate import migrate
@@ -33,12 +34,11 @@ from storage.page import find_damage
 from storage.seal import stream_seal
 from storage.session import SqliteSession
 from storage.statements import SEALED_STREAM
-from storage.unfinished import REPAIR_PREFIX, remove_scratch
 from storage.verify import verify
-from storage.wal_check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
-from storage.wal_machine import Verdict
-from storage.wal_rewrite import rebuild, rewrite
-from storage.wal_survey import opened_with_log
+from storage.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
+from storage.wal.rewrite import rebuild, rewrite
+from storage.wal.scan_machine import Verdict
+from storage.wal.survey import opened_with_log
 from stream_service.stored import LOST_BESIDE
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -65,9 +65,9 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair would do. verdict: `storage.wal_machine.Verdict`; how: for each damaged frame, why it is known;
-    salvage: the streams concerned; problem: why the log cannot be put back as a whole, None where it can; others: what
-    `verify` finds beside that, the first of it."""
+    """What a repair would do. verdict: `storage.wal.scan_machine.Verdict`; how: for each damaged frame, why it is
+    known; salvage: the streams concerned; problem: why the log cannot be put back as a whole, None where it can;
+    others: what `verify` finds beside that, the first of it."""
 
     verdict: str
     frames: int

@@ -22,11 +22,11 @@ from index_service.lease_storage import raise_fences
 from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
+from storage.leftovers import BESIDE, find_unfinished, remove_unfinished, unfinished_of
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock, left_in_this_boot
 from storage.migrate import migrate
-from storage.unfinished import BESIDE, find_unfinished, remove_unfinished, unfinished_of
-from storage.wal_check import prepare_log
+from storage.wal.check import prepare_log
 from stream_node.backup import (
     CHUNK_BYTES,
     BackupError,

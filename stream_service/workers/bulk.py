@@ -1,6 +1,6 @@
 """Bulk reads of one stream, on behalf of its worker: one page at a time, and none to a peer that takes none.
 
-The pages are read by another process (`storage.arrow_thread`), so that they hold up neither pushes nor pulls.
+The pages are read by another process (`storage.bulk.arrow_thread`), so that they hold up neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import structlog
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
-from storage.arrow_thread import ArrowRead, ArrowUnavailable
+from storage.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
 from stream_service.workers.pull_pages import payload_bytes_max
 from stream_service.workers.pulls import BACKLOG_BYTES_MAX, StreamEnd

@@ -29,7 +29,7 @@ from stream_node.process import NodeProcess
 from stream_node.repair import RepairFailed, plan_repair, repair
 from stream_service.stored import LOST_BESIDE
 from tests.cli.command import CommandLine
-from tests.storage.wal_samples import (
+from tests.storage.wal.wal_samples import (
     FRAME_BYTES,
     ROWS,
     WAL_NAME,

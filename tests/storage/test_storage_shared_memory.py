@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage.shared_memory import STEP_BYTES, SharedMemory
+from storage.bulk.shared_memory import STEP_BYTES, SharedMemory
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -24,7 +24,7 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
-    "storage/arrow_pages.py": "spark",
+    "storage/bulk/arrow_pages.py": "spark",
     "stream_node/bench/export.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",

@@ -17,7 +17,7 @@ PART_SUFFIX = ".part"
 BESIDE = ("", "-journal", "-wal", "-shm")
 """SQLite keeps its journals and shared memory in files beside the database, named so."""
 SURVEY_PREFIX = ".wal-survey-"
-"""Of the folders in which `storage.wal_survey` opens the database with another log."""
+"""Of the folders in which `storage.wal.survey` opens the database with another log."""
 REPAIR_PREFIX = ".repair-"
 """Of the folders in which `stream-node repair` makes a log without what is lost."""
 

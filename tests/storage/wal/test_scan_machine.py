@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.database import FILE_NAME
-from storage.wal_check import examined
-from storage.wal_checksum import Sums, checksum, correct_word
-from storage.wal_machine import SPILL_FRAMES_MIN, Damage, How, Read, Scan, Verdict, WalReader, judge, scan
-from storage.wal_rewrite import rewrite
-from tests.storage.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
+from storage.wal.check import examined
+from storage.wal.checksum import Sums, checksum, correct_word
+from storage.wal.rewrite import rewrite
+from storage.wal.scan_machine import SPILL_FRAMES_MIN, Damage, How, Read, Scan, Verdict, WalReader, judge, scan
+from tests.storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
 
 
 def plain_checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:

@@ -14,9 +14,9 @@ import pytest
 from storage.contract import Append
 from storage.database import Database
 from storage.session import SqliteSession
-from storage.wal_machine import Verdict
-from tests.storage.test_wal_damage import COMMITS, kept_copies, last_transaction, verdict_of
-from tests.storage.wal_samples import (
+from storage.wal.scan_machine import Verdict
+from tests.storage.wal.test_wal_damage import COMMITS, kept_copies, last_transaction, verdict_of
+from tests.storage.wal.wal_samples import (
     FRAME_BYTES,
     WAL_NAME,
     change,

@@ -1,5 +1,5 @@
 """The process that reads in bulk, from the side of who asks it: started, asked, ended. Why there is one at all:
-`storage.arrow_pages`.
+`storage.bulk.arrow_pages`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
-from storage.arrow_child import ANSWER
-from storage.shared_memory import SharedMemory
+from storage.bulk.child_main import ANSWER
+from storage.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
 """A page takes some ten milliseconds; the child's own wait for a busy database is 5 s."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
-"""Status, bounds as `storage.arrow_child` has them, and the bytes."""
+"""Status, bounds as `storage.bulk.child_main` has them, and the bytes."""
 
 
 class BulkChild:
-    """`storage.arrow_child` for one database file. For one thread. Raises OSError where it cannot be started."""
+    """`storage.bulk.child_main` for one database file. For one thread. Raises OSError where it cannot be started."""
 
     def __init__(self, path: Path) -> None:
         # It finds this package where this process found it.
-        home = str(Path(__file__).resolve().parent.parent)
+        home = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         self._memory = SharedMemory.create()
         descriptor = self._memory.descriptor
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "storage.arrow_child", str(path.absolute()), str(descriptor)],
+                [sys.executable, "-m", "storage.bulk.child_main", str(path.absolute()), str(descriptor)],
                 pass_fds=(descriptor,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """Looks at the write-ahead log of a data directory before SQLite does, and refuses a log that is damaged.
 
-SQLite reads a log up to the first frame that does not fit, and passes over the rest in silence. `storage.wal_machine`
-judges whether the rest is damage; this module opens, copies, cuts and replaces the files. `storage.wal_survey` finds
-the streams that have messages behind the damage.
+SQLite reads a log up to the first frame that does not fit, and passes over the rest in silence.
+`storage.wal.scan_machine` judges whether the rest is damage; this module opens, copies, cuts and replaces the files.
+`storage.wal.survey` finds the streams that have messages behind the damage.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from storage.durable_files import rename_durably
 from storage.errors import StorageError, WalDamaged, storage_error
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import left_in_this_boot, owner_lives
-from storage.wal_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
-from storage.wal_rewrite import rebuild
-from storage.wal_survey import list_behind
+from storage.wal.rewrite import rebuild
+from storage.wal.scan_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
+from storage.wal.survey import list_behind
 
 logger = structlog.get_logger(__name__)
 

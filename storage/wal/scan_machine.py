@@ -1,6 +1,6 @@
 """Reads the format of SQLite's write-ahead log, and judges what stands behind a place that cannot be read.
 
-This module gets bytes; `storage.wal_check` opens and changes the files. SQLite stops reading a log at the first frame
+This module gets bytes; `storage.wal.check` opens and changes the files. SQLite stops reading a log at the first frame
 whose checksum does not fit, and says nothing of the frames behind it. A power cut leaves such a frame at the end of the
 log, where nothing is lost; damage leaves one in the middle, and every commit behind it would be lost in silence.
 
@@ -20,7 +20,7 @@ log, where nothing is lost; damage leaves one in the middle, and every commit be
                    header's
         24         the page
 
-The checksum is that of `storage.wal_checksum`.
+The checksum is that of `storage.wal.checksum`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from storage.wal_checksum import Sums, checksum, correct_word
+from storage.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """The bytes of the log at an offset, of a size; fewer at its end."""

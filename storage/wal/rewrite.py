@@ -1,11 +1,11 @@
-"""Writes a write-ahead log anew from what was read of it. The format is that of `storage.wal_machine`."""
+"""Writes a write-ahead log anew from what was read of it. The format is that of `storage.wal.scan_machine`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.wal_checksum import checksum
-from storage.wal_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, Scan, WalReader
+from storage.wal.checksum import checksum
+from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, Scan, WalReader
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from storage.arrow_child import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
-from storage.bulk_child import Answer, BulkChild
+from storage.bulk.child import Answer, BulkChild
+from storage.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
@@ -41,7 +41,7 @@ class ArrowUnavailable(StorageError):
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """A page; see `storage.arrow_pages.ArrowPage`. body: an Arrow IPC stream of its rows."""
+    """A page; see `storage.bulk.arrow_pages.ArrowPage`. body: an Arrow IPC stream of its rows."""
 
     created_us: int
     first_index: int

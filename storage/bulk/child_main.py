@@ -1,8 +1,8 @@
 """The process that reads pages for a node's bulk reads, with an SQLite and an interpreter lock of its own.
 
-Started by `storage.bulk_child` as `python -m storage.arrow_child FILE DESCRIPTOR`. It answers requests on standard
+Started by `storage.bulk.child` as `python -m storage.bulk.child_main FILE DESCRIPTOR`. It answers requests on standard
 input, one after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is
-a process: `storage.arrow_pages`.
+a process: `storage.bulk.arrow_pages`.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
@@ -18,10 +18,10 @@ import struct
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
-from storage.shared_memory import SharedMemory
+from storage.bulk.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
-    from storage.arrow_pages import ArrowPage
+    from storage.bulk.arrow_pages import ArrowPage
 
 REQUEST = struct.Struct("<qqqqB")
 ANSWER = struct.Struct("<BqqqqqI")
@@ -33,7 +33,7 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the input ends. What the file or a request can cause is answered, and ends nothing."""
-    from storage.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
+    from storage.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
@@ -57,7 +57,7 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
 
 def _share(page: ArrowPage, memory: SharedMemory) -> int:
     """Write a page where the node copies it from; how large it is. Raises PagesError."""
-    from storage.arrow_pages import PagesError, ipc_size_bytes, write_ipc
+    from storage.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
 
     size = ipc_size_bytes(page.batch)
     try:

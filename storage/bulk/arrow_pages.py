@@ -2,8 +2,8 @@
 
 It brings an SQLite of its own (ADBC's driver). Two copies of SQLite in one process do not see each other's locks, and
 one of them closing the file drops the locks of both; so the node reads through a child process
-(`storage.arrow_child`), and Spark's workers, which may read the file too, are processes of their own. Nothing of this
-project is imported here, since those workers may not have it.
+(`storage.bulk.child_main`), and Spark's workers, which may read the file too, are processes of their own. Nothing of
+this project is imported here, since those workers may not have it.
 """
 
 from __future__ import annotations

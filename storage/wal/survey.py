@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from storage.unfinished import SURVEY_PREFIX
-from storage.wal_machine import Scan, WalReader
-from storage.wal_rewrite import rebuild, rewrite
+from storage.leftovers import SURVEY_PREFIX
+from storage.wal.rewrite import rebuild, rewrite
+from storage.wal.scan_machine import Scan, WalReader
 
 
 class Behind(NamedTuple):

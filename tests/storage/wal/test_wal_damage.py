@@ -20,9 +20,9 @@ from storage.errors import DatabaseCorrupt, StorageError, WalDamaged
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock, boot_id
 from storage.session import SqliteSession
-from storage.wal_check import examined, refuse_damaged
-from storage.wal_machine import Verdict
-from tests.storage.wal_samples import (
+from storage.wal.check import examined, refuse_damaged
+from storage.wal.scan_machine import Verdict
+from tests.storage.wal.wal_samples import (
     FRAME_BYTES,
     WAL_NAME,
     change,
@@ -163,7 +163,7 @@ def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, mon
     def full(path: Path, pieces: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("storage.wal_check._write_synced", full)
+    monkeypatch.setattr("storage.wal.check._write_synced", full)
     with (
         capture_logs() as lines,
         pytest.raises(WalDamaged, match=r"is damaged: .* nothing was changed; see what"),

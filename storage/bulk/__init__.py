@@ -1,0 +1,1 @@
+"""Bulk reads: pages of a stream as Arrow, read by a process of its own."""
