@@ -9,8 +9,7 @@ import os
 
 import trio
 
-from stream_client import Consumer, connect
-from stream_client.positions.saved import SavedIndexes
+from stream_client import Consumer, SavedIndexes, connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 

@@ -10,8 +10,7 @@ import os
 import trio
 
 from ockam.address import local
-from stream_client import StreamClient, connect
-from stream_client.positions.saved import SavedIndexes
+from stream_client import SavedIndexes, StreamClient, connect
 
 ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 SHOUTER = "examples.shouter"
@@ -21,8 +20,8 @@ async def shout(client: StreamClient) -> None:
     """The service. It may be away while it is asked; then it answers when it is back, from its saved position on."""
     me = await client.correspondent(SHOUTER)
     async with me.inbox.consumer(SavedIndexes(client, SHOUTER)) as requests:
-        async for letter in me.letters(requests.messages()):
-            await me.reply(letter, letter.payload.upper())
+        async for request in me.routed(requests.messages()):
+            await me.reply(request, request.payload.upper())
 
 
 async def main() -> None:

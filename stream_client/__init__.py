@@ -1,17 +1,24 @@
-"""Clients of a stream node: `connect` for async programs, `blocking.connect` for the others, and the typed errors.
+"""The client of a stream node: `connect` for async programs, `blocking.connect` for all others, and the typed errors.
 
-`connect` is loaded when it is asked for, so that the blocking client can be had where trio and AnyIO are not.
+async with connect("127.0.0.1:4000") as client:
+    stream = await client.create("orders")
+    index = await stream.push(b"hello")
+    for message in await stream.pull(0, 10):
+        print(message.index, message.data)
+
+`connect` is loaded when it is first asked for, so that the blocking client works where trio and AnyIO are missing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stream_client.admin import list_positions, set_position
+from stream_client.arguments import FIRST, LAST, NEW
 from stream_client.client import StreamClient
 from stream_client.consume.consumer import Consumer, PartitionedConsumer
-from stream_client.consume.consumption import Positions
 from stream_client.consume.follower import Follower
-from stream_client.consume.reader import Page
+from stream_client.consume.page import Page
 from stream_client.core.requests import Push
 from stream_client.correspondent import Correspondent
 from stream_client.errors import (
@@ -36,18 +43,19 @@ from stream_client.errors import (
     StreamNotFound,
     UnexpectedAnswer,
 )
-from stream_client.letters import Letter
+from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
-from stream_client.share.shared import Membership, SharedConsumer
+from stream_client.routed_messages import RoutedMessage
+from stream_client.share.leases import LeaseMember
+from stream_client.share.shared_consumer import SharedConsumer
 from stream_client.shell.backoff import Reconnect
-from stream_client.starts import FIRST, LAST, NEW
 from stream_client.stopping import Stopped, stop_on_signals
 from stream_client.streams import PartitionedStream, Stream
 from stream_service.extensions import FromEnd, FromIndex, FromTime, Header, Retention, RichMessage, StreamInfo
 from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
-    from stream_client.shell.async_shell import connect
+    from stream_client.connecting import connect
 
 __all__ = [
     "FIRST",
@@ -65,8 +73,7 @@ __all__ = [
     "Header",
     "InvalidArgument",
     "LeaseLost",
-    "Letter",
-    "Membership",
+    "LeaseMember",
     "NodeFailed",
     "NodeUnreachable",
     "NotAStreamNode",
@@ -90,6 +97,8 @@ __all__ = [
     "RichMessage",
     "RouteLost",
     "RouteRefused",
+    "RoutedMessage",
+    "SavedIndexes",
     "SharedConsumer",
     "Stopped",
     "Stream",
@@ -99,13 +108,15 @@ __all__ = [
     "StreamNotFound",
     "UnexpectedAnswer",
     "connect",
+    "list_positions",
+    "set_position",
     "stop_on_signals",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "connect":
-        from stream_client.shell.async_shell import connect
+        from stream_client.connecting import connect
 
         return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,24 +1,37 @@
-"""Turns what programs naturally pass (text, dictionaries of headers) into what is sent. It sends nothing.
+"""Turns the values that programs naturally pass (text, dictionaries of headers, times) into the wire's own types.
 
-A value that cannot be sent is InvalidArgument, which says what to pass instead.
+A value that cannot be sent raises InvalidArgument, whose text says what to pass instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from datetime import datetime
+from typing import Final, TypeAlias, TypeVar
 
 import bare
 from ockam.address import complete_address
 from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol
 from stream_client.errors import InvalidArgument
-from stream_service.extensions import Header
+from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Header, Start
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """Data, a key, or the value of a header. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
 """Headers in order: a dictionary, or a list of `Header`s and of pairs of name and value, which may repeat a name."""
+
+StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
+"""Where reading begins: an index, a time, or one of the wire's own types."""
+BeforeLike: TypeAlias = int | datetime | BeforeIndex | BeforeTime
+"""Where deleting ends, exclusive: an index, a time, or one of the wire's own types."""
+
+FIRST: Final = FromIndex(0)
+"""The earliest stored message."""
+LAST: Final = FromEnd(1)
+"""The latest stored message."""
+NEW: Final = FromEnd(0)
+"""Only messages that are stored from now on."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -73,6 +86,37 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
         return protocol.encode_request(request)
     except bare.EncodeError as error:
         raise InvalidArgument(f"{protocol.name} cannot be sent: {error}") from error
+
+
+def start_of(start: StartLike) -> Start:
+    """`start` as it is sent. Raises InvalidArgument for another type, and for a time without a time zone."""
+    if isinstance(start, int):
+        return FromIndex(start)
+    if isinstance(start, datetime):
+        return FromTime(microseconds(start))
+    if isinstance(start, FromIndex | FromTime | FromEnd):
+        return start
+    given = type(start).__name__
+    raise InvalidArgument(f"reading begins at an index, a time, FIRST, LAST or NEW, not at a {given}")
+
+
+def before_of(before: BeforeLike) -> Before:
+    """`before` as it is sent. Raises InvalidArgument for another type, and for a time without a time zone."""
+    if isinstance(before, int):
+        return BeforeIndex(before)
+    if isinstance(before, datetime):
+        return BeforeTime(microseconds(before))
+    if isinstance(before, BeforeIndex | BeforeTime):
+        return before
+    raise InvalidArgument(f"what to delete is before an index or a time, not before a {type(before).__name__}")
+
+
+def microseconds(time: datetime) -> int:
+    """Microseconds since 1970, exactly. Raises InvalidArgument where a time has no time zone."""
+    if time.tzinfo is None:
+        raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
+    since = time - datetime.fromtimestamp(0, time.tzinfo)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _from_item(item: Header | tuple[str, BytesLike]) -> Header:

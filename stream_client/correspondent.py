@@ -1,67 +1,67 @@
-"""Two-way messaging over streams: letters into others' inboxes, answers into one's own (`letters`).
+"""Two-way messaging over streams: a request goes into the other party's stream, its answer into one's own.
 
-A party needs no connection to the other one, and both may be away when they are written to. Wire-compatible with the
-Elixir bidirectional workers; what carries a letter on inside a node (the Elixir PublisherProxy) is `reply` here.
+Neither party needs a connection to the other, and either may be away when a message comes for it. The messages
+(`routed_messages`) are those of the Elixir bidirectional workers; `Correspondent.reply` does what their PublisherProxy
+does inside a node.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ockam.address import Address, Route, local
-from stream_client.consume.follower import PAGE_MESSAGES
+from stream_client.arguments import NEW
+from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
 from stream_client.core.requests import Waiting
 from stream_client.errors import ClientError, RequestRefused, UnexpectedAnswer
-from stream_client.letters import Letter, decode_letter, encode_letter
-from stream_client.starts import NEW
-from stream_client.streams import Stream
+from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
+from stream_client.session import Session
+from stream_client.streams import Stream, create_streams
 from stream_service.extensions import FromIndex, RichMessage
-
-if TYPE_CHECKING:
-    from stream_client.client import StreamClient
 
 
 class Correspondent:
-    """One party, whose answers come to the stream `inbox`. Made by `StreamClient.correspondent`."""
+    """Correspondent: one party of two-way messaging, with a stream of its own (`inbox`) for the answers.
 
-    def __init__(self, client: StreamClient, inbox: Stream) -> None:
-        self._client = client
+    strays: how many messages of the inbox `request` has passed over, since they were no routed messages, or answers
+    that nobody waited for. Made by `StreamClient.correspondent`.
+    """
+
+    def __init__(self, session: Session, inbox: Stream) -> None:
+        self._session = session
         self._streams: dict[str, Stream] = {}
         self._reader: Reader | None = None
         self._waiting: dict[Address, _Answer] = {}
         self._name = f"asked_{secrets.token_hex(8)}_"
         self._requests = 0
-        self._strays = 0
+        self.strays = 0
         self.inbox = inbox
 
-    @property
-    def strays(self) -> int:
-        """How many messages of the inbox `request` has passed over: no letters, or answers that nobody waited for."""
-        return self._strays
-
     async def send(self, to_stream: str, onward_route: Route, payload: bytes, *, return_route: Route = ()) -> None:
-        """Store a letter in that stream, made if it does not exist; answers to it come to the inbox."""
+        """Store a message in that stream, which is made if it does not exist. Answers to it come to the inbox."""
         stream = self._streams.get(to_stream)
         if stream is None:
-            stream = self._streams[to_stream] = await self._client.create(to_stream)
-        await stream.push(encode_letter(Letter(onward_route, return_route, payload, self.inbox.name)))
+            [stream] = await create_streams(self._session, to_stream)
+            self._streams[to_stream] = stream
+        await stream.push(encode_routed(RoutedMessage(onward_route, return_route, payload, self.inbox.name)))
 
-    async def reply(self, letter: Letter, payload: bytes, *, return_route: Route = ()) -> None:
-        """Answer a letter: to its return stream, along its return route. Raises ValueError where it wants none."""
-        if not letter.return_stream:
-            raise ValueError("the letter names no stream for an answer")
-        await self.send(letter.return_stream, letter.return_route, payload, return_route=return_route)
+    async def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
+        """Answer a message: into its return stream, along its return route. Raises ValueError where it wants none."""
+        if not routed.return_stream:
+            raise ValueError("the message names no stream for an answer")
+        await self.send(routed.return_stream, routed.return_route, payload, return_route=return_route)
 
     async def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
-    ) -> Letter:
-        """Send a letter and wait for its answer. timeout_s: for how long; None: as the client waits for a node.
+    ) -> RoutedMessage:
+        """Send a message and wait for its answer. timeout_s: how long to wait; None: the client's own timeout.
 
         Raises RequestTimeout; an answer that comes later is a stray.
         """
+        # Reading begins before the question goes out: the position behind the answer would else skip it.
         reader = await self._reading()
         self._requests += 1
         address = local(f"{self._name}{self._requests}")
@@ -69,28 +69,30 @@ class Correspondent:
         try:
             await self.send(to_stream, onward_route, payload, return_route=(address,))
             reader.ask()
-            session = self.inbox.session
+            session = self._session
             await session.finished(answer, session.answer_timeout_s if timeout_s is None else timeout_s)
         finally:
             del self._waiting[address]
-        assert answer.letter is not None
-        return answer.letter
+        assert answer.routed is not None
+        return answer.routed
 
-    def letters(self, messages: AsyncIterator[RichMessage]) -> Letters:
-        """The letters among the messages of an inbox, as a follower or a consumer of that stream gives them."""
-        return Letters(messages)
+    def routed(self, messages: AsyncIterator[RichMessage]) -> RoutedMessages:
+        """The routed messages among the messages of an inbox. messages: a follower or a consumer of the inbox."""
+        return RoutedMessages(messages)
 
     async def _reading(self) -> Reader:
-        """The reader of answers: of all that is stored in the inbox from the first request on."""
+        """The reader of answers. It begins with the first message stored in the inbox after the first request."""
         if self._reader is None:
             try:
                 index = await self.inbox.find_index(NEW)
             except RequestRefused:
-                # A node without our own protocols: what is there already is passed over.
+                # A node without our own protocols cannot tell where its stream ends. The reader then begins with the
+                # first message stored, and passes over the old ones as strays.
                 index = 0
+            # Another task may have made the reader meanwhile.
             if self._reader is None:
                 self._reader = Reader(
-                    self.inbox.session,
+                    self._session,
                     self.inbox.handle,
                     FromIndex(index),
                     page_messages=PAGE_MESSAGES,
@@ -100,7 +102,7 @@ class Correspondent:
         return self._reader
 
     def _arrived(self, reader: Reader) -> None:
-        """Hand each answer to who waits for it. Nothing is read while nobody does."""
+        """Hand each answer to the request that waits for it. Nothing is read while no request waits."""
         try:
             page = reader.take()
         except ClientError as error:
@@ -114,20 +116,20 @@ class Correspondent:
 
     def _deliver(self, data: bytes) -> None:
         try:
-            letter = decode_letter(data)
+            routed = decode_routed(data)
         except UnexpectedAnswer:
-            self._strays += 1
+            self.strays += 1
             return
-        answer = self._waiting.get(letter.onward_route[0]) if letter.onward_route else None
+        answer = self._waiting.get(routed.onward_route[0]) if routed.onward_route else None
         if answer is None or answer.done:
-            self._strays += 1
+            self.strays += 1
         else:
-            answer.letter = letter
+            answer.routed = routed
             answer.finish()
 
 
-class Letters:
-    """An iteration over letters. strays: messages that were none, and were passed over."""
+class RoutedMessages:
+    """An iteration over routed messages. strays: how many other messages it has passed over."""
 
     def __init__(self, messages: AsyncIterator[RichMessage]) -> None:
         self._messages = messages
@@ -136,18 +138,18 @@ class Letters:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Letter:
+    async def __anext__(self) -> RoutedMessage:
         while True:
             message = await anext(self._messages)
             try:
-                return decode_letter(message.data)
+                return decode_routed(message.data)
             except UnexpectedAnswer:
                 self.strays += 1
 
 
 class _Answer(Waiting):
-    __slots__ = ("letter",)
+    __slots__ = ("routed",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.letter: Letter | None = None
+        self.routed: RoutedMessage | None = None

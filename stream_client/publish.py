@@ -1,33 +1,33 @@
-"""Pushes in a row, with a bounded window of them unconfirmed, to one stream-partition or to many."""
+"""Publishers push many messages without waiting for each confirm, to one partition or to all of a stream."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.requests import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, PushesFailed, StreamNotFound
-from stream_client.shell.session import Session
+from stream_client.session import Session
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.names import partition_of
 
 WINDOW = 1_000
-"""How many pushes may wait for their confirm, unless the caller says otherwise."""
+"""How many pushes may wait for their confirm by default."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""A publisher that has encoded this much lets it be sent before it goes on."""
+"""A publisher with this much encoded and unsent lets the shell send before it goes on."""
 PUBLISHER_ID_BYTES = 16
 
 
 class Publisher:
-    """Pushes to one stream-partition, at most `window` of them unconfirmed. A context manager.
+    """Pushes to one partition, at most `window` of them unconfirmed. A context manager. Made by `Stream.publisher`.
 
-    When the block ends without an exception, everything has been answered; PushesFailed is raised if pushes failed
-    whose result nobody has taken, unless the publisher keeps failures (`keep_failed`) for its owner to look at.
-    Made by `Stream.publisher`.
+    When the block ends without an exception, every push has been answered. If pushes failed whose result nobody has
+    taken, the end of the block raises PushesFailed, unless `keep_failed` leaves the failures to the owner.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Publisher:
         where = f"{self._handle.name!r}, partition {self._handle.partition}"
         return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
 
-    async def __aenter__(self) -> Publisher:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -72,7 +72,7 @@ class Publisher:
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
+        """End the publisher. Pushes on their way still get their answers. Safe to repeat."""
         self._session.core.close_queue(self._handle, self._queue)
 
     @property
@@ -86,17 +86,22 @@ class Publisher:
         data, key, headers: as `Stream.push`.
         """
         queue = self._queue
-        # Most messages are bytes alone; the test is cheaper than the call.
+        # Most messages are bytes alone, and this test is cheaper than the call.
         if data.__class__ is not bytes:
             data = to_bytes(data, "the data of a message")
+        # A full window waits for confirms, which bounds the memory that unconfirmed pushes take.
         if len(queue.pushes) >= self._window:
             while len(queue.pushes) >= self._window:
                 await self._session.shell.wait(queue.room())
+        # A program that never waits would else encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.give_way()
         if self._sequenced or key is not None or headers:
-            return queue.push_keyed(data, to_key(key), to_headers(headers))
-        return queue.push(data)
+            push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
+        else:
+            push = queue.push(data)
+        # blocking only: self._session.shell.send_lagging()
+        return push
 
     async def wait(self, push: Push) -> int:
         """The index of one push, once it is stored. Raises its error."""
@@ -117,13 +122,16 @@ class Publisher:
         return [push.index for push in pushes]
 
     async def flush(self) -> None:
-        """Wait until everything sent has been answered, one way or the other."""
+        """Wait until each push has its answer, a confirm or an error."""
         while self._queue.pushes:
             await self._session.shell.wait(self._queue.room())
 
 
 class Turns:
-    """Chooses partitions: by key, or one after the other. partitions: how many there are. present: which of them."""
+    """Chooses partitions: by key, or one after the other.
+
+    partitions: how many partitions the stream has, those missing too. present: the numbers of those it still has.
+    """
 
     def __init__(self, partitions: int, present: Sequence[int]) -> None:
         self._partitions = partitions
@@ -131,7 +139,7 @@ class Turns:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """A partition by number; by key also one that is missing. partition_key: stands in for the key."""
+        """The number of a partition; a key may choose one that is missing. partition_key: used in place of the key."""
         by = partition_key if partition_key is not None else key
         if by is not None:
             return partition_of(by, self._partitions)
@@ -140,13 +148,13 @@ class Turns:
 
 
 class PartitionedPublisher:
-    """Pushes to the partitions of a stream, by key or in turn; a window for each partition. A context manager.
+    """Pushes to the partitions of a stream, by key or in turn, with a window for each partition. A context manager.
 
-    Made by `PartitionedStream.publisher`; ends as a `Publisher` does.
+    Made by `PartitionedStream.publisher`. Its block ends as that of a `Publisher` does.
     """
 
     def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
-        """by_partition: by number; the stream may have lost some."""
+        """by_partition: publishers by the number of their partition; the stream may have lost some partitions."""
         self._name = name
         self._by_partition = by_partition
         self._publishers = tuple(by_partition.values())
@@ -156,7 +164,7 @@ class PartitionedPublisher:
         partitions = f"{len(self._publishers)} partitions"
         return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
 
-    async def __aenter__(self) -> PartitionedPublisher:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -197,7 +205,7 @@ class PartitionedPublisher:
         return await publisher.push(data, key=key, headers=headers)
 
     async def flush(self) -> None:
-        """Wait until everything sent has been answered, one way or the other."""
+        """Wait until each push has its answer, a confirm or an error."""
         for publisher in self._publishers:
             await publisher.flush()
 
@@ -208,7 +216,7 @@ def _raise_failed(pushes: Sequence[Push]) -> None:
 
 
 def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    """What asks for a partition that is not there fails with this. partitions: how many the stream has."""
+    """The error for a partition that does not exist. partitions: how many partitions the stream has."""
     if 0 <= partition < partitions:
         return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
     return StreamNotFound(

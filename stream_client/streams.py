@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from stream_client.arguments import BytesLike, HeadersLike, encoded, to_bytes, to_headers, to_key
+from stream_client.admin import StreamAdmin
+from stream_client.arguments import (
+    FIRST,
+    BytesLike,
+    HeadersLike,
+    StartLike,
+    encoded,
+    start_of,
+    to_bytes,
+    to_headers,
+    to_key,
+)
 from stream_client.consume.consumer import Consumer, PartitionedConsumer
-from stream_client.consume.consumption import ConsumerArguments, Positions, with_options_shown
-from stream_client.consume.follower import PAGE_MESSAGES, Follower, OnHole
-from stream_client.consume.reader import Page, patience_for
-from stream_client.core.partition_handle import PartitionHandle
+from stream_client.consume.follower import Follower
+from stream_client.consume.options import ConsumerArguments, with_options_shown
+from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
+from stream_client.consume.reader import patience_for
 from stream_client.core.payloads import answer_of, pulled
-from stream_client.errors import InvalidArgument
+from stream_client.positions import Positions
 from stream_client.publish import (
     WINDOW,
     PartitionedPublisher,
@@ -21,36 +32,16 @@ from stream_client.publish import (
     make_sequences,
     missing_partition,
 )
-from stream_client.share.shared import Membership, SharedConsumer
-from stream_client.shell.session import Session
-from stream_client.starts import FIRST, BeforeLike, StartLike, before_of, start_of
-from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
-from stream_service.extensions import (
-    DELETE,
-    INFO,
-    RETENTION,
-    RICH_PULL,
-    TRUNCATE,
-    DeleteRequest,
-    InfoRequest,
-    Retention,
-    RetentionRequest,
-    RichMessage,
-    RichPull,
-    StreamInfo,
-    TruncateRequest,
-    TruncateResponse,
-)
+from stream_client.session import Session
+from stream_client.share.leases import LeaseMember
+from stream_client.share.shared_consumer import SharedConsumer
+from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage
 
 
-class Stream:
+class Stream(StreamAdmin):
     """One partition of one stream. Made by a client; may be used from many tasks at once."""
-
-    def __init__(self, session: Session, handle: PartitionHandle) -> None:
-        self.session = session
-        self.handle = handle
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
@@ -65,13 +56,13 @@ class Stream:
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes, of all publishers of this client, have no answer."""
+        """How many pushes to this partition, of all publishers of this client, have no answer."""
         return self.handle.unconfirmed
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
-        """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
+        """Store one message; its index, once the message is on disk. Raises PushFailed and other ClientErrors.
 
-        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
+        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data by a protocol of our own
         (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
         """
         queue = self.handle.queue
@@ -91,7 +82,7 @@ class Stream:
     async def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
         """Messages with time, key and headers, and where the stream begins and ends (`node/stream_pull/1`).
 
-        wait_s: how long the node may hold the answer while there is nothing; it bounds that by 5 s.
+        wait_s: how long the node may hold the answer while there is no message; the node allows 5 s at most.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
@@ -107,9 +98,9 @@ class Stream:
         page_messages: int = PAGE_MESSAGES,
         on_hole: OnHole | None = None,
     ) -> Follower:
-        """Iterate over the messages from there on, for ever, or until the stream has no more (`stop_at_end`).
+        """Iterate over the messages from `start` on, for ever, or until the stream has no more (`stop_at_end`).
 
-        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; others raise RequestRefused.
+        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; with others they raise RequestRefused.
         """
         return Follower(
             self.session,
@@ -122,12 +113,13 @@ class Stream:
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the saved position on, and save how far it came.
+        """Iterate from the saved position on, and save the position as the program goes on.
 
-        positions: the name under which the node keeps the position, or an object that keeps it (SavedIndexes).
-        page_messages: how many to pull at once. save_messages: save after so many, at the latest; None: a page.
-        save_interval_s: and after this time. on_hole: called with partition, first missing index and next index there.
-        idle_delay_s: how long to wait before asking again where the node does not hold answers.
+        positions: the name under which the node keeps the position, or an object that keeps it (`Positions`).
+        page_messages: how many messages to pull at once. save_messages: save the position after this many messages;
+        None: after a page. save_interval_s: save also when this time has passed. on_hole: called with partition, first
+        missing index and next index there. idle_delay_s: how long to wait before asking again where the node does not
+        hold answers.
         """
         return Consumer(self, positions, **options)
 
@@ -142,48 +134,22 @@ class Stream:
     ) -> Publisher:
         """Push without waiting for each confirm; all are confirmed when the block ends without an exception.
 
-        idempotent: each message is stored once, also when its confirm was lost and it is sent again. publisher_id: the
-        same across lives of a program, which then numbers its messages itself, the first of this block `first_number`;
-        a number stored before counts as stored. keep_failed: do not raise PushesFailed at the end of the block.
+        idempotent: store each message once, also when its confirm was lost and it is sent again. publisher_id: an id
+        that the program keeps when it is restarted. The program then numbers its messages itself: the first message of
+        this block has `first_number`, and a message whose number was stored before counts as stored. keep_failed: do
+        not raise PushesFailed at the end of the block.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
         return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
-    async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
-        where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
-        copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
-        return await self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
-
-    async def info(self) -> StreamInfo:
-        """Where it begins and ends, its size, its times, its retention."""
-        return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
-
-    async def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages before an index or a time."""
-        return await self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
-
-    async def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """What to keep at most; None returns the stream to the node's default. Raises InvalidArgument."""
-        if not isinstance(retention, Retention | None):
-            given = type(retention).__name__
-            raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
-        return (await self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
-
-    async def delete(self) -> int:
-        """Delete the stream-partition with all that it stores; how many messages that were. This object ends too."""
-        deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
-        self.session.core.drop(self.handle)
-        return deleted
-
     async def find_index(self, start: StartLike) -> int:
-        """The index that a start means just now: of its first message, or where the next one will be."""
+        """The index that `start` means just now: that of the first message there, or of the next one to be stored."""
         page = await self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream. partitions: in order; those that were deleted are missing among them."""
+    """Some or all partitions of one stream. partitions: in order, without those that were deleted."""
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
@@ -203,7 +169,7 @@ class PartitionedStream:
 
     @property
     def count(self) -> int:
-        """How many partitions the stream has, those missing too; keys are spread over so many."""
+        """How many partitions the stream has, those missing too. Keys are spread over this many."""
         return self._count
 
     def partition_for(self, key: BytesLike) -> Stream:
@@ -228,10 +194,10 @@ class PartitionedStream:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> int:
-        """Store a message in the partition of its key, or in the next partition where it has none; its index there.
+        """Store a message in the partition of its key, or in the next partition where it has no key; its index there.
 
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. The rest as
-        `Stream.push`.
+        key: stored with the message. partition_key: chooses the partition in place of the key, and is not stored. The
+        rest as `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         stream = self.get_partition(self._turns.choose(key, partition_key))
@@ -240,7 +206,7 @@ class PartitionedStream:
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Push to partitions by key, or in turn; a window for each. The rest as `Stream.publisher`."""
+        """Push to partitions by key, or in turn, with a window for each partition. The rest as `Stream.publisher`."""
         publishers = {
             stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
             for stream in self.partitions
@@ -257,14 +223,14 @@ class PartitionedStream:
     ) -> PartitionedConsumer:
         """Iterate over all partitions, or those named, each from its saved position on. The rest as `Stream.consumer`.
 
-        Raises StreamNotFound where one that is named is missing.
+        Raises StreamNotFound where a named partition is missing.
         """
         chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
         return PartitionedConsumer(chosen, positions, **options)
 
     @with_options_shown
-    def shared_consumer(self, membership: Membership | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member gets, in company with the other members of a consumer group.
+    def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
+        """Iterate over the partitions that this member of a consumer group gets.
 
         membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
 
@@ -276,12 +242,18 @@ class PartitionedStream:
 
     async def info(self) -> list[StreamInfo]:
         """Of each partition, as `Stream.info`."""
-        requests = [InfoRequest(0)] * len(self.partitions)
-        answers = await self.partitions[0].session.ask_all(
-            [stream.handle for stream in self.partitions], INFO, requests
-        )
-        return [answer.info for answer in answers]
+        session = self.partitions[0].session
+        # All requests are on their way at once: the time of one round trip, however many partitions there are.
+        calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
+        return [answer.info for answer in await session.answers_of(calls, INFO)]
 
     async def delete(self) -> int:
         """Delete every partition; how many messages that were."""
         return sum([await stream.delete() for stream in self.partitions])
+
+
+async def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
+    """The first `partitions` partitions of that stream; those missing are made. None: the node makes up a name."""
+    call = session.core.create(name, partitions)
+    await session.answered(call)
+    return [Stream(session, handle) for handle in session.core.handles(call)]

@@ -21,7 +21,7 @@ from ockam.wire_head import HEAD
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
 from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.shell.session import CONNECT_TIMEOUT_S, READ_BYTES_MAX
+from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -19,8 +19,7 @@ from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_ch
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of, split_source
-from stream_client import LAST, RequestRefused, Retention, Stream, StreamClient
-from stream_client.positions.saved import SavedIndexes
+from stream_client import LAST, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
 
 # The last one is what is read; a few before it are left for who wants to look.
 KEPT_CHECKPOINTS = 16

@@ -27,8 +27,8 @@ from stream_client import (
     Stream,
     StreamClient,
 )
-from stream_client.consume.follower import PAGE_MESSAGES, find_holes
-from stream_client.consume.reader import Merge, Page, Reader
+from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
+from stream_client.consume.reader import Merge, Reader
 from stream_service.extensions import FromIndex
 from stream_service.names import partition_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_export.exporter.model import PartitionEnd, Range
 from spark_export.patterns import compile_pattern
 from stream_client import StreamNotFound, blocking
-from stream_client.blocking.positions import SavedIndexes, list_positions, set_position
+from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 
 @dataclass(frozen=True)

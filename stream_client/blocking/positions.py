@@ -1,141 +1,109 @@
-"""Positions and leases for programs without an event loop: `positions.saved` and `share.leases`, without `await`.
-
-For the consumers of `stream_client.blocking`.
-"""
+# Generated from stream_client/positions.py by tools/generate_blocking.py; do not edit.
+"""The positions of consumers: kept in the node's index service by name, or anywhere by the protocol `Positions`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from index_service.extensions import SavedPosition
-from stream_client.positions import saved as async_form
-from stream_client.share.leases import LeaseMember as AsyncLeaseMember
+from index_service.protocol import (
+    INDEX_PARTITIONED,
+    GetPartitionIndex,
+    PartitionIndex,
+    SavePartitionIndex,
+)
+from ockam.protocol import ProtocolError
+from stream_client.blocking.session import Session
+from stream_client.core.service_route import INDEX_SERVICE
+from stream_client.errors import InvalidArgument
 
-T = TypeVar("T")
+P = TypeVar("P")
 
 
-class BlockingRequester(Protocol):
-    """The part of a blocking client that is needed here; `stream_client.blocking.StreamClient` has it."""
+class Positions(Protocol):
+    """Keeps the next index to read of each partition. `SavedIndexes` does so on the node; you may write another."""
 
-    @property
-    def inner(self) -> async_form.Requester:
-        """The same client in its async form."""
+    def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
+        """The saved index of each partition, 0 where there is none."""
         ...
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that is made of `inner`'s calls."""
+    def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Save indexes by partition; they are kept when this returns."""
+        ...
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Send the same without waiting; it is lost where there is no connection just now."""
         ...
 
 
 class SavedIndexes:
-    """As `stream_client.positions.saved.SavedIndexes`."""
+    """The positions that a node's index service keeps under one client id: the next index to read of each partition.
 
-    def __init__(self, client: BlockingRequester, client_id: str) -> None:
-        self._client = client
-        self._inner = async_form.SavedIndexes(client.inner, client_id)
+    The service keeps the highest index ever saved, and does not answer a save. So `save` asks for the kept index
+    afterwards, and saves again where a lost connection took the save with it.
+    """
+
+    def __init__(self, client: Session, client_id: str) -> None:
+        """client: a StreamClient."""
+        self._session = client
         self.client_id = client_id
 
     def __repr__(self) -> str:
-        return repr(self._inner)
+        return f"<SavedIndexes of {self.client_id!r}>"
 
     def get(self, stream_name: str, partition: int = 0) -> int:
         """The saved index; 0 where none was saved. Raises ClientErrors of the client, and ProtocolError."""
-        return self._client.run(self._inner.get(stream_name, partition))
+        return (self.load(stream_name, (partition,)))[0]
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
         """The saved index of each, 0 where there is none. Raises ClientErrors of the client, and ProtocolError."""
-        return self._client.run(self._inner.load(stream_name, partitions))
+        requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
+        answers = self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
+        for request, answer in zip(requests, answers, strict=True):
+            _check(request, answer)
+        return [answer.index or 0 for answer in answers]
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Save indexes by partition; they, or higher ones, are kept when this returns."""
-        self._client.run(self._inner.save(stream_name, indexes))
+        missing = dict(indexes)
+        while missing:
+            self.save_nowait(stream_name, missing)
+            kept = dict(zip(missing, self.load(stream_name, list(missing)), strict=True))
+            missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same without waiting; lost where there is no connection just now."""
-        self._inner.save_nowait(stream_name, indexes)
+        """Send the same without waiting; it is lost where there is no connection just now."""
+        for partition, index in indexes.items():
+            request = SavePartitionIndex(self.client_id, stream_name, partition, index)
+            self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
 
 
-class LeaseMember:
-    """As `stream_client.share.leases.LeaseMember`. Leases are renewed inside the client's calls only."""
-
-    def __init__(self, client: BlockingRequester, client_id: str, *, member_id: str | None = None) -> None:
-        """member_id: unique among the members; a random one where none is given."""
-        self._client = client
-        self._inner = AsyncLeaseMember(client.inner, client_id, member_id=member_id)
-        self.client_id = client_id
-        self.member_id = self._inner.member_id
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    @property
-    def members(self) -> int:
-        """How many share the stream, as far as the node has told; 0 before."""
-        return self._inner.members
-
-    def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
-        """Begin to ask for partitions, and keep what is got. on_change: called when `check` has news."""
-        self._inner.join(stream_name, partitions, on_change)
-
-    def renew(self) -> None:
-        """Ask for the leases now; this happens by itself as often as it must, while calls are made."""
-        self._inner.renew()
-
-    def check(self) -> tuple[set[int], set[int]]:
-        """The partitions held now, and those of them that are asked back for others. Raises what ended membership."""
-        return self._inner.check()
-
-    def find_fence(self, partition: int) -> int | None:
-        """The fence of the lease that is held now, by this process's clock; None where there is none."""
-        return self._inner.find_fence(partition)
-
-    def give_back(self, partition: int) -> None:
-        """Somebody else may have it now; the node is told as soon as there is time."""
-        self._inner.give_back(partition)
-
-    def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """The saved index of each, 0 where there is none."""
-        return self._client.run(self._inner.load(stream_name, partitions))
-
-    def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save indexes by partition. One whose lease is over is not saved, and no longer held."""
-        self._client.run(self._inner.save(stream_name, indexes))
-
-    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same without waiting."""
-        self._inner.save_nowait(stream_name, indexes)
-
-    def leave(self) -> None:
-        """Give everything back and ask for no more. Safe to repeat."""
-        self._client.run(self._inner.leave())
-
-    def leave_nowait(self) -> None:
-        """The same without waiting; where it does not arrive, the leases run out."""
-        self._inner.leave_nowait()
+def to_positions(session: Session, positions: Positions | str) -> Positions:
+    """Positions as they are, or for a name those that the node keeps under it. Raises InvalidArgument."""
+    if isinstance(positions, str):
+        return SavedIndexes(session, check_name(positions))
+    return check_keeps_positions(positions)
 
 
-def list_positions(
-    client: BlockingRequester,
-    *,
-    stream_name: str | None = None,
-    client_id: str | None = None,
-    page_positions: int = async_form.LIST_PAGE,
-) -> Iterator[SavedPosition]:
-    """As `stream_client.positions.saved.list_positions`."""
-    positions = async_form.list_positions(
-        client.inner, stream_name=stream_name, client_id=client_id, page_positions=page_positions
-    )
-    while True:
-        try:
-            position = client.run(positions.__anext__())
-        except StopAsyncIteration:
-            return
-        yield position
+def check_keeps_positions(positions: P) -> P:
+    """Raises InvalidArgument for an object that keeps no positions."""
+    if not hasattr(positions, "save_nowait"):
+        raise InvalidArgument(
+            "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
+            f"(SavedIndexes, LeaseMember), not {type(positions).__name__}"
+        )
+    return positions
 
 
-def set_position(
-    client: BlockingRequester, client_id: str, stream_name: str, partition: int, index: int | None
-) -> int | None:
-    """As `stream_client.positions.saved.set_position`."""
-    return client.run(async_form.set_position(client.inner, client_id, stream_name, partition, index))
+def check_name(name: str) -> str:
+    """The name of a consumer or of a group. Raises InvalidArgument where it is empty."""
+    if not name:
+        raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
+    return name
+
+
+def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
+    """Raises ProtocolError for an answer to another request."""
+    asked = (request.client_id, request.stream_name, request.partition)
+    if (answer.client_id, answer.stream_name, answer.partition) != asked:
+        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")

@@ -1,76 +1,95 @@
-"""Streams and publishers of the blocking client: what `streams` and `publisher` do, without `await`."""
+# Generated from stream_client/streams.py by tools/generate_blocking.py; do not edit.
+"""Streams as a program uses them: one partition, or several of one name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import Self, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
-from stream_client import publish as publishers
-from stream_client import streams as async_form
-from stream_client.arguments import BytesLike, HeadersLike
-from stream_client.blocking.consumers import (
-    Consumer,
-    Follower,
-    Membership,
-    PartitionedConsumer,
-    Positions,
-    SharedConsumer,
+from stream_client.arguments import (
+    FIRST,
+    BytesLike,
+    HeadersLike,
+    StartLike,
+    encoded,
+    start_of,
+    to_bytes,
+    to_headers,
+    to_key,
 )
-from stream_client.consume.consumption import ConsumerArguments, with_options_shown
-from stream_client.consume.follower import PAGE_MESSAGES, OnHole
-from stream_client.consume.reader import Page
-from stream_client.core.requests import Push
-from stream_client.publish import WINDOW
-from stream_client.shell.blocking_shell import BlockingShell
-from stream_client.shell.driving import drive
-from stream_client.shell.session import Session
-from stream_client.starts import FIRST, BeforeLike, StartLike
-from stream_service.copying import CopyResponse
-from stream_service.extensions import Retention, RichMessage, StreamInfo, TruncateResponse
+from stream_client.blocking.admin import StreamAdmin
+from stream_client.blocking.consume.consumer import Consumer, PartitionedConsumer
+from stream_client.blocking.consume.follower import Follower
+from stream_client.blocking.consume.reader import patience_for
+from stream_client.blocking.positions import Positions
+from stream_client.blocking.publish import (
+    WINDOW,
+    PartitionedPublisher,
+    Publisher,
+    Turns,
+    make_sequences,
+    missing_partition,
+)
+from stream_client.blocking.session import Session
+from stream_client.blocking.share.leases import LeaseMember
+from stream_client.blocking.share.shared_consumer import SharedConsumer
+from stream_client.consume.options import ConsumerArguments, with_options_shown
+from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
+from stream_client.core.payloads import answer_of, pulled
+from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
+from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage
 
 
-class Stream:
-    """One partition of one stream. inner: its async form."""
-
-    def __init__(self, inner: async_form.Stream) -> None:
-        self.inner = inner
+class Stream(StreamAdmin):
+    """One partition of one stream. Made by a client; may be used from many tasks at once."""
 
     def __repr__(self) -> str:
-        return repr(self.inner)
+        return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
 
     @property
     def name(self) -> str:
-        return self.inner.name
+        return self.handle.name
 
     @property
     def partition(self) -> int:
-        return self.inner.partition
+        return self.handle.partition
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes, of all publishers of this client, have no answer."""
-        return self.inner.unconfirmed
+        """How many pushes to this partition, of all publishers of this client, have no answer."""
+        return self.handle.unconfirmed
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
-        """Store one message; its index, once it is on disk. Raises PushFailed and other ClientErrors.
+        """Store one message; its index, once the message is on disk. Raises PushFailed and other ClientErrors.
 
-        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data, by a protocol of our own
+        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data by a protocol of our own
         (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
         """
-        return drive(self.inner.push(data, key=key, headers=headers))
+        queue = self.handle.queue
+        data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
+        push = queue.push_keyed(data, key, headers) if key is not None or headers else queue.push(data)
+        try:
+            self.session.finished(push, self.session.answer_timeout_s)
+        except BaseException:
+            queue.forget(push)
+            raise
+        return push.index
 
     def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
         """Up to `limit` messages from `index` on (0: from the earliest stored); empty where there are none yet."""
-        return drive(self.inner.pull(index, limit))
+        return pulled(self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
         """Messages with time, key and headers, and where the stream begins and ends (`node/stream_pull/1`).
 
-        wait_s: how long the node may hold the answer while there is nothing; it bounds that by 5 s.
+        wait_s: how long the node may hold the answer while there is no message; the node allows 5 s at most.
         """
-        return drive(self.inner.pull_page(start, limit, wait_s=wait_s))
+        request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
+        payload = encoded(RICH_PULL, request)
+        call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
+        page = answer_of(self.session.answered(call, wait_s), RICH_PULL)
+        return Page(page.messages, page.first_index, page.next_index, page.resume_index)
 
     def follow(
         self,
@@ -80,22 +99,30 @@ class Stream:
         page_messages: int = PAGE_MESSAGES,
         on_hole: OnHole | None = None,
     ) -> Follower:
-        """Iterate over the messages from there on, for ever, or until the stream has no more (`stop_at_end`).
+        """Iterate over the messages from `start` on, for ever, or until the stream has no more (`stop_at_end`).
 
-        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; others raise RequestRefused.
+        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; with others they raise RequestRefused.
         """
-        return Follower(self.inner.follow(start, stop_at_end=stop_at_end, page_messages=page_messages, on_hole=on_hole))
+        return Follower(
+            self.session,
+            self.handle,
+            start_of(start),
+            page_messages=page_messages,
+            stop_at_end=stop_at_end,
+            on_hole=on_hole,
+        )
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the saved position on, and save how far it came.
+        """Iterate from the saved position on, and save the position as the program goes on.
 
-        positions: the name under which the node keeps the position, or an object that keeps it (SavedIndexes).
-        page_messages: how many to pull at once. save_messages: save after so many, at the latest; None: a page.
-        save_interval_s: and after this time. on_hole: called with partition, first missing index and next index there.
-        idle_delay_s: how long to wait before asking again where the node does not hold answers.
+        positions: the name under which the node keeps the position, or an object that keeps it (`Positions`).
+        page_messages: how many messages to pull at once. save_messages: save the position after this many messages;
+        None: after a page. save_interval_s: save also when this time has passed. on_hole: called with partition, first
+        missing index and next index there. idle_delay_s: how long to wait before asking again where the node does not
+        hold answers.
         """
-        return Consumer(self.inner, positions, **options)
+        return Consumer(self, positions, **options)
 
     def publisher(
         self,
@@ -106,70 +133,59 @@ class Stream:
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:
-        """Push without waiting for each confirm; the rest as `stream_client.Stream.publisher`."""
-        return Publisher(
-            self.inner.publisher(
-                window,
-                idempotent=idempotent,
-                publisher_id=publisher_id,
-                first_number=first_number,
-                keep_failed=keep_failed,
-            ),
-            self.inner.session,
-        )
+        """Push without waiting for each confirm; all are confirmed when the block ends without an exception.
 
-    def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Store messages of another stream with their times, the first at `index`, which is this stream's next one or
-        where a stream without any is to begin (`node/stream_copy/1`). One request: a page of some MiB at most."""
-        return drive(self.inner.copy_in(index, messages))
-
-    def info(self) -> StreamInfo:
-        """Where it begins and ends, its size, its times, its retention."""
-        return drive(self.inner.info())
-
-    def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages before an index or a time."""
-        return drive(self.inner.truncate(before))
-
-    def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """What to keep at most; None returns the stream to the node's default."""
-        return drive(self.inner.set_retention(retention))
-
-    def delete(self) -> int:
-        """Delete the stream-partition with all that it stores; how many messages that were. This object ends too."""
-        return drive(self.inner.delete())
+        idempotent: store each message once, also when its confirm was lost and it is sent again. publisher_id: an id
+        that the program keeps when it is restarted. The program then numbers its messages itself: the first message of
+        this block has `first_number`, and a message whose number was stored before counts as stored. keep_failed: do
+        not raise PushesFailed at the end of the block.
+        """
+        sequences = make_sequences(idempotent, publisher_id, first_number)
+        return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     def find_index(self, start: StartLike) -> int:
-        """The index that a start means just now: of its first message, or where the next one will be."""
-        return drive(self.inner.find_index(start))
+        """The index that `start` means just now: that of the first message there, or of the next one to be stored."""
+        page = self.pull_page(start, 1)
+        return page.messages[0].index if page.messages else page.resume_index
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream. inner: its async form."""
+    """Some or all partitions of one stream. partitions: in order, without those that were deleted."""
 
-    def __init__(self, inner: async_form.PartitionedStream) -> None:
-        self.inner = inner
-        self.partitions = tuple(Stream(stream) for stream in inner.partitions)
+    def __init__(self, partitions: Sequence[Stream]) -> None:
+        self.partitions = tuple(partitions)
+        self._by_number = {stream.partition: stream for stream in self.partitions}
+        self._count = max(self._by_number) + 1
+        self._turns = Turns(self._count, sorted(self._by_number))
 
     def __repr__(self) -> str:
-        return repr(self.inner)
+        there = len(self.partitions)
+        noun = "partition" if self.count == 1 else "partitions"
+        which = f"{self.count} {noun}" if there == self.count else f"{there} of {self.count} {noun}"
+        return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
 
     @property
     def name(self) -> str:
-        return self.inner.name
-
-    def partition_for(self, key: BytesLike) -> Stream:
-        """The partition that messages with this key go to. Raises StreamNotFound where that one is missing."""
-        return Stream(self.inner.partition_for(key))
-
-    def get_partition(self, partition: int) -> Stream:
-        """The partition of that number. Raises StreamNotFound where it is missing."""
-        return Stream(self.inner.get_partition(partition))
+        return self.partitions[0].name
 
     @property
     def count(self) -> int:
-        """How many partitions the stream has, those missing too; keys are spread over so many."""
-        return self.inner.count
+        """How many partitions the stream has, those missing too. Keys are spread over this many."""
+        return self._count
+
+    def partition_for(self, key: BytesLike) -> Stream:
+        """The partition that messages with this key go to (`stream_service.names.partition_of`).
+
+        Raises StreamNotFound where that one is missing.
+        """
+        return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
+
+    def get_partition(self, partition: int) -> Stream:
+        """The partition of that number. Raises StreamNotFound where it is missing."""
+        found = self._by_number.get(partition)
+        if found is None:
+            raise missing_partition(self.name, partition, self.count)
+        return found
 
     def push(
         self,
@@ -179,18 +195,24 @@ class PartitionedStream:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> int:
-        """Store a message in the partition of its key, or in the next partition where it has none; its index there.
+        """Store a message in the partition of its key, or in the next partition where it has no key; its index there.
 
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
+        key: stored with the message. partition_key: chooses the partition in place of the key, and is not stored. The
+        rest as `Stream.push`.
         """
-        return drive(self.inner.push(data, key=key, headers=headers, partition_key=partition_key))
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        stream = self.get_partition(self._turns.choose(key, partition_key))
+        return stream.push(data, key=key, headers=headers)
 
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Push to partitions by key, or in turn; a window for each. The rest as `Stream.publisher`."""
-        inner = self.inner.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
-        return PartitionedPublisher(inner, self.inner.partitions[0].session)
+        """Push to partitions by key, or in turn, with a window for each partition. The rest as `Stream.publisher`."""
+        publishers = {
+            stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
+            for stream in self.partitions
+        }
+        return PartitionedPublisher(self.name, publishers)
 
     @with_options_shown
     def consumer(
@@ -200,118 +222,39 @@ class PartitionedStream:
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all partitions, or those named, each from its saved position; the rest as `Stream.consumer`."""
-        return PartitionedConsumer(self.inner, positions, partitions=partitions, **options)
+        """Iterate over all partitions, or those named, each from its saved position on. The rest as `Stream.consumer`.
+
+        Raises StreamNotFound where a named partition is missing.
+        """
+        chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
+        return PartitionedConsumer(chosen, positions, **options)
 
     @with_options_shown
-    def shared_consumer(self, membership: Membership | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member gets, in company with the other members of a consumer group.
+    def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
+        """Iterate over the partitions that this member of a consumer group gets.
 
         membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
+
+        Raises StreamNotFound where a partition is missing: leases are given for all of them.
         """
-        return SharedConsumer(self.inner, membership, **options)
+        for partition in range(self.count):
+            self.get_partition(partition)
+        return SharedConsumer(self.partitions, membership, **options)
 
     def info(self) -> list[StreamInfo]:
         """Of each partition, as `Stream.info`."""
-        return drive(self.inner.info())
+        session = self.partitions[0].session
+        # All requests are on their way at once: the time of one round trip, however many partitions there are.
+        calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
+        return [answer.info for answer in session.answers_of(calls, INFO)]
 
     def delete(self) -> int:
         """Delete every partition; how many messages that were."""
-        return drive(self.inner.delete())
+        return sum([stream.delete() for stream in self.partitions])
 
 
-class Publisher:
-    """As `stream_client.Publisher`. A context manager."""
-
-    def __init__(self, inner: publishers.Publisher, session: Session) -> None:
-        assert isinstance(session.shell, BlockingShell)
-        self._inner = inner
-        self._shell = session.shell
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        drive(self._inner.__aexit__(kind, error, traceback))
-
-    @property
-    def unconfirmed(self) -> int:
-        """How many pushes have been sent, or wait to be sent, without an answer."""
-        return self._inner.unconfirmed
-
-    @property
-    def failed(self) -> Sequence[Push]:
-        """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
-        return self._inner.failed
-
-    def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Send one message, waiting first while the window is full; the result has its `index` once it is `done`."""
-        push = drive(self._inner.push(data, key=key, headers=headers))
-        self._shell.send_lagging()
-        return push
-
-    def wait(self, push: Push) -> int:
-        """The index of one push, once it is stored. Raises its error."""
-        return drive(self._inner.wait(push))
-
-    def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
-        return drive(self._inner.push_many(messages))
-
-    def flush(self) -> None:
-        """Wait until everything sent has been answered, one way or the other."""
-        drive(self._inner.flush())
-
-    def close(self) -> None:
-        """No more will be pushed; what is on its way still gets its answer. Safe to repeat."""
-        self._inner.close()
-
-
-class PartitionedPublisher:
-    """As `stream_client.PartitionedPublisher`. A context manager."""
-
-    def __init__(self, inner: publishers.PartitionedPublisher, session: Session) -> None:
-        assert isinstance(session.shell, BlockingShell)
-        self._inner = inner
-        self._shell = session.shell
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        drive(self._inner.__aexit__(kind, error, traceback))
-
-    @property
-    def unconfirmed(self) -> int:
-        """How many pushes have no answer, in all partitions."""
-        return self._inner.unconfirmed
-
-    def push(
-        self,
-        data: BytesLike,
-        *,
-        key: BytesLike | None = None,
-        headers: HeadersLike = (),
-        partition_key: BytesLike | None = None,
-    ) -> Push:
-        """Send one message to the partition of its key, or to the next partition where it has none.
-
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored.
-        """
-        push = drive(self._inner.push(data, key=key, headers=headers, partition_key=partition_key))
-        self._shell.send_lagging()
-        return push
-
-    def flush(self) -> None:
-        """Wait until everything sent has been answered, one way or the other."""
-        drive(self._inner.flush())
+def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
+    """The first `partitions` partitions of that stream; those missing are made. None: the node makes up a name."""
+    call = session.core.create(name, partitions)
+    session.answered(call)
+    return [Stream(session, handle) for handle in session.core.handles(call)]

@@ -1,37 +1,31 @@
-"""Consumers that resume where they stopped: of one stream-partition, or of some or all partitions of a stream.
+"""Consumers that resume where they stopped: of one partition, or of some or all partitions of a stream.
 
-Where positions are kept is somebody else's business (`Positions`); what counts as processed is `consumption`'s.
+`ReadingLoop` reads, and decides which messages count as processed; `Positions` keep the positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Generic, Self, TypeVar, Unpack
 
-from stream_client.consume.consumption import (
-    ConsumerArguments,
-    ConsumerOptions,
-    Consumption,
-    Part,
-    Positions,
-    with_options_shown,
-)
-from stream_client.consume.iteration import Messages
-from stream_client.positions.named import to_positions
+from stream_client.admin import StreamAdmin
+from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
+from stream_client.consume.reading_loop import PartitionReading, ReadingLoop
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.positions import Positions, to_positions
 from stream_service.extensions import RichMessage
 
-if TYPE_CHECKING:
-    from stream_client.streams import Stream
+T = TypeVar("T")
 
 
 class BaseConsumer:
-    """What a consumer's owner can do beside iterating. A context manager, which saves how far it came."""
+    """The part that all consumers have in common, beside iterating. A context manager, which saves the position."""
 
-    def __init__(self, streams: Sequence[Stream], positions: Positions, options: ConsumerOptions) -> None:
+    def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
         self._name = getattr(positions, "client_id", None)
-        self._consumption = Consumption(streams[0].session, streams[0].name, positions, options)
+        self._loop = ReadingLoop(streams[0].session, self._handles[0].name, positions, options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,14 +33,14 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save, waiting for the answer only where nothing went wrong: the message at hand then counts as processed."""
+        """Save the position. A block without an error has processed its last message, and waits for the save."""
         try:
             if kind is None:
                 await self.save(with_last=True)
             else:
-                self._consumption.save_nowait()
+                self._loop.save_nowait()
         finally:
-            self._consumption.stop()
+            self._loop.stop()
 
     def __repr__(self) -> str:
         name = "" if self._name is None else f" {self._name!r}"
@@ -58,12 +52,12 @@ class BaseConsumer:
     @property
     def holes(self) -> int:
         """How many indexes were missing between messages (retention, or deletion), since the start."""
-        return self._consumption.holes
+        return self._loop.holes
 
     @property
     def processed(self) -> int:
         """How many messages have been processed since the start."""
-        return self._consumption.processed
+        return self._loop.processed
 
     async def save(self, *, with_last: bool = False) -> None:
         """Save the position now, if it has moved; it is kept when this returns.
@@ -71,30 +65,30 @@ class BaseConsumer:
         with_last: the message handed out last counts as processed too.
         """
         if with_last:
-            self._consumption.commit()
-        await self._consumption.save()
+            self._loop.commit()
+        await self._loop.save()
 
 
 class Consumer(BaseConsumer):
-    """Iterates over the messages of one stream-partition from the saved position on."""
+    """Iterates over the messages of one partition from the saved position on."""
 
     @with_options_shown
-    def __init__(self, stream: Stream, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
+    def __init__(self, stream: StreamAdmin, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
         super().__init__((stream,), to_positions(stream.session, positions), ConsumerOptions(**options))
-        self._partition = stream.partition
+        self._partition = stream.handle.partition
 
     def __aiter__(self) -> Messages[RichMessage]:
         return self.messages()
 
     @property
     def next_index(self) -> int | None:
-        """The next index to read, everything below is processed; None before the first message is asked for."""
-        part = self._consumption.parts.get(self._partition)
-        return None if part is None else part.next_index
+        """The next index to read; everything below is processed. None before the first message is asked for."""
+        reading = self._loop.readings.get(self._partition)
+        return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
         """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
-        return Messages(self._consumption, self._handles, stop_at_end, Part.hand_out)
+        return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
@@ -102,7 +96,7 @@ class PartitionedConsumer(BaseConsumer):
 
     @with_options_shown
     def __init__(
-        self, partitions: Sequence[Stream], positions: Positions | str, **options: Unpack[ConsumerArguments]
+        self, partitions: Sequence[StreamAdmin], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
         super().__init__(partitions, to_positions(partitions[0].session, positions), ConsumerOptions(**options))
 
@@ -112,8 +106,55 @@ class PartitionedConsumer(BaseConsumer):
     @property
     def next_indexes(self) -> dict[int, int]:
         """By partition, the next index to read; empty before the first message is asked for."""
-        return {partition: part.next_index for partition, part in self._consumption.parts.items()}
+        return {partition: reading.next_index for partition, reading in self._loop.readings.items()}
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
         """Partition and message, in order within each partition, for ever, or until no partition has more."""
-        return Messages(self._consumption, self._handles, stop_at_end, Part.hand_out_named)
+        return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out_named)
+
+
+class Messages(Generic[T]):
+    """An iteration over the messages that a consumer hands out, in the form that `show` gives them.
+
+    You may leave it at any message, take it up again, and need not close it.
+    """
+
+    def __init__(
+        self,
+        loop: ReadingLoop,
+        handles: Sequence[PartitionHandle],
+        stop_at_end: bool,
+        show: Callable[[PartitionReading], T],
+    ) -> None:
+        self._loop = loop
+        self._handles = handles
+        self._stop_at_end = stop_at_end
+        self._show = show
+        self._begun = self._ended = False
+        self._reading: PartitionReading | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next item. Every message handed out before it counts as processed from now on."""
+        # blocking only: self._loop.send_lagging()
+        self._loop.commit()
+        reading = self._reading
+        if reading is None or not reading.has_messages:
+            reading = self._reading = None if self._ended else await self._find_reading()
+            if reading is None:
+                self._ended = True
+                raise StopAsyncIteration
+        return self._show(reading)
+
+    async def aclose(self) -> None:
+        """There is nothing to close; for `contextlib.aclosing`."""
+
+    async def _find_reading(self) -> PartitionReading | None:
+        """The partition that has the next message; None at the end."""
+        if not self._begun:
+            await self._loop.add(self._handles)
+            self._loop.begin()
+            self._begun = True
+        return await self._loop.next_reading(self._stop_at_end)

@@ -1,27 +1,23 @@
-"""A stream-partition as an endless, or ended, iteration over its messages; what it takes it takes in pages."""
+"""Iterates over the messages of one partition and waits for new ones. Messages are fetched a page at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Self, TypeAlias
+from collections.abc import Sequence
+from typing import Self
 
-from stream_client.consume.reader import LONG_POLL_S, Merge, Page, Reader
+from stream_client.consume.page import OnHole, Page, find_holes
+from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
-from stream_client.shell.session import Session
+from stream_client.session import Session
 from stream_service.extensions import RichMessage, Start
-
-PAGE_MESSAGES = 1_000
-
-OnHole: TypeAlias = Callable[[int, int, int], None]
-"""Told of missing indexes: partition, the first missing one, the first that is there again."""
 
 
 class Follower:
-    """The messages of one stream-partition from a start on. Iterate over it; or take whole pages by `next_page`.
+    """Follower: an iterator over the messages of one partition, endless or to the stream's end.
 
-    It can be left and taken up again: it goes on behind the last message that it gave. Made by `Stream.follow`.
+    Iterate over it, or take whole pages by `next_page`. You may leave it and take it up again: it goes on behind the
+    last message that it gave. Made by `Stream.follow`.
     """
 
     def __init__(
@@ -61,7 +57,7 @@ class Follower:
         return self
 
     async def __anext__(self) -> RichMessage:
-        """The next message, waited for where the stream is followed for ever."""
+        """The next message. An endless follower waits for it."""
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
         message = self._rest[self._at]
@@ -79,19 +75,22 @@ class Follower:
         return self._holes
 
     async def next_page(self) -> Sequence[RichMessage]:
-        """The messages not given yet, at least one; none at the end only. Raises RequestTimeout where it is to end."""
+        """The messages of the page at hand that were not given yet, or else the next page; empty only at the end.
+
+        Raises RequestTimeout where the follower is to stop at the end and the node does not answer.
+        """
         if self._at >= len(self._rest) and not await self._has_more():
             return ()
         page, self._rest = self._rest[self._at :], ()
         return page
 
     def stop(self) -> None:
-        """No more is wanted; what is on its way is dropped."""
+        """End the iteration, and drop the page on its way."""
         self._merge.drop(self._reader)
         self._ended = True
 
     async def _has_more(self) -> bool:
-        """Wait for the next page that has messages; the one behind it is asked for at once."""
+        """Wait for the next page that has messages, and ask for the page behind it at once. False at the end."""
         while not self._ended:
             self._reader.ask()
             await self._wait_page()
@@ -99,10 +98,11 @@ class Follower:
             self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
-                # Kept before anything can be cancelled or raise: the reader has moved on, so nobody asks for it again.
+                # The reader has moved on and nobody asks for this page again, so it is kept before anything can raise.
                 self._rest, self._at = page.messages, 0
                 expected, self._next_index = self._next_index, page.messages[-1].index + 1
                 self._tell_holes(page.messages, expected)
+            # The next page travels while the program uses this one; without it every page costs a round trip.
             if not self._ended:
                 self._reader.ask()
                 await self._session.shell.give_way()
@@ -111,7 +111,7 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Whether the stream is still the one that was read so far."""
+        """Raises PositionBeyondEnd where the stream is not the one that was read so far."""
         if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
             raise PositionBeyondEnd(
                 f"{self._reader.handle.name!r}, partition {self._reader.handle.partition} has been read up to "
@@ -131,14 +131,3 @@ class Follower:
             self._holes += next_there - first_missing
             if self._on_hole is not None:
                 self._on_hole(self._reader.handle.partition, first_missing, next_there)
-
-
-def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
-    """Ranges [first missing, next there) in front of and between messages. expected: None where any begin is right."""
-    first = messages[0].index
-    holes = [(expected, first)] if expected is not None and expected < first else []
-    if messages[-1].index - first + 1 != len(messages):
-        for earlier, later in pairwise(messages):
-            if later.index > earlier.index + 1:
-                holes.append((earlier.index + 1, later.index))
-    return holes

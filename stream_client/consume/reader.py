@@ -1,56 +1,36 @@
-"""Pulls one stream-partition page by page, one page ahead of who reads it. It waits for nothing itself.
+"""Readers pull one partition page by page, one page ahead of the program; `Merge` waits for the pages of several.
 
-Pages come by `node/stream_pull/1`, which the node holds until there is something (a long poll). A node that answers
-it with `error`, and has never answered it otherwise, is asked by the specification's `stream_pull`; then messages have
-no time, key or headers. Where an empty answer was not held, by whichever pull, the next one is asked for after a delay.
+Pages come by `node/stream_pull/1`, which the node holds until there is a message (a long poll). A node that answers
+this pull with `error`, and has never answered it otherwise, is asked by the specification's `stream_pull`; messages
+then have no time, key or headers. Where the node did not hold an empty answer, the reader asks again after a delay.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable
 
 from stream_client.arguments import encoded
+from stream_client.consume.options import IDLE_DELAY_S
+from stream_client.consume.page import Page
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import answer_of, pulled
 from stream_client.core.requests import PATIENCE_CHECKS, Call, Waiting
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused
-from stream_client.shell.session import CHECK_INTERVAL_S, Session, Shell
+from stream_client.session import Session, Shell
+from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""How long a node may hold an answer; it is the node's own bound, below the 10 s after which real clients ask again."""
-IDLE_DELAY_S = 0.25
-"""How long to wait before asking again where the node does not hold answers."""
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Messages in order, maybe none. resume_index: where the next page begins.
-
-    first_index, next_index: the stream's when the page was read; None where the node does not tell.
-    """
-
-    messages: Sequence[RichMessage]
-    first_index: int | None
-    next_index: int | None
-    resume_index: int
-
-    @property
-    def at_end(self) -> bool:
-        """Whether there was nothing behind this page."""
-        # A page has at least one message where there is one. An empty one goes on where it was asked for, which is
-        # before the end of a stream whose messages have all been deleted.
-        return not self.messages or (self.next_index is not None and self.resume_index >= self.next_index)
+"""How long a node may hold an answer: the node's own bound, below the 10 s after which real clients ask again."""
 
 
 class Reader:
-    """The pages of one stream-partition, from `start` on.
+    """The pages of one stream-partition, from `start` on. It waits for nothing itself: `on_page` tells of each page.
 
-    waits: whether the node may hold an answer while there is nothing; else an empty page comes at once.
-    on_page: called when `take` has something.
+    waits: whether the node may hold an answer while there is no message; else an empty page comes at once.
+    on_page: called when `take` has a page or an error.
     Invariant: there is at most one of a call under way, a page not taken, and an error not taken.
     """
 
@@ -82,7 +62,7 @@ class Reader:
         self._cancel: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """Have one page on its way; safe to repeat."""
+        """Ask for the next page, unless it is on its way or here already. Safe to repeat."""
         if self._stopped or self._call is not None or self._page is not None or self._error is not None:
             return
         if self._cancel is not None:
@@ -101,7 +81,7 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """The page that has come. Raises the error that came in its place; `ask` may be tried again."""
+        """The page that has come. Raises the error that came in place of a page; you may then `ask` again."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -110,7 +90,7 @@ class Reader:
         return page
 
     def stop(self) -> None:
-        """No more pages are wanted; what is on its way is dropped."""
+        """Ask for no more pages, and drop the one on its way."""
         self._stopped = True
         if self._cancel is not None:
             self._cancel()
@@ -126,7 +106,8 @@ class Reader:
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
             return core.pull(self.handle, start.index, self._page_messages)
-        # Only an index means the same when the request is sent again; so what is relative is resolved without waiting.
+        # A request may be sent again after a lost connection. An index then means the same as before, while a start
+        # such as "the latest" may have moved during a long wait: so the node resolves such a start without waiting.
         wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
         request = RichPull(0, start, self._page_messages, int(wait_s * 1000))
         return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
@@ -150,7 +131,7 @@ class Reader:
         self._on_page(self)
 
     def _may_be_unknown(self) -> bool:
-        """Whether a node that refuses our protocol may be one that does not have it, and can be asked otherwise."""
+        """Whether a node that refused our pull may not know it, so that the specification's pull is worth a try."""
         return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
 
     def _read(self, call: Call) -> Page:
@@ -165,12 +146,15 @@ class Reader:
 
 
 def patience_for(wait_s: float) -> int:
-    """After how many checks a pull is asked again that the node may hold for so long."""
+    """After how many checks without an answer to send a pull again that the node may hold for `wait_s`."""
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 
 
 class Merge:
-    """The pages of several readers as they come: each reader has at most one here, so none can starve the others."""
+    """The pages of several readers in the order in which they come.
+
+    Each reader has at most one page here, so that a busy partition cannot starve the others.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -178,7 +162,7 @@ class Merge:
         self._signal: Waiting | None = None
 
     def arrived(self, reader: Reader) -> None:
-        """A reader has a page; for `Reader.on_page`."""
+        """Note that a reader has a page; for `Reader.on_page`."""
         self._ready.append(reader)
         self.wake()
 
@@ -195,7 +179,7 @@ class Merge:
             self._ready.remove(reader)
 
     async def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """The reader whose page came first; None where none came in time, or `wake` was called."""
+        """The reader whose page came first; None where no page came in time, or `wake` was called."""
         if not self._ready and timeout_s > 0:
             self._signal = Waiting()
             await self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)

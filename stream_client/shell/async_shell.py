@@ -1,11 +1,4 @@
-"""The shell for async programs, under trio or asyncio (AnyIO): sockets, tasks and waiting around the client.
-
-async with connect("127.0.0.1:4000") as client:
-    stream = await client.create("orders")
-    index = await stream.push(b"hello")
-    for message in await stream.pull(0, 10):
-        print(message.index, message.data)
-"""
+"""The shell for async programs, under trio or asyncio (AnyIO): sockets, tasks and waiting around one client's core."""
 
 from __future__ import annotations
 
@@ -22,17 +15,14 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import SocketAttribute
 
-from ockam.address import Route, split_host_port
+from ockam.address import split_host_port
 from ockam.errors import RemoteProtocolError
 from ockam.sockets import send_nowait
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client.arguments import to_address
-from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.requests import Waiting
-from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.errors import (
     ConnectionLost,
     NodeUnreachable,
@@ -44,55 +34,23 @@ from stream_client.errors import (
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.route_retry import RouteRetry
-from stream_client.shell.session import (
-    ANSWER_TIMEOUT_S,
+from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
+    LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
-    OnLink,
-    Session,
 )
-
-LAST_WORDS_S = 1.0
-"""How long the end of a client may take to send what was told without waiting (a saved position, a leave)."""
+from stream_client.shell.route_retry import RouteRetry
 
 
 @asynccontextmanager
-async def connect(
-    address: str = "127.0.0.1:4000",
-    *,
-    via: Route = (),
-    service: str = STREAM_SERVICE,
-    index_service: str | None = None,
-    framing: Framing = "head",
-    reconnect: Reconnect | None = Reconnect(),  # noqa: B008  (frozen, no state)
-    answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
-    contact_timeout_s: float | None = None,
-    on_link: OnLink | None = None,
-) -> AsyncIterator[StreamClient]:
-    """A client of the node at `host:port` (port 4000 where none is said), or of the node behind it that the route `via`
-    leads to.
-
-    service, index_service: how these are called there; real Ockam services are at `stream` and `stream_index`, where
-    the second follows from the first. framing: `auto` tries the head framing and falls back to legacy.
-    contact_timeout_s: where the service has not answered anything by then, every request fails with NodeUnreachable;
-    None: requests wait for their own time. on_link: told that the connection is gone, and that it is back.
-
-    Raises InvalidArgument for what cannot be an address, and NodeUnreachable where the first connection fails. Later
-    ones are made again by `reconnect`, and what was not answered is sent again: a push whose confirm was lost can then
-    be stored twice, unless its publisher is idempotent. With reconnect None, a lost connection fails everything, then
-    and later, with ConnectionLost. answer_timeout_s: how long a request may be without an answer (RequestTimeout);
-    None: for ever.
-    """
-    address = to_address(address)
-    asks_route = contact_timeout_s is not None or on_link is not None
-    core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
-    if on_link is not None:
-        core.service_route.on_link = on_link
+async def open_shell(
+    address: str, core: ClientCore, framing: Framing, reconnect: Reconnect | None, contact_timeout_s: float | None
+) -> AsyncIterator[AsyncShell]:
+    """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
     shell = AsyncShell(address, core, framing)
     first = await shell.dial()
     body_error: BaseException | None = None
@@ -100,11 +58,11 @@ async def connect(
         shell.start(tasks, first, reconnect)
         tasks.start_soon(shell.watch_contact, contact_timeout_s)
         try:
-            yield StreamClient(Session(address, shell.core, shell, answer_timeout_s))
+            yield shell
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
-            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
+            # Raised behind the task group, so that the error leaves the block as it is and not as a group of one.
             body_error = error
         finally:
             await shell.close()
@@ -114,7 +72,7 @@ async def connect(
 
 
 class Dialled(NamedTuple):
-    """A connection, the framing to be spoken on it, and what has come over it already."""
+    """A connection, the framing to be spoken on it, and the bytes that have come over it already."""
 
     stream: anyio.abc.SocketStream
     wire: Wire

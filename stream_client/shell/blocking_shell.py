@@ -15,7 +15,8 @@ import select
 import selectors
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ockam.address import split_host_port
@@ -36,23 +37,35 @@ from stream_client.errors import (
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.interruption import WHOLE
-from stream_client.shell.route_retry import RouteRetry
-from stream_client.shell.session import (
+from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
+    LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
 )
+from stream_client.shell.interruption import WHOLE
+from stream_client.shell.route_retry import RouteRetry
 
 SLICE_S = 0.2
 """The longest single wait; some systems look at signals only between waits."""
 LAG_S = 0.005
 """A publisher that has sent nothing for so long is sent for between two pushes."""
-LAST_WORDS_S = 1.0
-"""How long the end of a client may take to send what was told without waiting (a saved position, a leave)."""
+
+
+@contextmanager
+def open_shell(
+    address: str, core: ClientCore, framing: Framing, reconnect: Reconnect | None, contact_timeout_s: float | None
+) -> Iterator[BlockingShell]:
+    """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
+    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
+    shell.open()
+    try:
+        yield shell
+    finally:
+        shell.close()
 
 
 class _Timer:
@@ -85,7 +98,7 @@ class _Dialled(NamedTuple):
 
 
 class BlockingShell:
-    """The I/O of one client inside its calls; for one thread at a time. See `session.Shell`."""
+    """The I/O of one client inside its calls; for one thread at a time. See `blocking.session.Shell`."""
 
     def __init__(
         self,
@@ -132,7 +145,7 @@ class BlockingShell:
             self.core.close()
             self._selector.close()
 
-    async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+    def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
         give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         while not waiting.done:
             left_s = give_up_s - self.now_s()
@@ -140,11 +153,11 @@ class BlockingShell:
                 return
             self._turn(min(left_s, SLICE_S))
 
-    async def give_way(self) -> None:
+    def give_way(self) -> None:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
-        """Let out what waits to be sent, if it has waited for a while."""
+        """Send the bytes that wait, if they have waited for LAG_S; run the timers that are due."""
         if self.now_s() - self._turned_at_s > LAG_S:
             self._turn(0.0)
 

@@ -12,7 +12,7 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
-    from stream_client.shell.session import Shell
+    from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
 """How long the way can be back without anybody noticing. A question costs the node between one call."""
@@ -24,8 +24,8 @@ class RouteRetry:
     Invariant: at most one question is planned.
     """
 
-    def __init__(self, shell: Shell, core: ClientCore, reconnect: Reconnect) -> None:
-        self._shell = shell
+    def __init__(self, timers: Timers, core: ClientCore, reconnect: Reconnect) -> None:
+        self._timers = timers
         self._core = core
         delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
         self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
@@ -34,7 +34,7 @@ class RouteRetry:
 
     def lost(self, first: bool) -> None:
         """A node between cannot reach the next one. first: it could, when last heard."""
-        now_s = self._shell.now_s()
+        now_s = self._timers.now_s()
         if first:
             self._backoff = Backoff(self._reconnect, random.random)
             self._backoff.lost(now_s)
@@ -44,7 +44,7 @@ class RouteRetry:
             return
         self._planned = True
         try:
-            self._shell.call_later(self._backoff.next_delay_s(), self._ask)
+            self._timers.call_later(self._backoff.next_delay_s(), self._ask)
         except ClientError:
             self._planned = False  # The client has ended, and nobody waits for the way any more.
 

@@ -32,7 +32,7 @@ def with_client(
     """
     from ockam.address import tcp
     from stream_client import connect
-    from stream_client.shell.session import ANSWER_TIMEOUT_S
+    from stream_client.shell.defaults import ANSWER_TIMEOUT_S
     from stream_node.contexts import resolve_target
 
     target = resolve_target(node, context, via or ())

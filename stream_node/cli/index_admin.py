@@ -24,7 +24,7 @@ from stream_node.cli.values import START_HELP, UsageError, parse_start, time_tex
 if TYPE_CHECKING:
     from index_service.extensions import SavedPosition
     from stream_client import StreamClient, StreamInfo
-    from stream_client.starts import StartLike
+    from stream_client.arguments import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="Whose position.")]
@@ -84,7 +84,7 @@ def set_to(
 
     Read the last two hours again: stream-node index set orders 2h --client billing --all-partitions
     """
-    from stream_client.positions.saved import set_position
+    from stream_client import set_position
 
     start = None if position == FORGET else parse_start(position, utc_now())
     if all_partitions and partition:
@@ -117,7 +117,7 @@ def list_all(
 
     Example: stream-node index list --stream orders
     """
-    from stream_client.positions.saved import list_positions
+    from stream_client import list_positions
 
     async def run(client: StreamClient) -> None:
         ends = {
@@ -161,7 +161,7 @@ async def _places(
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
     """The saved position, if there is one; asking by the specification's GET would make one."""
-    from stream_client.positions.saved import list_positions
+    from stream_client import list_positions
 
     found = None
     async for each in list_positions(client, stream_name=stream, client_id=client_id):

@@ -15,7 +15,7 @@ from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
     from stream_client import Stream, StreamClient
-    from stream_client.starts import StartLike
+    from stream_client.arguments import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]

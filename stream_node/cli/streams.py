@@ -32,8 +32,8 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient
-    from stream_client.consume.iteration import Messages
-    from stream_client.share.shared import SharedMessages
+    from stream_client.consume.consumer import Messages
+    from stream_client.share.shared_consumer import SharedMessages
 
 TAIL_MESSAGES = 10
 
@@ -76,9 +76,7 @@ def consume(
 
     In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
-    from stream_client import LeaseLost, PartitionedStream
-    from stream_client.positions.saved import SavedIndexes
-    from stream_client.share.leases import LeaseMember
+    from stream_client import LeaseLost, LeaseMember, PartitionedStream, SavedIndexes
 
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stream_node import units
 
 if TYPE_CHECKING:
-    from stream_client.starts import StartLike
+    from stream_client.arguments import StartLike
     from stream_service.extensions import Header
 
 INDEX_MAX = 2**63 - 1
@@ -26,7 +26,7 @@ class CommandFailed(Exception):
 
 def parse_start(text: str, now: datetime) -> StartLike:
     """first, last, new, an index, a time or an age, as the client takes it."""
-    from stream_client.starts import FIRST, LAST, NEW
+    from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
     if text in named:

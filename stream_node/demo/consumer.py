@@ -15,8 +15,7 @@ from typing import BinaryIO
 import trio
 
 from ockam.address import tcp
-from stream_client import Consumer, Stream, connect
-from stream_client.positions.saved import SavedIndexes
+from stream_client import Consumer, SavedIndexes, Stream, connect
 
 RECORD = struct.Struct(">QQQ")
 

@@ -14,8 +14,7 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.publishing import Block, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
-from stream_client import PositionBeyondEnd
-from stream_client.positions.saved import SavedIndexes, set_position
+from stream_client import PositionBeyondEnd, SavedIndexes, set_position
 from tests.cardinal_streams.chains import (
     EVERYTHING,
     OLD,

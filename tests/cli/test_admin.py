@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_client import blocking
-from stream_client.blocking.positions import LeaseMember
+from stream_client.blocking import LeaseMember
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import (

@@ -6,24 +6,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import trio
 
-from stream_client import StreamClient, blocking, connect
-from stream_client.blocking import positions as blocking_indexes
-from stream_client.positions import saved as indexes
-from stream_client.share import leases
-from stream_client.shell.driving import drive
+from stream_client import LeaseMember, SavedIndexes, StreamClient, blocking, connect
 
 ShellName: TypeAlias = Literal["trio", "asyncio", "blocking"]
 SHELLS: tuple[ShellName, ...] = ("trio", "asyncio", "blocking")
 
+T = TypeVar("T")
 Scenario: TypeAlias = Callable[["Tools"], Awaitable[None]]
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result, or the exception, of a coroutine that never waits for an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    coroutine.close()
+    raise AssertionError("the coroutine waits for an event loop, and there is none")
 
 
 class View:
@@ -105,16 +113,16 @@ class Tools:
             return cast("AbstractAsyncContextManager[StreamClient]", View(blocking.connect(**options)))
         return connect(**options)
 
-    def saved_indexes(self, client: StreamClient, client_id: str) -> indexes.SavedIndexes:
+    def saved_indexes(self, client: StreamClient, client_id: str) -> SavedIndexes:
         if self.shell == "blocking":
-            return cast("indexes.SavedIndexes", View(blocking_indexes.SavedIndexes(hidden(client), client_id)))
-        return indexes.SavedIndexes(client, client_id)
+            return cast("SavedIndexes", View(blocking.SavedIndexes(hidden(client), client_id)))
+        return SavedIndexes(client, client_id)
 
-    def lease_member(self, client: StreamClient, client_id: str, member_id: str) -> leases.LeaseMember:
+    def lease_member(self, client: StreamClient, client_id: str, member_id: str) -> LeaseMember:
         if self.shell == "blocking":
-            member = blocking_indexes.LeaseMember(hidden(client), client_id, member_id=member_id)
-            return cast("leases.LeaseMember", View(member))
-        return leases.LeaseMember(client, client_id, member_id=member_id)
+            member = blocking.LeaseMember(hidden(client), client_id, member_id=member_id)
+            return cast("LeaseMember", View(member))
+        return LeaseMember(client, client_id, member_id=member_id)
 
 
 def run_in(shell: ShellName, scenario: Callable[[Tools], Awaitable[None]], address: str) -> None:

@@ -10,9 +10,17 @@ import trio
 
 from ockam.message import Message
 from ockam.protocol import error_payload
-from stream_client import ConnectionLost, NodeUnreachable, Push, Reconnect, RequestTimeout, blocking, connect
-from stream_client.positions.saved import SavedIndexes
-from stream_client.share.leases import LeaseMember
+from stream_client import (
+    ConnectionLost,
+    LeaseMember,
+    NodeUnreachable,
+    Push,
+    Reconnect,
+    RequestTimeout,
+    SavedIndexes,
+    blocking,
+    connect,
+)
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
 from stream_client.shell.backoff import Backoff

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,8 +16,7 @@ import pytest
 
 from ockam.address import split_host_port
 from stream_client import blocking
-from stream_client.blocking.positions import SavedIndexes
-from stream_client.shell.driving import drive
+from stream_client.blocking import SavedIndexes
 from stream_node.process import NodeProcess
 from tests.client.sockets import listener
 
@@ -33,7 +31,7 @@ class Refuse:
             raise ImportError(f"{name} is not there")
 
 sys.meta_path.insert(0, Refuse())
-from stream_client.blocking.positions import LeaseMember, SavedIndexes
+from stream_client.blocking import LeaseMember, SavedIndexes
 from stream_client import blocking
 from stream_client import FIRST, Header, RequestRefused
 
@@ -204,17 +202,3 @@ def test_a_connection_that_dies_in_the_middle_of_a_frame_is_made_again(node: Nod
         finally:
             stop.set()
             proxy.join()
-
-
-async def endless() -> None:
-    await _Pending()
-
-
-class _Pending:
-    def __await__(self):  # type: ignore[no-untyped-def]
-        yield
-
-
-def test_foreign_coroutines_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=re.escape("waits for an event loop, and there is none")):
-        drive(endless())

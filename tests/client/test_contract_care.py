@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from stream_client import RequestRefused, Retention, StreamClient, StreamNotFound
-from stream_client.blocking import positions as blocking_indexes
-from stream_client.positions import saved as indexes
-from stream_client.starts import microseconds
+import stream_client
+from stream_client import RequestRefused, Retention, StreamClient, StreamNotFound, blocking
+from stream_client.arguments import microseconds
 from tests.client.shells import Tools, View, World, hidden
 
 
@@ -22,16 +21,16 @@ async def listed(tools: Tools, client: StreamClient, **filters: Any) -> list[tup
     """Client id, stream, partition and index of saved positions."""
     positions: AsyncIterator[Any]
     if tools.shell == "blocking":
-        positions = View(blocking_indexes.list_positions(hidden(client), **filters)).__aiter__()
+        positions = View(blocking.list_positions(hidden(client), **filters)).__aiter__()
     else:
-        positions = indexes.list_positions(client, **filters)
+        positions = stream_client.list_positions(client, **filters)
     return [(each.client_id, each.stream_name, each.partition, each.index) async for each in positions]
 
 
 async def set_position(tools: Tools, client: StreamClient, *where: Any) -> int | None:
     if tools.shell == "blocking":
-        return blocking_indexes.set_position(hidden(client), *where)
-    return await indexes.set_position(client, *where)
+        return blocking.set_position(hidden(client), *where)
+    return await stream_client.set_position(client, *where)
 
 
 def test_a_stream_tells_about_itself(world: World) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stream_client import Header, InvalidArgument, PartitionedStream, RequestRefused, Stream
 from stream_client.arguments import BytesLike, to_address
 from stream_client.blocking import streams as blocking_streams
-from stream_client.consume.consumption import ConsumerOptions
+from stream_client.consume.options import ConsumerOptions
 from tests.client.shells import Tools, World
 
 

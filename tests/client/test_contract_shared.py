@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from index_service.protocol import INDEX, GetIndex
-from stream_client import LeaseLost, RequestRefused, SharedConsumer, StreamClient
-from stream_client.share.leases import LeaseMember
+from stream_client import LeaseLost, LeaseMember, RequestRefused, SharedConsumer, StreamClient
 from tests.client.shells import Tools, World
 
 PARTITIONS = 4

@@ -26,7 +26,7 @@ PARTITIONS = 4
 MESSAGES = 3_000
 MEMBER = """
 import sys, time, trio
-from stream_client.share.leases import LeaseMember
+from stream_client import LeaseMember
 from stream_client import LeaseLost, connect
 
 async def main(address, name):

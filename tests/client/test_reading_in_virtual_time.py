@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from stream_client.consume.reader import IDLE_DELAY_S
+from stream_client import NEW, SavedIndexes
+from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
-from stream_client.positions.saved import SavedIndexes
-from stream_client.starts import NEW
 from stream_client.streams import PartitionedStream, Stream
 from tests.client.memory_node import MemoryNode
 from tests.client.virtual import Clock, NothingCame, VirtualShell

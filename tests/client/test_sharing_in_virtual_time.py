@@ -10,9 +10,9 @@ from collections import defaultdict
 
 import pytest
 
+from stream_client import LeaseMember
 from stream_client.errors import LeaseLost, RequestRefused
-from stream_client.share.leases import LeaseMember
-from stream_client.share.shared import SharedConsumer
+from stream_client.share.shared_consumer import SharedConsumer
 from tests.client.memory_node import TTL_S, MemoryNode
 from tests.client.virtual import Clock, NothingCame, VirtualShell
 

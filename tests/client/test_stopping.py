@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from stream_client import blocking
-from stream_client.blocking.positions import list_positions
+from stream_client.blocking import list_positions
 from stream_node.process import NodeProcess
 
 pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")

@@ -19,13 +19,13 @@ RIGHT = """
 from collections.abc import Sequence
 from typing import assert_type
 
-from stream_client.positions.saved import SavedIndexes, list_positions
-from stream_client.blocking.positions import SavedIndexes as BlockingIndexes
-from stream_client.share.leases import LeaseMember
+from stream_client import SavedIndexes, list_positions
+from stream_client.blocking import SavedIndexes as BlockingIndexes
+from stream_client import LeaseMember
 from ockam.address import local
 from stream_client import (
-    FIRST, ClientError, Consumer, Header, Letter, Page, Push, Reconnect, Retention, RichMessage, Stream, StreamMessage,
-    blocking, connect,
+    FIRST, ClientError, Consumer, Header, Page, Push, Reconnect, Retention, RichMessage, RoutedMessage, Stream,
+    StreamMessage, blocking, connect,
 )
 
 
@@ -60,7 +60,7 @@ async def main() -> None:
             assert_type(position.holder, str | None)
         await stream.set_retention(Retention(age_s=3600))
         answer = await (await client.correspondent()).request("other", (local("echo"),), b"hello")
-        assert_type(answer, Letter)
+        assert_type(answer, RoutedMessage)
         try:
             await publish(stream)
         except ClientError as error:
@@ -94,7 +94,7 @@ WRONG = {
     ),
 }
 HEAD = """
-from stream_client.blocking.positions import SavedIndexes as BlockingIndexes
+from stream_client.blocking import SavedIndexes as BlockingIndexes
 from stream_client import blocking
 from stream_client.blocking import streams as blocking_streams
 from stream_client import Positions, Stream

@@ -13,9 +13,8 @@ from ockam.message import Message
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.requests import Waiting
-from stream_client.shell.driving import drive
-from stream_client.shell.session import Session
 from tests.client.far_end import FarEnd
+from tests.client.shells import drive
 
 T = TypeVar("T")
 
@@ -73,7 +72,7 @@ class VirtualShell:
         return drive(coroutine)
 
     def client(self, *, answer_timeout_s: float | None = 30.0) -> StreamClient:
-        return StreamClient(Session("virtual", self.core, self, answer_timeout_s))
+        return StreamClient("virtual", self.core, self, answer_timeout_s)
 
     def exchange(self) -> None:
         """Deliver everything that is under way."""

@@ -22,8 +22,7 @@ from block_node.blocks.items import join_block
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from storage.database import FILE_NAME
 from stream_client import blocking
-from stream_client.blocking import StreamClient
-from stream_client.blocking.positions import SavedIndexes
+from stream_client.blocking import SavedIndexes, StreamClient
 from stream_node.process import NodeProcess
 from stream_service.extensions import Retention
 from tests.power.recording import Recording

@@ -15,8 +15,7 @@ from typing import Any
 import trio
 from structlog.testing import capture_logs
 
-from stream_client import Retention, connect
-from stream_client.positions.saved import set_position
+from stream_client import Retention, connect, set_position
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 
 

@@ -24,8 +24,7 @@ from ockam.protocol import ERROR
 from storage import database as database_module
 from storage.database import Database
 from storage.session import SqliteSession
-from stream_client import NodeFailed, PushFailed, Stream, connect
-from stream_client.share.leases import LeaseMember
+from stream_client import LeaseMember, NodeFailed, PushFailed, Stream, connect
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages

@@ -15,8 +15,7 @@ import pytest
 from ockam.address import Route, local
 from ockam.message import Message
 from ockam.protocol import Protocol, error_payload
-from stream_client import Consumer, StreamClient, connect
-from stream_client.positions.saved import SavedIndexes
+from stream_client import Consumer, SavedIndexes, StreamClient, connect
 from stream_service.protocol import (
     CREATE_PARTITIONED,
     CREATE_PARTITIONS,

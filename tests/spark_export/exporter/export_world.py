@@ -18,7 +18,7 @@ from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Outcome, Progress
 from spark_export.exporter.verify import Verdict, verify
 from stream_client import blocking
-from stream_client.blocking.positions import SavedIndexes
+from stream_client.blocking import SavedIndexes
 from stream_node.process import NodeProcess
 
 

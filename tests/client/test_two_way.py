@@ -1,4 +1,4 @@
-"""Goal: letters are the Elixir workers' bytes, and find their way there and back. Method: the worked example of
+"""Goal: routed messages are the Elixir workers' bytes, and find their way there and back. Method: the worked example of
 facts/ockam.md §6.3, any bytes, and conversations against a real server through every shell.
 """
 
@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.address import Address, local
-from stream_client import NEW, RequestTimeout, UnexpectedAnswer, blocking
-from stream_client.blocking.positions import SavedIndexes
-from stream_client.letters import Letter, decode_letter, encode_letter
+from stream_client import NEW, RequestTimeout, RoutedMessage, UnexpectedAnswer, blocking
+from stream_client.blocking import SavedIndexes
+from stream_client.routed_messages import decode_routed, encode_routed
 from tests.client.shells import Tools, World
 
 ECHOER, ME = local("echoer"), local("me")
@@ -31,18 +31,18 @@ EXAMPLE = (
 
 addresses = st.builds(Address, st.integers(0, 255), st.binary(max_size=20))
 routes = st.lists(addresses, max_size=4).map(tuple)
-letters = st.builds(Letter, routes, routes, st.binary(max_size=300), st.text(max_size=20))
+messages = st.builds(RoutedMessage, routes, routes, st.binary(max_size=300), st.text(max_size=20))
 
 
 def test_the_worked_example() -> None:
-    letter = Letter((ECHOER,), (ME,), b"hello over streams", "ping_topic")
-    assert encode_letter(letter) == EXAMPLE
-    assert decode_letter(EXAMPLE) == letter
+    routed = RoutedMessage((ECHOER,), (ME,), b"hello over streams", "ping_topic")
+    assert encode_routed(routed) == EXAMPLE
+    assert decode_routed(EXAMPLE) == routed
 
 
-@given(letters)
-def test_every_letter_comes_back(letter: Letter) -> None:
-    assert decode_letter(encode_letter(letter)) == letter
+@given(messages)
+def test_every_routed_message_comes_back(routed: RoutedMessage) -> None:
+    assert decode_routed(encode_routed(routed)) == routed
 
 
 @given(
@@ -51,26 +51,26 @@ def test_every_letter_comes_back(letter: Letter) -> None:
         st.builds(lambda at, new: EXAMPLE[:at] + new, st.integers(0, len(EXAMPLE)), st.binary(max_size=3)),
     )
 )
-def test_other_bytes_are_no_letter_or_one_that_is_written_so(data: bytes) -> None:
+def test_other_bytes_are_no_routed_message_or_one_that_is_written_so(data: bytes) -> None:
     try:
-        letter = decode_letter(data)
+        routed = decode_routed(data)
     except UnexpectedAnswer:
         return
-    assert decode_letter(encode_letter(letter)) == letter
+    assert decode_routed(encode_routed(routed)) == routed
 
 
 @contextmanager
-def echoer(address: str, name: str, letters_max: int) -> Iterator[None]:
-    """Somebody else, who answers that many letters of the stream `name`, each once, and resumes where it stopped."""
+def echoer(address: str, name: str, messages_max: int) -> Iterator[None]:
+    """Somebody else, who answers that many messages of the stream `name`, each once, and resumes where it stopped."""
 
     def answer() -> None:
         with blocking.connect(address) as client:
             me = client.correspondent(name)
             with me.inbox.consumer(SavedIndexes(client, "echoer")) as consumer:
-                for number, letter in enumerate(me.letters(consumer.messages()), start=1):
-                    if letter.onward_route == (ECHOER,):
-                        me.reply(letter, letter.payload.upper(), return_route=(ECHOER,))
-                    if number == letters_max:
+                for number, routed in enumerate(me.routed(consumer.messages()), start=1):
+                    if routed.onward_route == (ECHOER,):
+                        me.reply(routed, routed.payload.upper(), return_route=(ECHOER,))
+                    if number == messages_max:
                         return
 
     thread = threading.Thread(target=answer)
@@ -90,10 +90,10 @@ def test_a_request_gets_its_answer(world: World) -> None:
                     (ECHOER,),
                     world.name,
                 )
-            # An answer that comes too late, and what is no letter at all, is passed over.
+            # An answer that comes too late, and what is no routed message at all, is passed over.
             with pytest.raises(RequestTimeout):
                 await me.request(world.name, (local("nobody"),), b"ignored", timeout_s=0.05)
-            await me.inbox.push(b"\xff no letter")
+            await me.inbox.push(b"\xff no routed")
             await me.send(me.inbox.name, (local("stranger"),), b"nobody waits")
             assert (await me.request(world.name, (ECHOER,), b"more")).payload == b"MORE"
             assert me.strays == 2
@@ -102,7 +102,7 @@ def test_a_request_gets_its_answer(world: World) -> None:
         world.run(scenario)
 
 
-def test_letters_wait_for_who_is_away(world: World) -> None:
+def test_messages_wait_for_a_party_that_is_away(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
             me = await client.correspondent(world.name + " mine")
@@ -112,11 +112,13 @@ def test_letters_wait_for_who_is_away(world: World) -> None:
                 pass
             positions = tools.saved_indexes(client, "me")
             async with me.inbox.consumer(positions) as consumer:
-                answers = [letter async for letter in me.letters(consumer.messages(stop_at_end=True))]
-            assert answers == [Letter((ME,), (ECHOER,), b"LETTER %d" % number, world.name) for number in range(3)]
-            stray = me.letters(me.inbox.follow(NEW, stop_at_end=True))
-            assert [letter async for letter in stray] == []
+                answers = [routed async for routed in me.routed(consumer.messages(stop_at_end=True))]
+            assert answers == [
+                RoutedMessage((ME,), (ECHOER,), b"LETTER %d" % number, world.name) for number in range(3)
+            ]
+            stray = me.routed(me.inbox.follow(NEW, stop_at_end=True))
+            assert [routed async for routed in stray] == []
             with pytest.raises(ValueError, match="names no stream"):
-                await me.reply(Letter((), (), b"", ""), b"")
+                await me.reply(RoutedMessage((), (), b"", ""), b"")
 
     world.run(scenario)

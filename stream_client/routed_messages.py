@@ -1,11 +1,12 @@
-"""Routed messages carried as data of streams, as the Elixir bidirectional workers write them (facts/ockam.md §6.3).
+"""Routed messages carried as the data of stream messages, as the Elixir bidirectional workers write them
+(facts/ockam.md §6.3).
 
     +------------------------+-------------+---------------------------------------------------+
     | return_stream: string  | size: uint  | version 1 | onward_route | return_route | payload |
     | where answers go       |             | the legacy framing's message, without its length  |
     +------------------------+-------------+---------------------------------------------------+
 
-The inner message is version 1 of the BARE form, whatever framing the connection speaks. It does no I/O.
+The inner message is version 1 of the BARE form, whatever framing the connection speaks. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _encoder = bare.Encoder(Envelope)
 _decoder = bare.Decoder(Envelope)
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """One message. onward_route: the workers it is for; return_route: the workers that an answer is for.
+class RoutedMessage(msgspec.Struct, frozen=True):
+    """A message with its routes, as it travels inside a stream.
 
-    return_stream: the stream that an answer is pushed to; empty where none is expected.
+    onward_route: the workers that the message is for. return_route: the workers that an answer is for. return_stream:
+    the stream that an answer is pushed to; empty where no answer is expected.
     """
 
     onward_route: Route
@@ -41,19 +43,19 @@ class Letter(msgspec.Struct, frozen=True):
     return_stream: str
 
 
-def encode_letter(letter: Letter) -> bytes:
-    """The data to push."""
-    message = LEGACY.encode_routes(letter.onward_route, letter.return_route) + LEGACY.encode_payload(letter.payload)
-    return _encoder.encode(Envelope(letter.return_stream, message))
+def encode_routed(routed: RoutedMessage) -> bytes:
+    """The data to push into a stream."""
+    message = LEGACY.encode_routes(routed.onward_route, routed.return_route) + LEGACY.encode_payload(routed.payload)
+    return _encoder.encode(Envelope(routed.return_stream, message))
 
 
-def decode_letter(data: bytes) -> Letter:
-    """The letter in a message of a stream. Raises UnexpectedAnswer where there is none."""
+def decode_routed(data: bytes) -> RoutedMessage:
+    """The routed message in the data of a stream message. Raises UnexpectedAnswer where there is none."""
     try:
         envelope = _decoder.decode(data)
         message = envelope.message
         onward_route, return_route, at = LEGACY.decode_routes(message, 0, len(message))
         payload = LEGACY.decode_payload(message, 0, at, len(message))
     except (bare.DecodeError, RemoteProtocolError) as error:
-        raise UnexpectedAnswer(f"a message of the stream is not a letter: {error}") from error
-    return Letter(onward_route, return_route, payload, envelope.return_stream)
+        raise UnexpectedAnswer(f"a message of the stream is no routed message: {error}") from error
+    return RoutedMessage(onward_route, return_route, payload, envelope.return_stream)

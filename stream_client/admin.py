@@ -1,0 +1,163 @@
+"""Administration: look into streams, truncate and delete them, set retentions, list and set positions.
+
+Streams are made and found by `client.StreamClient`, whose `list_streams` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Self, TypeVar
+
+from index_service.extensions import (
+    POSITIONS,
+    SET_POSITION,
+    PositionKey,
+    PositionsRequest,
+    SavedPosition,
+    SetRequest,
+)
+from stream_client.arguments import BeforeLike, before_of
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
+from stream_client.errors import InvalidArgument
+from stream_client.session import Session
+from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
+from stream_service.extensions import (
+    DELETE,
+    INFO,
+    LIST,
+    RETENTION,
+    TRUNCATE,
+    DeleteRequest,
+    InfoRequest,
+    ListRequest,
+    Retention,
+    RetentionRequest,
+    RichMessage,
+    StreamInfo,
+    StreamKey,
+    TruncateRequest,
+    TruncateResponse,
+)
+
+LIST_PAGE = 1_000
+
+T = TypeVar("T")
+
+
+class StreamAdmin:
+    """The administrator's part of `streams.Stream`: one partition of one stream."""
+
+    def __init__(self, session: Session, handle: PartitionHandle) -> None:
+        self.session = session
+        self.handle = handle
+
+    async def info(self) -> StreamInfo:
+        """Where the stream-partition begins and ends, its size, its times, its retention."""
+        return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
+
+    async def truncate(self, before: BeforeLike) -> TruncateResponse:
+        """Delete the messages before an index or a time."""
+        return await self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
+
+    async def set_retention(self, retention: Retention | None) -> StreamInfo:
+        """Set how much the node keeps at most; None: the node's default. Raises InvalidArgument."""
+        if not isinstance(retention, Retention | None):
+            given = type(retention).__name__
+            raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
+        return (await self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
+
+    async def delete(self) -> int:
+        """Delete the stream-partition with all its messages; how many messages that were. This object ends too."""
+        deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
+        self.session.core.drop(self.handle)
+        return deleted
+
+    async def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
+        """Store messages of another stream with their times, the first at `index` (`node/stream_copy/1`).
+
+        index: this stream's next index, or where a stream without messages is to begin. One request carries them all,
+        so pass a page of some MiB at most.
+        """
+        copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
+        return await self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
+
+
+class Listing(Generic[T]):
+    """An iteration over items, which are fetched a page at a time. You may leave it at any item."""
+
+    def __init__(self, session: Session, page_items: int) -> None:
+        self._session = session
+        self._page_items = page_items
+        self._page: Sequence[T] = ()
+        self._at = 0
+        self._more = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._at >= len(self._page):
+            self._page, self._at = await self._next_page() if self._more else (), 0
+            if not self._page:
+                self._more = False
+                raise StopAsyncIteration
+        item = self._page[self._at]
+        self._at += 1
+        return item
+
+    async def _next_page(self) -> Sequence[T]:
+        """The items behind the last item of the page at hand. Sets `_more`: whether there is a page behind them."""
+        raise NotImplementedError
+
+
+class StreamListing(Listing[StreamInfo]):
+    """The stream-partitions whose name begins with a prefix, by name and partition."""
+
+    def __init__(self, session: Session, prefix: str, page_items: int) -> None:
+        super().__init__(session, page_items)
+        self._prefix = prefix
+
+    async def _next_page(self) -> Sequence[StreamInfo]:
+        after = StreamKey(self._page[-1].stream_name, self._page[-1].partition) if self._page else None
+        request = ListRequest(0, self._prefix, after, self._page_items)
+        answer = await self._session.ask(STREAM_SERVICE, LIST, request)
+        self._more = answer.more
+        return answer.streams
+
+
+class PositionListing(Listing[SavedPosition]):
+    """Saved positions, by client id, stream and partition."""
+
+    def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
+        super().__init__(session, page_items)
+        self._stream_name = stream_name
+        self._client_id = client_id
+
+    async def _next_page(self) -> Sequence[SavedPosition]:
+        after = None
+        if self._page:
+            last = self._page[-1]
+            after = PositionKey(last.client_id, last.stream_name, last.partition)
+        request = PositionsRequest(0, self._stream_name, self._client_id, after, self._page_items)
+        answer = await self._session.ask(INDEX_SERVICE, POSITIONS, request)
+        self._more = answer.more
+        return answer.positions
+
+
+def list_positions(
+    client: Session, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
+) -> PositionListing:
+    """The saved positions of one stream, of one client id, of both, or all of them (`node/index_list/1`)."""
+    return PositionListing(client, stream_name, client_id, page_positions)
+
+
+async def set_position(
+    client: Session, client_id: str, stream_name: str, partition: int, index: int | None
+) -> int | None:
+    """Set a position, also back, or delete it (None); the position before. Needs `node/index_set/1`.
+
+    Raises RequestRefused while a live consumer holds the partition's lease.
+    """
+    key = PositionKey(client_id, stream_name, partition)
+    return (await client.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before

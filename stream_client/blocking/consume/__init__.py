@@ -1,0 +1,1 @@
+"""Reading streams, in the blocking half: followers and consumers that keep their position."""

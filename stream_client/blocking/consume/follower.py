@@ -1,0 +1,134 @@
+# Generated from stream_client/consume/follower.py by tools/generate_blocking.py; do not edit.
+"""Iterates over the messages of one partition and waits for new ones. Messages are fetched a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from stream_client.blocking.consume.reader import LONG_POLL_S, Merge, Reader
+from stream_client.blocking.session import Session
+from stream_client.consume.page import OnHole, Page, find_holes
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.errors import PositionBeyondEnd, RequestTimeout
+from stream_service.extensions import RichMessage, Start
+
+
+class Follower:
+    """Follower: an iterator over the messages of one partition, endless or to the stream's end.
+
+    Iterate over it, or take whole pages by `next_page`. You may leave it and take it up again: it goes on behind the
+    last message that it gave. Made by `Stream.follow`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        handle: PartitionHandle,
+        start: Start,
+        *,
+        page_messages: int,
+        stop_at_end: bool,
+        on_hole: OnHole | None,
+    ) -> None:
+        self._session = session
+        self._merge = Merge(session.shell)
+        self._reader = Reader(
+            session,
+            handle,
+            start,
+            page_messages=page_messages,
+            waits=not stop_at_end,
+            on_page=self._merge.arrived,
+        )
+        self._stop_at_end = stop_at_end
+        self._on_hole = on_hole
+        self._ended = False
+        self._rest: Sequence[RichMessage] = ()
+        self._at = 0
+        self._next_index: int | None = None
+        self._holes = 0
+
+    def __repr__(self) -> str:
+        handle = self._reader.handle
+        read = "nothing read" if self._next_index is None else f"read to before {self._next_index}"
+        return f"<Follower of {handle.name!r}, partition {handle.partition}: {read}>"
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RichMessage:
+        """The next message. An endless follower waits for it."""
+        if self._at >= len(self._rest) and not self._has_more():
+            raise StopIteration
+        message = self._rest[self._at]
+        self._at += 1
+        return message
+
+    @property
+    def next_index(self) -> int | None:
+        """The index behind the page at hand; None before the first."""
+        return self._next_index
+
+    @property
+    def holes(self) -> int:
+        """How many indexes were missing between messages (retention, or deletion)."""
+        return self._holes
+
+    def next_page(self) -> Sequence[RichMessage]:
+        """The messages of the page at hand that were not given yet, or else the next page; empty only at the end.
+
+        Raises RequestTimeout where the follower is to stop at the end and the node does not answer.
+        """
+        if self._at >= len(self._rest) and not self._has_more():
+            return ()
+        page, self._rest = self._rest[self._at :], ()
+        return page
+
+    def stop(self) -> None:
+        """End the iteration, and drop the page on its way."""
+        self._merge.drop(self._reader)
+        self._ended = True
+
+    def _has_more(self) -> bool:
+        """Wait for the next page that has messages, and ask for the page behind it at once. False at the end."""
+        while not self._ended:
+            self._reader.ask()
+            self._wait_page()
+            page = self._reader.take()
+            self._check(page)
+            self._ended = self._stop_at_end and page.at_end
+            if page.messages:
+                # The reader has moved on and nobody asks for this page again, so it is kept before anything can raise.
+                self._rest, self._at = page.messages, 0
+                expected, self._next_index = self._next_index, page.messages[-1].index + 1
+                self._tell_holes(page.messages, expected)
+            # The next page travels while the program uses this one; without it every page costs a round trip.
+            if not self._ended:
+                self._reader.ask()
+                self._session.shell.give_way()
+            if page.messages:
+                return True
+        return False
+
+    def _check(self, page: Page) -> None:
+        """Raises PositionBeyondEnd where the stream is not the one that was read so far."""
+        if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
+            raise PositionBeyondEnd(
+                f"{self._reader.handle.name!r}, partition {self._reader.handle.partition} has been read up to "
+                f"{self._next_index} and now ends at {page.next_index}: it was deleted and made again; follow it anew"
+            )
+
+    def _wait_page(self) -> None:
+        timeout_s = self._session.answer_timeout_s
+        if not self._stop_at_end or timeout_s is None:
+            while self._merge.next_ready() is None:
+                pass
+        elif self._merge.next_ready(timeout_s + LONG_POLL_S) is None:
+            raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
+
+    def _tell_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
+        for first_missing, next_there in find_holes(messages, expected):
+            self._holes += next_there - first_missing
+            if self._on_hole is not None:
+                self._on_hole(self._reader.handle.partition, first_missing, next_there)

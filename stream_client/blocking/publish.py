@@ -1,0 +1,242 @@
+# Generated from stream_client/publish.py by tools/generate_blocking.py; do not edit.
+"""Publishers push many messages without waiting for each confirm, to one partition or to all of a stream."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
+from stream_client.blocking.session import Session
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.requests import Push
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.errors import InvalidArgument, PushesFailed, StreamNotFound
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+from stream_service.names import partition_of
+
+WINDOW = 1_000
+"""How many pushes may wait for their confirm by default."""
+UNSENT_BYTES_MAX = 64 * 1024
+"""A publisher with this much encoded and unsent lets the shell send before it goes on."""
+PUBLISHER_ID_BYTES = 16
+
+
+class Publisher:
+    """Pushes to one partition, at most `window` of them unconfirmed. A context manager. Made by `Stream.publisher`.
+
+    When the block ends without an exception, every push has been answered. If pushes failed whose result nobody has
+    taken, the end of the block raises PushesFailed, unless `keep_failed` leaves the failures to the owner.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        handle: PartitionHandle,
+        window: int,
+        sequences: SequenceMachine | None,
+        keep_failed: bool,
+    ) -> None:
+        if window < 1:
+            raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
+        self._session = session
+        self._handle = handle
+        self._window = window
+        self._sequenced = sequences is not None
+        self._queue = session.core.open_queue(handle, sequences)
+        if keep_failed:
+            self._queue.failed = None
+
+    def __repr__(self) -> str:
+        where = f"{self._handle.name!r}, partition {self._handle.partition}"
+        return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+        if kind is None:
+            _raise_failed(self.failed)
+
+    @property
+    def failed(self) -> Sequence[Push]:
+        """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
+        return tuple(push for push in self._queue.failed or () if not push.taken)
+
+    def close(self) -> None:
+        """End the publisher. Pushes on their way still get their answers. Safe to repeat."""
+        self._session.core.close_queue(self._handle, self._queue)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have been sent, or wait to be sent, without an answer."""
+        return len(self._queue.pushes)
+
+    def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
+        """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
+
+        data, key, headers: as `Stream.push`.
+        """
+        queue = self._queue
+        # Most messages are bytes alone, and this test is cheaper than the call.
+        if data.__class__ is not bytes:
+            data = to_bytes(data, "the data of a message")
+        # A full window waits for confirms, which bounds the memory that unconfirmed pushes take.
+        if len(queue.pushes) >= self._window:
+            while len(queue.pushes) >= self._window:
+                self._session.shell.wait(queue.room())
+        # A program that never waits would else encode its whole window before the first byte is sent.
+        elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
+            self._session.shell.give_way()
+        if self._sequenced or key is not None or headers:
+            push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
+        else:
+            push = queue.push(data)
+        self._session.shell.send_lagging()
+        return push
+
+    def wait(self, push: Push) -> int:
+        """The index of one push, once it is stored. Raises its error."""
+        try:
+            self._session.finished(push, None)
+        finally:
+            push.taken = True
+        return push.index
+
+    def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
+        """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
+        pushes = [self.push(data) for data in messages]
+        self.flush()
+        failed = [push for push in pushes if push.error is not None]
+        for push in failed:
+            push.taken = True
+        _raise_failed(failed)
+        return [push.index for push in pushes]
+
+    def flush(self) -> None:
+        """Wait until each push has its answer, a confirm or an error."""
+        while self._queue.pushes:
+            self._session.shell.wait(self._queue.room())
+
+
+class Turns:
+    """Chooses partitions: by key, or one after the other.
+
+    partitions: how many partitions the stream has, those missing too. present: the numbers of those it still has.
+    """
+
+    def __init__(self, partitions: int, present: Sequence[int]) -> None:
+        self._partitions = partitions
+        self._present = present
+        self._next = 0
+
+    def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
+        """The number of a partition; a key may choose one that is missing. partition_key: used in place of the key."""
+        by = partition_key if partition_key is not None else key
+        if by is not None:
+            return partition_of(by, self._partitions)
+        chosen, self._next = self._present[self._next], (self._next + 1) % len(self._present)
+        return chosen
+
+
+class PartitionedPublisher:
+    """Pushes to the partitions of a stream, by key or in turn, with a window for each partition. A context manager.
+
+    Made by `PartitionedStream.publisher`. Its block ends as that of a `Publisher` does.
+    """
+
+    def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
+        """by_partition: publishers by the number of their partition; the stream may have lost some partitions."""
+        self._name = name
+        self._by_partition = by_partition
+        self._publishers = tuple(by_partition.values())
+        self._turns = Turns(max(by_partition) + 1, sorted(by_partition))
+
+    def __repr__(self) -> str:
+        partitions = f"{len(self._publishers)} partitions"
+        return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            for publisher in self._publishers:
+                publisher.close()
+        if kind is None:
+            _raise_failed([push for publisher in self._publishers for push in publisher.failed])
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many pushes have no answer, in all partitions."""
+        return sum(publisher.unconfirmed for publisher in self._publishers)
+
+    def push(
+        self,
+        data: BytesLike,
+        *,
+        key: BytesLike | None = None,
+        headers: HeadersLike = (),
+        partition_key: BytesLike | None = None,
+    ) -> Push:
+        """Send one message to the partition of its key, or to the next partition where it has none.
+
+        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. Raises
+        StreamNotFound where the partition of the key is missing.
+        """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
+        partition = self._turns.choose(key, partition_key)
+        publisher = self._by_partition.get(partition)
+        if publisher is None:
+            raise missing_partition(self._name, partition, max(self._by_partition) + 1)
+        return publisher.push(data, key=key, headers=headers)
+
+    def flush(self) -> None:
+        """Wait until each push has its answer, a confirm or an error."""
+        for publisher in self._publishers:
+            publisher.flush()
+
+
+def _raise_failed(pushes: Sequence[Push]) -> None:
+    if pushes:
+        raise PushesFailed(pushes) from pushes[0].error
+
+
+def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
+    """The error for a partition that does not exist. partitions: how many partitions the stream has."""
+    if 0 <= partition < partitions:
+        return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
+    return StreamNotFound(
+        f"stream {name!r} has no partition {partition}: it has 0 to {partitions - 1}; `create_partitioned` with a "
+        "larger number grows it, and keys then belong to other partitions than before"
+    )
+
+
+def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
+    """The numbers of an idempotent publisher; None for a plain one. A publisher id makes it idempotent."""
+    if publisher_id is not None:
+        publisher_id = to_bytes(publisher_id, "a publisher id")
+        if not publisher_id:
+            raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
+        if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
+            raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
+        return SequenceMachine(publisher_id, first_number, None)
+    return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
+
+
+def _random_id() -> bytes:
+    return secrets.token_bytes(PUBLISHER_ID_BYTES)

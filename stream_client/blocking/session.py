@@ -1,0 +1,154 @@
+# Generated from stream_client/session.py by tools/generate_blocking.py; do not edit.
+"""A session with one node: sends requests to its workers and waits for the answers.
+
+The rooms of the client (`streams`, `publish`, `consume`, `share`, `positions`, `admin`) are written once, as coroutines
+over a `Session`. `tools/generate_blocking.py` makes the blocking half of each from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from ockam.address import Route
+from ockam.forwarding import OWN_PREFIX
+from ockam.protocol import Protocol as WireProtocol
+from stream_client.arguments import encoded
+from stream_client.core.client_core import ClientCore
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.payloads import answer_of
+from stream_client.core.requests import Call, Waiting
+from stream_client.core.service_route import INDEX_SERVICE
+from stream_client.core.statistics import CoreStatistics
+from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
+from stream_client.shell.clock import Timers
+from stream_client.shell.contact import no_contact
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+Target: TypeAlias = str | Route | PartitionHandle
+"""Who is asked: a service of the node by its name, a worker by the route to it, or a stream-partition."""
+
+
+class Shell(Timers, Protocol):
+    """Sockets, time and waiting around one core."""
+
+    def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+        """Return when `waiting` is done, or when the time is over."""
+        ...
+
+    def give_way(self) -> None:
+        """Send what can be sent and read what has come, without waiting for either."""
+        ...
+
+    def send_lagging(self) -> None:
+        """Send the bytes that have waited for a while, since no call has sent them."""
+        ...
+
+
+class Session:
+    """One client's core and shell, and requests to the workers of its node.
+
+    address: `host:port` of the node connected to. answer_timeout_s: how long a request may be without an answer; None:
+    for ever. has_rich_pull: whether the node has answered a `node/stream_pull/1`.
+    """
+
+    def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
+        self.address = address
+        self.core = core
+        self.shell = shell
+        self.answer_timeout_s = answer_timeout_s
+        self.has_rich_pull = False
+
+    def statistics(self) -> CoreStatistics:
+        return self.core.statistics()
+
+    def now_s(self) -> float:
+        """The shell's clock (`Timers.now_s`)."""
+        return self.shell.now_s()
+
+    def request(self, service: str, payload: bytes) -> bytes:
+        """Ask a service of the node; its one answer. Raises RequestRefused, RequestTimeout."""
+        return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
+
+    def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
+        """Ask a worker in that protocol; its one answer. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
+        return answer_of(self.answered(self.call(target, protocol, request)), protocol)
+
+    def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
+        """The answers to many requests, all on their way at once. Raises the first error."""
+        return self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
+
+    def ask_nowait(
+        self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
+    ) -> Callable[[], None]:
+        """Ask without waiting, and call back with the answer or the error, maybe at once.
+
+        The function returned prevents the call back.
+        """
+        try:
+            call = self.call(target, protocol, request)
+        except ClientError as error:
+            on_answer(error)
+            return lambda: None
+
+        def answered() -> None:
+            try:
+                answer: A | ClientError = call.error or answer_of(call, protocol)
+            except UnexpectedAnswer as error:
+                answer = error
+            on_answer(answer)
+
+        def cancel() -> None:
+            call.forget(answered)
+            self.core.forget(call)
+
+        call.when_done(answered)
+        return cancel
+
+    def tell(self, service: str, payload: bytes) -> None:
+        """Send a service a message that it does not answer; the message is lost where the connection is."""
+        self.core.tell(service, payload)
+        self.shell.give_way()
+
+    def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
+        """Send a request; `answered` waits for its answer. Raises InvalidArgument, and the error that ended the client.
+
+        An index service that has none of our own protocols does not answer a request in one of them. `ServiceRoute`
+        then finds out whether it has any, so that the call fails at once and not after its whole timeout.
+        """
+        route = self.core.route_to(target) if isinstance(target, str) else target
+        call = self.core.call(route, encoded(protocol, request))
+        if target == INDEX_SERVICE and protocol.name.startswith(OWN_PREFIX.decode()):
+            self.core.service_route.need_extensions(call, protocol.name)
+        return call
+
+    def answered(self, call: Call, wait_s: float = 0.0) -> Call:
+        """The call, answered. wait_s: how long the node was allowed to hold the answer. Raises the call's error."""
+        timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
+        try:
+            self.finished(call, timeout_s)
+        finally:
+            self.core.forget(call)
+        return call
+
+    def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
+        """The one answer to each of these calls, which are under way. Raises the first error."""
+        try:
+            return [answer_of(self.answered(call), protocol) for call in calls]
+        finally:
+            for call in calls:
+                self.core.forget(call)
+
+    def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
+        """Wait until it is done. Raises its error, and RequestTimeout."""
+        if not waiting.done:
+            self.shell.wait(waiting, timeout_s)
+        if waiting.error is not None:
+            raise waiting.error
+        if not waiting.done:
+            if self.core.asks_route and not self.core.service_route.reached:
+                raise no_contact(self.address, self.core)
+            state = "has not answered" if self.core.connection.wire is not None else "could not be reached"
+            raise RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")

@@ -1,0 +1,1 @@
+"""Consumer groups, in the blocking half: leases and the consumer that reads under them."""

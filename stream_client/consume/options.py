@@ -1,0 +1,61 @@
+"""The options of a consumer, once as values with defaults and once as keyword arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
+import msgspec.structs
+
+from stream_client.consume.page import PAGE_MESSAGES, OnHole
+
+SAVE_INTERVAL_S = 1.0
+IDLE_DELAY_S = 0.25
+"""How long to wait before asking again where the node does not hold answers."""
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer reads and saves.
+
+    page_messages: how many messages to pull at once. save_messages: save the position after this many messages; None:
+    after a page. save_interval_s: save also when this time has passed. on_hole: called for each range of missing
+    indexes. idle_delay_s: how long to wait before asking again where the node does not hold answers.
+    """
+
+    page_messages: int = PAGE_MESSAGES
+    save_messages: int | None = None
+    save_interval_s: float = SAVE_INTERVAL_S
+    on_hole: OnHole | None = None
+    idle_delay_s: float = IDLE_DELAY_S
+
+
+class ConsumerArguments(TypedDict, total=False):
+    """The fields of ConsumerOptions, as keyword arguments."""
+
+    page_messages: int
+    save_messages: int | None
+    save_interval_s: float
+    on_hole: OnHole | None
+    idle_delay_s: float
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options_shown(function: F) -> F:
+    """Have `help()` show each field of ConsumerOptions with its default in place of the function's **options."""
+    signature = inspect.signature(function)
+    kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=inspect.formatannotation(field.type),
+        )
+        for field in msgspec.structs.fields(ConsumerOptions)
+    ]
+    function.__signature__ = signature.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+    return function

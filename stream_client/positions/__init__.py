@@ -1,1 +1,0 @@
-"""Positions of consumers, kept by name in a node's index service."""
