@@ -27,8 +27,8 @@ check: setup-dev ## formatting, lint, types and locks: what CI runs before the t
 
 bench: setup-run ## measure a node on this machine, beside its peers, for docs/performance.md
 	@$(PYTHON) -m stream_node bench all --peer all $(CEILING) --output docs/bench.json $(ARGS)
-	@$(PYTHON) tools/plot_bench.py docs/bench.json docs/plots
-	@$(PYTHON) tools/table_bench.py docs/bench.json docs/performance.md
+	@$(PYTHON) bench/draw_plots.py docs/bench.json docs/plots
+	@$(PYTHON) bench/write_tables.py docs/bench.json docs/performance.md
 
 smoke: setup-run ## a bench of half a minute, to see that it runs
 	@$(PYTHON) -m stream_node bench all --quick --peer all

@@ -100,7 +100,7 @@ def bench(
 
     Example: stream-node bench push --peer redis --messages 100000
     """
-    from stream_node.bench.run import Options, run_bench
+    from bench.run import Options, run_bench
 
     run_bench(
         what,

@@ -6,10 +6,10 @@ import io
 
 from rich.console import Console
 
-from stream_node.bench.goals import goals
-from stream_node.bench.plan import MIB
-from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratio
-from stream_node.bench.show import show
+from bench.goals import goals
+from bench.plan import MIB
+from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratio
+from bench.show import show
 
 
 def _push(system: str, round_: int, per_second: float, window: int = 1_000) -> Sample:

@@ -15,18 +15,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench import backfill, compared, run, scale
+from bench.bench_node import BenchNode
+from bench.big_log import STREAM, extend_log
+from bench.codec import compare
+from bench.errors import PeerFailed, UnknownBench
+from bench.measure import push_rate
+from bench.peers import PROGRAMS, Peer, maybe_peer
+from bench.plan import QUICK
+from bench.report import OURS, Report
+from bench.run import PARTS, Options, run_bench
+from bench.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
-from stream_node.bench import backfill, compared, run, scale
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.big_log import STREAM, extend_log
-from stream_node.bench.codec import compare
-from stream_node.bench.errors import PeerFailed, UnknownBench
-from stream_node.bench.measure import push_rate
-from stream_node.bench.peers import PROGRAMS, Peer, maybe_peer
-from stream_node.bench.plan import QUICK
-from stream_node.bench.report import OURS, Report
-from stream_node.bench.run import PARTS, Options, run_bench
-from stream_node.bench.scale import UNGROUPED, measure_alone, measure_node
 from tests.storage.crash_samples import need_strace
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)
@@ -151,7 +151,7 @@ def test_a_report_in_json_has_all_that_is_told_of_a_sample(tmp_path: Path, capsy
 def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: nothing that was asked for is left out in silence. Method: no pip, and a prototype of another size."""
     absent: list[str] = []
-    monkeypatch.setattr("stream_node.bench.codec.maybe_install", lambda requirement, place: None)
+    monkeypatch.setattr("bench.codec.maybe_install", lambda requirement, place: None)
     assert {sample.codec for sample in compare(1, tmp_path, absent)} == {OURS}
     assert absent == ["pybare: pybare==1.3.0 cannot be installed"]
     options = Options(ceiling=tmp_path, quick=True, messages=100, size_bytes=10, output=tmp_path / "report.json")

@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
 
+from bench.export import PARTITIONS, fill
 from storage.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
 from storage.contract import Operation
 from storage.database import Database
-from stream_node.bench.export import PARTITIONS, fill
 
 pytestmark = pytest.mark.spark
 

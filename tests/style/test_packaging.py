@@ -25,7 +25,7 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
     "storage/bulk/arrow_pages.py": "spark",
-    "stream_node/bench/export.py": "spark",
+    "bench/export.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_table.py": "iceberg",
@@ -108,7 +108,7 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 # The bench installs the clients of its peers into folders of its own, which only this program sees.
-FROM_ELSEWHERE = {("stream_node/bench/peer_client.py", "redis"), ("stream_node/bench/peer_client.py", "nats")}
+FROM_ELSEWHERE = {("bench/peer_client.py", "redis"), ("bench/peer_client.py", "nats")}
 
 
 def import_problems(root: Path) -> list[str]:

@@ -17,14 +17,14 @@ from types import FrameType
 import msgspec
 from rich.console import Console
 
-from stream_node.bench import backfill, block, cardinal, compared, export, export_start, scale
-from stream_node.bench.codec import compare
-from stream_node.bench.errors import UnknownBench
-from stream_node.bench.goals import goals
-from stream_node.bench.peers import PEERS, Peer, maybe_peer
-from stream_node.bench.plan import QUICK, Plan
-from stream_node.bench.report import CodecSample, Report, Sample
-from stream_node.bench.show import show
+from bench import backfill, block, cardinal, compared, export, export_start, scale
+from bench.codec import compare
+from bench.errors import UnknownBench
+from bench.goals import goals
+from bench.peers import PEERS, Peer, maybe_peer
+from bench.plan import QUICK, Plan
+from bench.report import CodecSample, Report, Sample
+from bench.show import show
 
 WIDTH = 180
 """Columns of a report that goes into a file or a pipe."""

@@ -8,6 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
+from bench.bench_node import BenchNode
+from bench.plan import Plan
+from bench.report import OURS, Sample
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.machines.chain_events import ChainUpdate
@@ -19,9 +22,6 @@ from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.stream_transport import StreamTransport
 from cardinal_streams.transports.transport import partition_of
 from stream_client import connect
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.plan import Plan
-from stream_node.bench.report import OURS, Sample
 
 MESSAGES_A_BLOCK = 23
 PARTITIONS = 4

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import trio
 
+from bench.report import percentiles
 from stream_client import Push, Stream, StreamMessage, blocking, connect
-from stream_node.bench.report import percentiles
 
 PAGE_MESSAGES = 1_000
 TIMED_EVERY = 64

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from stream_node.bench.errors import PeerFailed
-from stream_node.bench.measure import Timed
-from stream_node.bench.packages import NATS, REDIS, maybe_install
-from stream_node.bench.report import Sample
+from bench.errors import PeerFailed
+from bench.measure import Timed
+from bench.packages import NATS, REDIS, maybe_install
+from bench.report import Sample
 from stream_node.process import cpu_seconds, memory_bytes
 
 PEERS = ("redis", "nats")

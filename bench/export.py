@@ -22,13 +22,13 @@ from typing import Any
 
 import trio
 
+from bench.bench_node import BenchNode
+from bench.errors import PeerFailed
+from bench.measure import Timed, push_rate
+from bench.plan import Plan
+from bench.report import OURS, Sample
 from storage.contract import Append
 from storage.database import Database
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.errors import PeerFailed
-from stream_node.bench.measure import Timed, push_rate
-from stream_node.bench.plan import Plan
-from stream_node.bench.report import OURS, Sample
 
 WORK = "export"
 STREAM = "exported"

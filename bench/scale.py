@@ -15,14 +15,11 @@ from typing import Any
 import msgspec
 import trio
 
-from ockam.listener import connections_that_fit
-from storage.failpoint import DELAY_VARIABLE
-from stream_client import connect
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.big_log import STREAM, extend_log
-from stream_node.bench.fanout import WINDOW as FANOUT_WINDOW
-from stream_node.bench.fanout import fanout
-from stream_node.bench.measure import (
+from bench.bench_node import BenchNode
+from bench.big_log import STREAM, extend_log
+from bench.fanout import WINDOW as FANOUT_WINDOW
+from bench.fanout import fanout
+from bench.measure import (
     PAGE_MESSAGES,
     Timed,
     pull_latency,
@@ -30,8 +27,11 @@ from stream_node.bench.measure import (
     push_rate,
     push_singly,
 )
-from stream_node.bench.plan import MIB, Plan
-from stream_node.bench.report import OUR_DURABILITY, OURS, Sample
+from bench.plan import MIB, Plan
+from bench.report import OUR_DURABILITY, OURS, Sample
+from ockam.listener import connections_that_fit
+from storage.failpoint import DELAY_VARIABLE
+from stream_client import connect
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000

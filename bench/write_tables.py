@@ -1,6 +1,6 @@
 """Writes the tables of docs/performance.md from a report of `stream-node bench --output`. It measures nothing.
 
-    python tools/table_bench.py docs/bench.json docs/performance.md
+    python bench/write_tables.py docs/bench.json docs/performance.md
 
 What stands between the two marks in the document is replaced; figures are medians over the rounds.
 """

@@ -8,8 +8,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from stream_node.bench.plan import MIB
-from stream_node.bench.report import Report, Sample
+from bench.plan import MIB
+from bench.report import Report, Sample
 
 Group = tuple[str, str, int, int, int, int, int]
 

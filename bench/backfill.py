@@ -11,14 +11,14 @@ from typing import Final
 
 import trio
 
+from bench.bench_node import BenchNode
+from bench.block_publishing import TimedSession, publish_all
+from bench.plan import MIB, Plan
+from bench.report import OURS, Sample, percentiles
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.client.connection import open_connection
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.block_publishing import TimedSession, publish_all
-from stream_node.bench.plan import MIB, Plan
-from stream_node.bench.report import OURS, Sample, percentiles
 
 ITEMS_A_BLOCK: Final = 300
 LIVE_EVERY_S: Final = 0.05

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 
 import trio
 
+from bench.measure import Timed
 from stream_client import RichMessage, Stream, connect
-from stream_node.bench.measure import Timed
 
 SENT_AT = struct.Struct("<q")
 WINDOW = 100

@@ -1,6 +1,6 @@
 """`stream-node` without group commit, to be compared with: of one stream, each push is a transaction and a sync.
 
-python -m stream_node.bench.ungrouped serve …        as `stream-node serve …`
+python -m bench.ungrouped serve …        as `stream-node serve …`
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from stream_node.bench import backfill, block, cardinal, export, export_start
-from stream_node.bench.compared import BLOCKING, CEILING
-from stream_node.bench.measure import PAGE_MESSAGES
-from stream_node.bench.plan import MIB
-from stream_node.bench.report import OURS, CodecSample, Goal, Report, Sample, ratio, typical
-from stream_node.bench.scale import UNGROUPED
+from bench import backfill, block, cardinal, export, export_start
+from bench.compared import BLOCKING, CEILING
+from bench.measure import PAGE_MESSAGES
+from bench.plan import MIB
+from bench.report import OURS, CodecSample, Goal, Report, Sample, ratio, typical
+from bench.scale import UNGROUPED
 
 KIB = 1024
 Figure = Callable[[Sample], float]

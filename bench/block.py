@@ -9,15 +9,15 @@ from typing import Final
 
 import trio
 
+from bench.bench_node import BenchNode
+from bench.block_publishing import TimedSession, publish_all
+from bench.plan import Plan
+from bench.report import OURS, Sample, percentiles
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.client import BlockClient
 from block_node.client.connection import open_connection
 from block_node.client.subscriber import ItemsArrived
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.block_publishing import TimedSession, publish_all
-from stream_node.bench.plan import Plan
-from stream_node.bench.report import OURS, Sample, percentiles
 from stream_node.process import NodeProcess
 
 ITEMS_A_BLOCK: Final = (100, 1_000, 10_000)

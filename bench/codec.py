@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from stream_node.bench.packages import PYBARE, maybe_install
-from stream_node.bench.report import OURS, CodecSample
+from bench.packages import PYBARE, maybe_install
+from bench.report import OURS, CodecSample
 
 
 def compare(rounds: int, place: Path, absent: list[str]) -> Iterator[CodecSample]:

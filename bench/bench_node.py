@@ -32,7 +32,7 @@ class BenchNode(NodeProcess):
         super().__init__(
             data_dir if data_dir is not None else place / "data", environment=environment, log_file=place / "node.log"
         )
-        self._module = "stream_node" if grouped else "stream_node.bench.ungrouped"
+        self._module = "stream_node" if grouped else "bench.ungrouped"
         self._started_s = 0.0
         self.fsyncs_per_second: float | None = None
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.errors import UnknownBench
-from stream_node.bench.measure import PAGE_MESSAGES, Timed, pull_rate, push_latency, push_latency_blocking, push_rate
-from stream_node.bench.peers import Peer
-from stream_node.bench.plan import Plan
-from stream_node.bench.report import OURS, Sample
-from stream_node.bench.scale import measure_alone, measure_node
+from bench.bench_node import BenchNode
+from bench.errors import UnknownBench
+from bench.measure import PAGE_MESSAGES, Timed, pull_rate, push_latency, push_latency_blocking, push_rate
+from bench.peers import Peer
+from bench.plan import Plan
+from bench.report import OURS, Sample
+from bench.scale import measure_alone, measure_node
 
 CEILING = "push_ceiling"
 CEILING_BYTES = 100

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bench.bench_node import BenchNode
+from bench.errors import PeerFailed
+from bench.export import CORES, is_possible
+from bench.plan import Plan
+from bench.report import Sample
 from stream_client import blocking
-from stream_node.bench.bench_node import BenchNode
-from stream_node.bench.errors import PeerFailed
-from stream_node.bench.export import CORES, is_possible
-from stream_node.bench.plan import Plan
-from stream_node.bench.report import Sample
 
 WORK = "whole run of an export"
 STREAM = "a-handful"
