@@ -26,12 +26,12 @@ check: setup-dev ## formatting, lint, types and locks: what CI runs before the t
 	@VENV="$(VENV)" ./check
 
 bench: setup-run ## measure a node on this machine, beside its peers, for docs/performance.md
-	@$(PYTHON) -m stream_node bench all --peer all $(CEILING) --output docs/bench.json $(ARGS)
-	@$(PYTHON) bench/draw_plots.py docs/bench.json docs/plots
-	@$(PYTHON) bench/write_tables.py docs/bench.json docs/performance.md
+	@$(PYTHON) -m bench all --peer all $(CEILING) --output bench/results/bench.json $(ARGS)
+	@$(PYTHON) bench/draw_plots.py bench/results/bench.json docs/plots
+	@$(PYTHON) bench/write_tables.py bench/results/bench.json docs/performance.md
 
 smoke: setup-run ## a bench of half a minute, to see that it runs
-	@$(PYTHON) -m stream_node bench all --quick --peer all
+	@$(PYTHON) -m bench all --quick --peer all
 
 venv: setup-dev ## only set up
 

@@ -1,6 +1,6 @@
-"""Draws the plots of docs/performance.md, as SVG, from a report of `stream-node bench --output`. It measures nothing.
+"""Draws the plots of docs/performance.md, as SVG, from a report of `python -m bench --output`. It measures nothing.
 
-    python bench/draw_plots.py docs/bench.json docs/plots
+    python bench/draw_plots.py bench/results/bench.json docs/plots
 
 Each plot has logarithmic axes and a line for each system; a point is the median of its rounds.
 """

@@ -1,11 +1,13 @@
-"""What a user of the bench can get wrong, and what can go wrong with those it compares with."""
+"""The errors of the bench. Their classes decide its exit codes, as those of the command `stream-node` do."""
 
 from __future__ import annotations
 
-
-class UnknownBench(Exception):
-    """There is no measurement or no peer of that name, or the prototype given does not print figures."""
+from stream_node.cli.values import CommandFailed, UsageError
 
 
-class PeerFailed(Exception):
+class UnknownBench(UsageError):
+    """No measurement and no peer has the name that was given, or the prototype that was given prints no figures."""
+
+
+class PeerFailed(CommandFailed):
     """A server to compare with did not start, or its client failed."""

@@ -1,4 +1,4 @@
-"""`stream-node bench`: runs measurements, and shows or writes what they found."""
+"""`python -m bench`: runs measurements, and shows or writes what they found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 from rich.console import Console
@@ -25,6 +24,7 @@ from bench.peers import PEERS, Peer, maybe_peer
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
 from bench.show import show
+from stream_node.process import interrupted_by
 
 WIDTH = 180
 """Columns of a report that goes into a file or a pipe."""
@@ -103,7 +103,7 @@ def run_bench(what: str, options: Options) -> None:
     if what in ("all", "export", "export-start") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
-        stack.enter_context(_interrupted_by(signal.SIGTERM, signal.SIGHUP))
+        stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         bench = _prepare(report, options, stack)
         for name in PARTS if what == "all" else (what,):
             for sample in SCALES[name](bench.plan) if name in SCALES else PARTS[name](bench):
@@ -124,31 +124,6 @@ def run_bench(what: str, options: Options) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """End as by Ctrl-C, which trio brings to an end anywhere: the servers that were started are ended, and their
-    data is removed. Raises SystemExit with the status that tells of the signal."""
-    told: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if not told:
-            told.append(number)
-            signal.raise_signal(signal.SIGINT)
-
-    handlers = [(number, signal.signal(number, interrupt)) for number in numbers]
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # So it is behind a shell's `&`.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except BaseException:
-        if told:
-            sys.exit(128 + told[0])
-        raise
-    finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
 
 
 def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/performance.md from a report of `stream-node bench --output`. It measures nothing.
+"""Writes the tables of docs/performance.md from a report of `python -m bench --output`. It measures nothing.
 
-    python bench/write_tables.py docs/bench.json docs/performance.md
+    python bench/write_tables.py bench/results/bench.json docs/performance.md
 
 What stands between the two marks in the document is replaced; figures are medians over the rounds.
 """

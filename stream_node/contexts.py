@@ -126,6 +126,14 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
     node: of the flag or of `STREAM_NODE_ADDRESS`. via: of the flags; wins over the context's. Raises ContextError,
     also where node and context are both given: one of them would be passed over in silence.
     """
+    found = find_target(node, context, via, file=file)
+    return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
+
+
+def find_target(
+    node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
+) -> Target | None:
+    """The node that `resolve_target` would find; None where it would take the default."""
     check_environment()
     if node is not None and context is not None:
         raise ContextError(
@@ -136,6 +144,6 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
     contexts = load_contexts(file or contexts_file())
     name = context if context is not None else contexts.current
     if name is None:
-        return Target(DEFAULT_NODE, tuple(map(complete_address, via)))
+        return None
     target = get_context(contexts, name)
     return msgspec.structs.replace(target, via=tuple(map(complete_address, via)) or target.via)

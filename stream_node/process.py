@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 
 class NodeNotStarted(Exception):
@@ -147,3 +149,31 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Have these signals end the block as Ctrl-C does, so that it stops its nodes and removes their data.
+
+    trio ends its tasks in good order at Ctrl-C, wherever the program is; it does not at other signals. Raises
+    SystemExit with the status that tells of the signal.
+    """
+    told: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not told:
+            told.append(number)
+            signal.raise_signal(signal.SIGINT)
+
+    handlers = [(number, signal.signal(number, interrupt)) for number in numbers]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell starts a command behind `&` so.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except BaseException:
+        if told:
+            sys.exit(128 + told[0])
+        raise
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,29 +31,38 @@ def with_client(
 
     waits: the command goes on for ever, so it says when the node is gone, and when it is back.
     """
-    from ockam.address import tcp
-    from stream_client import connect
-    from stream_client.shell.defaults import ANSWER_TIMEOUT_S
     from stream_node.contexts import resolve_target
 
     target = resolve_target(node, context, via or ())
-    given = asking()
 
     async def main() -> None:
-        async with connect(
-            target.address,
-            via=tuple(tcp(hop) for hop in target.via),
-            service=given.service or target.service,
-            # A name from the context belongs to the context's service, and not to one that is given here.
-            index_service=given.index_service or (None if given.service else target.index_service),
-            framing=given.framing or target.framing,
-            answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
-            contact_timeout_s=given.contact_timeout_s,
-            on_link=partial(_tell_link, (target.address, *target.via)[-1]) if waits else None,
-        ) as client:
+        on_link = partial(_tell_link, (target.address, *target.via)[-1]) if waits else None
+        async with open_client(target, on_link) as client:
             await run(client)
 
     run_to_signal(main)
+
+
+def open_client(
+    target: Target, on_link: Callable[[ClientError | None], None] | None = None
+) -> AbstractAsyncContextManager[StreamClient]:
+    """A client of that node that speaks as the options of the command say. on_link: as of `stream_client.connect`."""
+    from ockam.address import tcp
+    from stream_client import connect
+    from stream_client.shell.defaults import ANSWER_TIMEOUT_S
+
+    given = asking()
+    return connect(
+        target.address,
+        via=tuple(tcp(hop) for hop in target.via),
+        service=given.service or target.service,
+        # A name from the context belongs to the context's service, and not to one that is given here.
+        index_service=given.index_service or (None if given.service else target.index_service),
+        framing=given.framing or target.framing,
+        answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
+        contact_timeout_s=given.contact_timeout_s,
+        on_link=on_link,
+    )
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""`stream-node verify`, `demo` and `bench`: what an operator runs beside a node."""
+"""`stream-node verify` and `demo`, and the register of the other commands that an operator runs beside a node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stream_node.cli import care, export, repair, settings
+from stream_node.cli import bench, care, export, repair, settings
 from stream_node.cli.options import DataDirOption, JsonOption
 from stream_node.cli.output import counted, say
 from stream_node.cli.progress import progress_shown
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     repair.register(app)
     care.register(app)
     app.command()(demo)
-    app.command()(bench)
+    bench.register(app)
     export.register(app)
     settings.register(app)
 
@@ -76,42 +76,3 @@ def demo(
     from stream_node.demo.run import run_demo
 
     run_demo(input_dir, with_export=with_export, as_json=as_json)
-
-
-def bench(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="push, pull, latency, fanout, codec, cardinal, block, backfill, export or all; scale (how cost "
-            "grows), or a part of it: sizes, streams, clients, memory, idle, slow, logs."
-        ),
-    ] = "all",
-    peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
-    messages: Annotated[int | None, typer.Option(min=1, help="Messages of a measurement.")] = None,
-    size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
-    ceiling: Annotated[Path | None, typer.Option(help="A prototype to run in turn with us, for the ratio.")] = None,
-    output: Annotated[Path | None, typer.Option(help="A file for the report in JSON.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep there what is not measured now.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure a node on this machine. Every push is fsynced before its confirm; the data lies under the working
-    directory, and is gone at the end.
-
-    Example: stream-node bench push --peer redis --messages 100000
-    """
-    from bench.run import Options, run_bench
-
-    run_bench(
-        what,
-        Options(
-            peer=peer,
-            ceiling=ceiling,
-            output=output,
-            keep=keep,
-            quick=quick,
-            as_json=as_json,
-            messages=messages,
-            size_bytes=size,
-        ),
-    )

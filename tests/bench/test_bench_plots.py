@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "plot_bench.py"
+SCRIPT = Path(__file__).parents[2] / "bench" / "draw_plots.py"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -61,7 +61,7 @@ def test_tables_have_the_medians_and_take_the_place_of_those_before(tmp_path: Pa
     source.write_text(json.dumps(report))
     document.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
     for _ in range(2):
-        subprocess.run([sys.executable, SCRIPT.with_name("table_bench.py"), source, document], check=True)
+        subprocess.run([sys.executable, SCRIPT.with_name("write_tables.py"), source, document], check=True)
     text = document.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")

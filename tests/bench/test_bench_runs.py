@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from bench import backfill, compared, run, scale
+from bench.__main__ import build
 from bench.bench_node import BenchNode
 from bench.big_log import STREAM, extend_log
 from bench.codec import compare
@@ -27,6 +28,8 @@ from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
 from bench.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
+from stream_node.cli.app import run as run_command
+from tests.bench.report_schema import Benched
 from tests.storage.crash_samples import need_strace
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)
@@ -71,7 +74,7 @@ def test_a_run_measures_every_kind_of_growth_and_leaves_nothing(
 )
 def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path, part: str, number: signal.Signals) -> None:
     """Goal: no servers, no files and no stack trace are left. Method: signals, while one and many tasks push."""
-    command = [sys.executable, "-m", "stream_node", "bench", part, "--messages", "10000000"]
+    command = [sys.executable, "-m", "bench", part, "--messages", "10000000"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
         deadline_s = time.monotonic() + 60
         while not list(tmp_path.glob(".bench-*/data/streams.sqlite-wal")):
@@ -146,6 +149,21 @@ def test_a_report_in_json_has_all_that_is_told_of_a_sample(tmp_path: Path, capsy
         assert "fsync" in sample["durability"]
     wanted = [goal["what"] for goal in report["goals"] if goal["measured"] is not None]
     assert wanted == [f"pushes to 10 streams, to those to one, {window} unconfirmed" for window in ("100", "1,000")]
+
+
+def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(lambda: build()(["pull", "--quick", "--messages", "100", "--json"], standalone_mode=False)) == 0
+    report = msgspec.json.decode(capfd.readouterr().out, type=Benched)
+    assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
+
+
+def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(lambda: build()(["flying"], standalone_mode=False)) == 2
+    said = capfd.readouterr().err.rstrip()
+    assert "there are push, pull, latency, fanout, codec," in said
+    assert said.endswith("and all")
+    assert run_command(lambda: build()(["--peer", "kafka"], standalone_mode=False)) == 2
+    assert "there are redis, nats and all" in capfd.readouterr().err
 
 
 def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,55 +230,28 @@ class Listening(Strict, frozen=True):
     data_dir: str
 
 
-class Sample(Strict, frozen=True):
-    work: str
-    system: str
-    durability: str
-    round: int
-    window: int
-    size_bytes: int
-    streams: int
-    clients: int
-    log_messages: int
-    messages: int
-    seconds: float
-    p50_us: float | None
-    p99_us: float | None
-    p999_us: float | None
-    server_cpu_s: float | None
-    server_memory_bytes: int | None
-    cpu_s: float | None
-    fsyncs_per_second: float | None
-    messages_per_second: float
-    bytes_per_second: float
-
-
-class CodecSample(Strict, frozen=True):
-    codec: str
-    round: int
-    encode_per_second: float
-    decode_per_second: float
-
-
-class Goal(Strict, frozen=True):
-    what: str
-    at_most: bool
-    wanted: float
-    measured: float | None
+class Latency(Strict, frozen=True):
+    timed: int
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
 
 
 class Benched(Strict, frozen=True):
-    started: str
-    ended: str
-    machine: str
-    sqlite: str
-    quick: bool
-    load: list[float]
-    versions: dict[str, str]
-    absent: list[str]
-    samples: list[Sample]
-    codecs: list[CodecSample]
-    goals: list[Goal]
+    """node: None where the node was started for the run."""
+
+    node: str | None
+    work: Literal["push", "pull", "latency", "fanout"]
+    messages: int
+    size_bytes: int
+    clients: int
+    window: int
+    seconds: float
+    messages_per_second: float
+    bytes_per_second: float
+    latency_us: Latency
 
 
 class DemoStep(Strict, frozen=True):
@@ -325,7 +298,10 @@ SCHEMAS: dict[str, type[Strict]] = {
     "restore": Restored,
     "doctor": Examined,
     "demo": Demonstrated,
-    "bench": Benched,
+    "bench push": Benched,
+    "bench pull": Benched,
+    "bench latency": Benched,
+    "bench fanout": Benched,
     "stream create": StreamCreated,
     "stream copy": StreamCopied,
     "stream list": StreamRow,

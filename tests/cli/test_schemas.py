@@ -11,10 +11,9 @@ import pytest
 
 from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
-from tests.cli.command import CommandLine
 from tests.cli.export_schemas import EXPORT_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
-from tests.cli.schemas import SCHEMAS, Benched, Listening
+from tests.cli.schemas import SCHEMAS, Listening
 from tests.cli.test_help import COMMANDS
 
 
@@ -33,12 +32,3 @@ def test_serve_says_where_it_listens(tmp_path: Path, flags: list[str]) -> None:
         assert node.wait(60) == 0
         assert node.stdout.read() == b""
     assert (line.pid, line.data_dir, len(line.addresses)) == (node.pid, str(tmp_path), 1)
-
-
-def test_a_bench_reports_in_json(command: CommandLine) -> None:
-    report = command("bench", "pull", "--quick", "--messages", "100", "--json").read(Benched)
-    assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
-    said = command("bench", "flying").failed(2)
-    assert "there are push, pull, latency, fanout, codec," in said
-    assert said.endswith("and all")
-    assert "there are redis, nats and all" in command("bench", "--peer", "kafka").failed(2)

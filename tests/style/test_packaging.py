@@ -25,7 +25,6 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
     "storage/bulk/arrow_pages.py": "spark",
-    "bench/export.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_table.py": "iceberg",
@@ -107,10 +106,6 @@ def _project(root: Path) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-# The bench installs the clients of its peers into folders of its own, which only this program sees.
-FROM_ELSEWHERE = {("bench/peer_client.py", "redis"), ("bench/peer_client.py", "nats")}
-
-
 def import_problems(root: Path) -> list[str]:
     """What packages import from elsewhere and pyproject.toml does not declare for them."""
     project = _project(root)["project"]
@@ -124,8 +119,6 @@ def import_problems(root: Path) -> list[str]:
         known = sys.stdlib_module_names | set(packages(root))
         for each in imports(parse(path)):
             name = INSTALLED_AS.get(each.top, each.top)
-            if (str(place), each.top) in FROM_ELSEWHERE:
-                continue
             if each.top not in known and str(canonicalize_name(name)) not in names:
                 problems.append(f"{place}: imports {each.module} (at {each.line}), which is not declared")
     return problems

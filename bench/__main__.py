@@ -1,0 +1,60 @@
+"""`python -m bench`: measures a node on this machine, beside other systems, and holds the figures against goals.
+
+    python -m bench push --peer redis --messages 100000
+
+Exit codes and errors are those of `stream-node`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.run import Options, run_bench
+from stream_node.cli.app import run
+
+
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="push, pull, latency, fanout, codec, cardinal, block, backfill, export, export-start or all; scale "
+            "(how cost grows), or a part of it: sizes, streams, clients, memory, idle, slow, logs."
+        ),
+    ] = "all",
+    peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
+    messages: Annotated[int | None, typer.Option(min=1, help="Messages of a measurement.")] = None,
+    size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
+    ceiling: Annotated[Path | None, typer.Option(help="A prototype to run in turn with us, for the ratio.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A file for the report in JSON.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep there what is not measured now.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report in JSON.")] = False,
+) -> None:
+    """Measure a node on this machine. Every push is fsynced before its confirm; the data lies under the working
+    directory, and is gone at the end."""
+    options = Options(
+        peer=peer,
+        ceiling=ceiling,
+        output=output,
+        keep=keep,
+        quick=quick,
+        as_json=as_json,
+        messages=messages,
+        size_bytes=size,
+    )
+    run_bench(what, options)
+
+
+def build() -> typer.Typer:
+    """The command, which has no verbs below it."""
+    app = typer.Typer(name="bench", rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(bench)
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(run(build()))

@@ -1,0 +1,195 @@
+"""`stream-node bench push|pull|latency|fanout`: what a node does with the load that its user chooses."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.asking import asks_node
+from stream_node.cli.client import open_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, counted, say, tell
+from stream_node.cli.progress import ProgressLine
+from stream_node.cli.values import CommandFailed
+
+if TYPE_CHECKING:
+    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Result, Work
+
+CLIENTS_MAX = 1_000
+"""Each has a connection of its own, of which this process and the node must keep both ends."""
+STAMPED_BYTES = 8
+"""A message of a fan-out begins with the time of its push."""
+HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
+
+MessagesOption = Annotated[int, typer.Option(min=1, help="How many messages.")]
+SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size of each message.")]
+StampedSizeOption = Annotated[
+    int, typer.Option("--size", min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")
+]
+WindowOption = Annotated[int, typer.Option(min=1, help="How many pushes of each publisher may wait for their confirm.")]
+PublishersOption = Annotated[
+    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many publishers share the messages, a connection each.")
+]
+ReadersOption = Annotated[
+    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many readers pull all messages, a connection each.")
+]
+ConsumersOption = Annotated[
+    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many consumers get every message, a connection each.")
+]
+PageOption = Annotated[int, typer.Option(min=1, help="How many messages a reader asks for at a time.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Measure a node: rates and percentiles. Without --node and without a context, a node is started for the "
+        "run, with its data below the working directory; it is gone at the end. The stream of a run is deleted again.",
+        no_args_is_help=True,
+    )
+    for command in (push, pull, latency, fanout):
+        group.command()(asks_node(command))
+    app.add_typer(group, name="bench")
+
+
+def push(
+    messages: MessagesOption = 100_000,
+    size: SizeOption = 100,
+    window: WindowOption = 1_000,
+    publishers: PublishersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push messages in a row and measure until the last confirm: a confirmed message is on the node's disk.
+
+    The times are those of single pushes, from the call to the confirm; with a window they include the wait in it.
+
+    Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=publishers, window=window)
+    _measure("push", load, node, context, via, as_json)
+
+
+def pull(
+    messages: MessagesOption = 100_000,
+    size: SizeOption = 100,
+    page: PageOption = 1_000,
+    readers: ReadersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pull stored messages from the first to the last. Storing them, before that, is not measured.
+
+    The times are those of single pulls, from the call to the page.
+
+    Example: stream-node bench pull --messages 100000 --page 100 --readers 4
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=readers, window=page)
+    _measure("pull", load, node, context, via, as_json)
+
+
+def latency(
+    messages: MessagesOption = 1_000,
+    size: SizeOption = 100,
+    publishers: PublishersOption = 1,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push single messages: each publisher waits for every confirm before its next push.
+
+    Example: stream-node bench latency --messages 1000 --publishers 10
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=publishers)
+    _measure("latency", load, node, context, via, as_json)
+
+
+def fanout(
+    messages: MessagesOption = 10_000,
+    size: StampedSizeOption = 100,
+    window: WindowOption = 100,
+    consumers: ConsumersOption = 10,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Push messages that many consumers follow, each of which gets every message; deliveries are counted.
+
+    The times are those of every delivery, from the push to the receipt.
+
+    Example: stream-node bench fanout --messages 10000 --consumers 100
+    """
+    from stream_node.bench.loads import Load
+
+    load = Load(messages=messages, size_bytes=size, clients=consumers, window=window)
+    _measure("fanout", load, node, context, via, as_json)
+
+
+def _measure(
+    work: Work, load: Load, node: str | None, context: str | None, via: list[str] | None, as_json: bool
+) -> None:
+    """Run the load on the node that was asked for, else on one of its own, and say what was found."""
+    import msgspec
+    import trio
+
+    from stream_node.bench.run import own_node, run
+    from stream_node.contexts import find_target, resolve_target
+    from stream_node.process import NodeNotStarted, interrupted_by
+
+    target = resolve_target(node, context, via) if via else find_target(node, context, ())
+    with ExitStack() as stack:
+        stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
+        if is_own := target is None:
+            try:
+                target = resolve_target(stack.enter_context(own_node()), None, ())
+            except NodeNotStarted as error:
+                raise CommandFailed(f"no node to measure: {error}") from error
+        progress = stack.enter_context(ProgressLine())
+        result = trio.run(run, work, load, partial(open_client, target), progress.draw, tell)
+    where = (target.address, *target.via)[-1]
+    report: dict[str, Any] = {"node": None if is_own else where, **msgspec.to_builtins(result)}
+    say(as_json, report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
+
+
+def _about(result: Result) -> str:
+    """The load in words."""
+    each = f"of {counted(result.size_bytes, 'byte')}"
+    words = {
+        "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",
+        "pull": f"{counted(result.clients, 'reader')}, {result.window:,} a page",
+        "latency": f"{counted(result.clients, 'publisher')}, each push confirmed before the next",
+        "fanout": f"{counted(result.clients, 'consumer')}, window {result.window:,}",
+    }
+    messages = f"{result.messages:,} deliveries" if result.work == "fanout" else counted(result.messages, "message")
+    return f"{messages} {each}, {words[result.work]}"
+
+
+def _table(result: Result) -> list[str]:
+    times = result.latency_us
+    figures = [f"{result.messages_per_second:,.0f}", f"{result.bytes_per_second / 1e6:,.1f}", f"{result.seconds:,.2f}"]
+    figures += [_time(time_us) for time_us in (times.p50, times.p90, times.p99, times.p999, times.max)]
+    return list(columns([HEAD, figures], right=frozenset(range(len(HEAD)))))
+
+
+def _time(time_us: float) -> str:
+    """Three figures in the unit that people would use: "640 µs", "1.34 ms", "2.50 s"."""
+    for unit, divisor in (("s", 1e6), ("ms", 1e3)):
+        if time_us >= divisor:
+            value = time_us / divisor
+            return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
+    return f"{time_us:.0f} µs"
