@@ -1,7 +1,8 @@
-"""The fork tree of RFC block-manager: blocks, reference counts, stores.
+"""The block manager of RFC block-manager: a tree of blocks with forks, reference counts, and stores for branches.
 
-Networks and the meaning of blocks are not its matter. `block_manager.manager` answers what the RFC leaves open.
-`block_manager.commit_store` is imported where it is needed, before its database is opened: it brings SQL and a table.
+It knows nothing of networks or of the meaning of blocks. `docs/block-manager.md` explains its use, and
+`block_manager.manager` answers the questions that the RFC leaves open. Import `block_manager.commit_store` before its
+database is opened: it adds a table to the schema.
 """
 
 from block_manager.block import NULL_BLOCK_ID, Block

@@ -1,4 +1,4 @@
-"""What the block manager keeps: a block, as far as it must know it. It does not read what a block says."""
+"""A block as the block manager sees it: its id, its parent, its number and its data. The data is never read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 import msgspec
 
 NULL_BLOCK_ID: Final = "0" * 16
-"""The parent of a first block. It is known always, and is no block: it cannot be held, walked or got."""
+"""The parent of a first block. `contains` knows this id, but no block has it: it cannot be held, walked or fetched."""
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One block of a fork tree.
+    """Block: one block of a fork tree.
 
-    block_id: what names it everywhere; two blocks with one id are a conflict.
-    previous_id: of its parent; NULL_BLOCK_ID for a first block.
-    number: larger than its parent's, not necessarily by 1.
-    data: its body, opaque.
+    block_id: the name of the block. Two different blocks with one id are a conflict.
+    previous_id: the id of its parent; NULL_BLOCK_ID for a first block.
+    number: larger than the number of its parent, not necessarily by 1.
+    data: the body of the block, any bytes.
     """
 
     block_id: str

@@ -1,10 +1,10 @@
-"""The table of the commit store, its statements, and what a row is. It runs nothing.
+"""The table of the commit store, its statements and its rows. It runs no statement.
 
-One row a block, of any number of stores. The primary key is (store, number): a store holds one branch, whose
+Each row is one block of one store. The primary key is (store, number): a store holds one branch, whose
 numbers increase, so a second block of one number cannot get in, and the head is the last key of the store.
 
-checksum: CRC-32 of the data, begun with that of `number:previous_id:block_id`; it finds damage, and rows whose
-parts changed places. It does not resist an attacker.
+checksum: the CRC-32 of `number:previous_id:block_id` continued over the data. It finds damage, and rows whose parts
+changed places. It does not resist an attacker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ commit_blocks = Table(
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
-"""What an SQLite integer holds."""
+"""The range of an integer in SQLite."""
 
 Row: TypeAlias = tuple[int, str, str, int, bytes]
 """number, block id, previous id, checksum, data."""

@@ -27,8 +27,11 @@ CACHED_BLOCKS_MAX: Final = 256
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
-    """Since the start. hit_count, miss_count: blocks found in the cache, and on disk; write_count: transactions.
-    cached_count: blocks in the cache now."""
+    """CommitStoreStatistics: counts since the start.
+
+    hit_count: blocks found in the cache. miss_count: blocks read from the disk. write_count: transactions.
+    cached_count: blocks in the cache now.
+    """
 
     hit_count: int
     miss_count: int
@@ -37,16 +40,16 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 
 
 class CommitStore:
-    """A `BlockStore` whose blocks survive the process.
+    """CommitStore: a `BlockStore` on disk.
 
-    Invariant: what the cache has is on disk, except while a write runs. Reads pass the cache by as long, and a
-    read that saw a write begin or end leaves nothing in it.
+    Invariant: every block in the cache is on disk, except while a write runs. During a write, reads go past the
+    cache; a read during which a write began or ended leaves nothing in the cache.
     """
 
     def __init__(
         self, transactions: Transactions, name: str = "commit", *, cached_blocks_max: int = CACHED_BLOCKS_MAX
     ) -> None:
-        """name: which of the branches in the database. Raises BlockStoreError."""
+        """name: the name of this branch; a database may hold several. Raises BlockStoreError."""
         self._transactions = transactions
         self._name = name
         self._table = CommitTable(name)
@@ -112,7 +115,7 @@ class CommitStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One write. Where it fails the cache forgets everything: a commit may fail after it was done."""
+        """One write. If it fails, the cache forgets everything: the commit may have been done all the same."""
         with self._write_lock, self._mapped_errors("be written"):
             self._mark(writing=True)
             try:
@@ -144,7 +147,7 @@ class CommitStore:
         return cached
 
     def _read(self, block_ids: Sequence[str]) -> dict[str, Block]:
-        """Those that are on disk, at one moment."""
+        """The asked blocks that are on disk, as they were at one moment."""
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):

@@ -1,6 +1,6 @@
-"""The rows of one commit store, seen through a connection inside a transaction. It begins and commits nothing.
+"""The rows of one commit store, inside a transaction that the caller begins and commits.
 
-What a caller did wrong is returned, not raised: the transaction may be shared with the work of others.
+A mistake of the caller is returned, not raised: the transaction may be shared with the work of others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBloc
 from block_manager.store import check_follows
 
 PAGE_IDS = 64
-"""How many ids a walk reads ahead."""
+"""The number of ids that a walk reads ahead."""
 
 
 class CommitTable:
-    """store_name: whose rows. Every method raises sqlite3.Error."""
+    """CommitTable: the rows of the store with this name. Every method raises sqlite3.Error."""
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
@@ -30,7 +30,7 @@ class CommitTable:
     def exchange(
         self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
     ) -> BlockManagerError | None:
-        """As `BlockStore.put`; or why not, and then nothing was changed."""
+        """As `BlockStore.put`. Returns the problem, if there is one; then nothing was changed."""
         for block_id in displaced_ids:
             if not self._has(connection, block_id):
                 return UnknownBlock(block_id)
@@ -47,7 +47,7 @@ class CommitTable:
         return None
 
     def delete(self, connection: sqlite3.Connection, block_ids: Sequence[str]) -> list[Block] | BlockManagerError:
-        """As `BlockStore.delete`; or why not, and then nothing was changed."""
+        """As `BlockStore.delete`. Returns the problem, if there is one; then nothing was changed."""
         try:
             blocks = {row[1]: sql.block_of(row) for row in self.select(connection, block_ids)}
         except BlockStoreError as problem:
@@ -59,14 +59,14 @@ class CommitTable:
         return [blocks[block_id] for block_id in block_ids]
 
     def select(self, connection: sqlite3.Connection, block_ids: Iterable[str]) -> list[sql.Row]:
-        """Of those blocks that are here."""
+        """The rows of the asked blocks that are here."""
         rows: list[sql.Row] = []
         for key in self._keys(block_ids):
             rows += connection.execute(sql.FIND, key)
         return rows
 
     def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:
-        """The next ids below `last`, newest first, or that of the head alone. None where `last` is not here."""
+        """The ids below `last`, newest first; without `last`, the id of the head. None where `last` is not here."""
         if last is None:
             rows = connection.execute(sql.NEWEST, (self._store_name, 1))
         elif self._has(connection, last.block_id):
@@ -84,5 +84,5 @@ class CommitTable:
         return any(connection.execute(sql.FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
 
     def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
-        """Without what cannot be here, and what the driver would refuse to look for."""
+        """The keys of these ids. Ids that the driver would refuse are left out: no row can have them."""
         return [(self._store_name, block_id) for block_id in block_ids if sql.is_text(block_id)]

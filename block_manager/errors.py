@@ -1,10 +1,10 @@
-"""What can go wrong in the block manager. Each error says whose fault it was: a caller's, or a store's."""
+"""The errors of the block manager. Each says whose fault it was: that of the caller or that of a store."""
 
 from __future__ import annotations
 
 
 class BlockManagerError(Exception):
-    """Base of every error of this package. Nothing was changed, unless the error says otherwise."""
+    """BlockManagerError: the base of every error here. Unless the error says otherwise, nothing was changed."""
 
 
 class MissingInput(BlockManagerError):
@@ -52,7 +52,7 @@ class BlockConflict(BlockManagerError):
 
 
 class UnknownBlock(BlockManagerError):
-    """No block here has this id: it never came, or was dropped."""
+    """No block here has this id: it was never put, or it was dropped."""
 
     def __init__(self, block_id: str) -> None:
         super().__init__(f"block {block_id} is not here")
@@ -88,4 +88,4 @@ class IntegrityBroken(BlockManagerError):
 
 
 class BlockStoreError(BlockManagerError):
-    """A block store could not do what was asked; it did nothing of it, as far as it knows."""
+    """A block store failed. As far as it knows, it changed nothing."""

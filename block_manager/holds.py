@@ -1,4 +1,4 @@
-"""What holds blocks for somebody: iterators and contexts. Each gives its holds back once, however it ends."""
+"""Holds: objects that keep blocks from being dropped. Each releases its blocks exactly once, however it ends."""
 
 from __future__ import annotations
 
@@ -10,35 +10,42 @@ from block_manager.block import Block
 from block_manager.walk import Walk
 
 
-class Keeper(Protocol):
-    """The block manager, as far as holds need it."""
+class ReferenceCounter(Protocol):
+    """ReferenceCounter: the side of the block manager that holds need. It counts who refers to which block."""
 
-    def take(self, block_ids: tuple[str, ...]) -> list[Block]:
-        """Hold them all, and give the blocks. Raises UnknownBlock, and holds none, where one is not here."""
+    def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
+        """Count one reference to each block, and return the blocks.
+
+        Raises UnknownBlock where a block is not here; then no reference is counted.
+        """
         ...
 
-    def give_back(self, block_ids: tuple[str, ...]) -> None: ...
+    def release(self, block_ids: tuple[str, ...]) -> None:
+        """Count one reference less to each block. A block without references is dropped."""
+        ...
 
-    def abandon(self, block_ids: tuple[str, ...]) -> None:
-        """As `give_back`, at the next call of anybody: the garbage collector runs anywhere, even in the
-        keeper."""
+    def release_later(self, block_ids: tuple[str, ...]) -> None:
+        """As `release`, but only when the block manager is called next.
+
+        The garbage collector calls this at any moment, also while the block manager holds its own lock.
+        """
         ...
 
 
 class Hold:
-    """Owned references to some blocks, from when it is made until `close`, or until it is forgotten."""
+    """Hold: references to some blocks. They count from its creation until `close`, or until it is garbage."""
 
-    def __init__(self, keeper: Keeper, *block_ids: str) -> None:
+    def __init__(self, counter: ReferenceCounter, *block_ids: str) -> None:
         self._held_ids: tuple[str, ...] = ()
-        self._keeper = keeper
-        self.blocks = keeper.take(block_ids)
+        self._counter = counter
+        self.blocks = counter.acquire(block_ids)
         self._held_ids = block_ids
 
     def close(self) -> None:
-        """Give the holds back. Safe to repeat."""
+        """Release the blocks. Safe to repeat."""
         block_ids, self._held_ids = self._held_ids, ()
         if block_ids:
-            self._keeper.give_back(block_ids)
+            self._counter.release(block_ids)
 
     def __enter__(self) -> Self:
         return self
@@ -50,13 +57,14 @@ class Hold:
 
     def __del__(self) -> None:
         if self._held_ids:
-            self._keeper.abandon(self._held_ids)
+            self._counter.release_later(self._held_ids)
 
 
 class BlockIterator(Iterator[Block]):
-    """The blocks of a walk. What it began at is held, and so all that it walks, until its end or `close`.
+    """BlockIterator: the blocks of a walk, from a tip towards the root.
 
-    After a step that raised it is where it was: the next step tries again.
+    It holds the block at which the walk began, and so all ancestors of that block, until its end or `close`. A step
+    that raised may be repeated: the iterator is where it was.
     """
 
     def __init__(self, walk: Walk, find: Callable[[str], Block | None], hold: Hold) -> None:
@@ -72,7 +80,7 @@ class BlockIterator(Iterator[Block]):
         return block
 
     def close(self) -> None:
-        """End the walk and let its blocks go. Safe to repeat."""
+        """End the walk and release its blocks. Safe to repeat."""
         self._walk = None
         self._hold.close()
 
@@ -86,16 +94,16 @@ class BlockIterator(Iterator[Block]):
 
 
 class BlockContext:
-    """Holds a block inside a `with`, which gives the block (RFC, "Ensuring Holds are Released")."""
+    """BlockContext: for `with`; it holds one block inside the `with` (RFC, "Ensuring Holds are Released")."""
 
-    def __init__(self, keeper: Keeper, block_id: str) -> None:
-        self._keeper = keeper
+    def __init__(self, counter: ReferenceCounter, block_id: str) -> None:
+        self._counter = counter
         self._block_id = block_id
         self._holds: list[Hold] = []
 
     def __enter__(self) -> Block:
         """Raises UnknownBlock."""
-        hold = Hold(self._keeper, self._block_id)
+        hold = Hold(self._counter, self._block_id)
         self._holds.append(hold)
         return hold.blocks[0]
 

@@ -1,6 +1,6 @@
-"""Every block there is, in memory or in a store, under one lock. It does not move blocks between them.
+"""All blocks of the manager, in memory and in stores, under one lock. `persist` moves blocks between the two.
 
-Threads: the lock is held for one call, and while a store is asked for blocks; never while a store writes.
+Threads: the lock is held for one call, and while a store reads; never while a store writes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class KnownBlocks:
         self.tree = ForkTree()
         self.stores = StoreSet()
         self._lock = Lock()
-        self._abandoned: deque[tuple[str, ...]] = deque()
+        self._released_later: deque[tuple[str, ...]] = deque()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         with self._lock:
-            while self._abandoned:
-                self._release_locked(self._abandoned.popleft())
+            # Holds that became garbage could not release their blocks at that moment; the next caller does it for them.
+            while self._released_later:
+                self._release_locked(self._released_later.popleft())
             yield
 
     def find(self, block_id: str) -> Block | None:
@@ -71,21 +72,21 @@ class KnownBlocks:
         if entry is None or not entry.external:
             self.get_many_locked((block_id,))
 
-    # A `holds.Keeper`.
+    # The three methods of `holds.ReferenceCounter`.
 
-    def take(self, block_ids: tuple[str, ...]) -> list[Block]:
+    def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
         with self.lock():
             blocks = self.get_many_locked(block_ids)
             for block_id in block_ids:
                 self.tree.hold(block_id, owned=True)
             return blocks
 
-    def give_back(self, block_ids: tuple[str, ...]) -> None:
+    def release(self, block_ids: tuple[str, ...]) -> None:
         with self.lock():
             self._release_locked(block_ids)
 
-    def abandon(self, block_ids: tuple[str, ...]) -> None:
-        self._abandoned.append(block_ids)
+    def release_later(self, block_ids: tuple[str, ...]) -> None:
+        self._released_later.append(block_ids)
 
     def _release_locked(self, block_ids: tuple[str, ...]) -> None:
         for block_id in block_ids:

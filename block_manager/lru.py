@@ -1,5 +1,4 @@
-"""The blocks used last, up to a count. It does not know where blocks come from, and is used by one thread at a
-time."""
+"""A cache of the blocks that were used last, up to a count. One thread at a time may use it; it reads no store."""
 
 from __future__ import annotations
 
@@ -9,7 +8,10 @@ from block_manager.block import Block
 
 
 class LruCache:
-    """Invariant: at most `block_count_max` blocks, the one used longest ago first."""
+    """LruCache: blocks by id. A new block pushes out the block that was used longest ago.
+
+    Invariant: at most `block_count_max` blocks, the one used longest ago first.
+    """
 
     def __init__(self, block_count_max: int) -> None:
         assert block_count_max >= 0, "a cache cannot keep fewer than no blocks"
@@ -17,14 +19,14 @@ class LruCache:
         self._blocks: OrderedDict[str, Block] = OrderedDict()
 
     def find(self, block_id: str) -> Block | None:
-        """A read: what it finds becomes the block used last."""
+        """The block with this id, which becomes the block used last; None where the cache lacks it."""
         block = self._blocks.get(block_id)
         if block is not None:
             self._blocks.move_to_end(block_id)
         return block
 
     def use(self, block: Block) -> None:
-        """A write, or a read that was answered from elsewhere: the block becomes the one used last."""
+        """Remember a block that was written, or that was read from the disk, as the block used last."""
         self._blocks[block.block_id] = block
         self._blocks.move_to_end(block.block_id)
         if len(self._blocks) > self._block_count_max:

@@ -1,6 +1,6 @@
-"""The fork tree of RFC block-manager: every block with its parent, for as long as somebody needs it.
+"""The block manager of RFC block-manager: it keeps every block, and its parents, for as long as somebody refers to it.
 
-It keeps blocks and counts references. It does not validate blocks, choose between forks or talk to anybody.
+It counts references. It does not validate blocks, choose between forks or use a network.
 
 The RFC leaves two questions open.
 
@@ -52,7 +52,7 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class ManagerStatistics(msgspec.Struct, frozen=True):
-    """tree: what is in memory; persist: what went to stores; store_count: stores added."""
+    """ManagerStatistics: counts of the blocks in memory, of the persists, and of the stores that were added."""
 
     tree: TreeStatistics
     persist: PersistStatistics
@@ -60,7 +60,9 @@ class ManagerStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockManager:
-    """Any thread may call anything. Calls that reach a store block for as long as the store does.
+    """BlockManager: a tree of blocks in memory above any number of stores. Any thread may call any method.
+
+    A call that reaches a store takes as long as the store does.
 
     Invariant: every block is here with its parent, except first blocks and the oldest blocks of stores; see
     `check_integrity`.
@@ -100,7 +102,7 @@ class BlockManager:
             self._known.tree.add([block for block in blocks if block.block_id not in found])
 
     def get(self, block_ids: Sequence[str]) -> Iterator[Block | None]:
-        """The blocks as they were at one moment: one for each id, in order; None where it is not here."""
+        """The blocks with these ids, in order, as they were at one moment. None stands for a block that is not here."""
         with self._known.lock():
             found = self._known.find_many_locked(block_ids)
         return iter([found.get(block_id) for block_id in block_ids])
@@ -127,7 +129,7 @@ class BlockManager:
             self._known.tree.hold(block_id)
 
     def unref_block(self, block_id: str) -> bool:
-        """Release one `ref_block`, or the hold of `put` or `add_store`; whether the block was dropped for it.
+        """Release one `ref_block`, or the hold of `put` or `add_store`. Returns whether the block was dropped.
 
         A stored block is never dropped. Raises UnknownBlock, and ReferenceBelowZero where every such hold was
         released; the holds of iterators and contexts cannot be released here.
@@ -137,11 +139,11 @@ class BlockManager:
             return self._known.tree.release(block_id)
 
     def ref_block_ctx(self, block_id: str) -> BlockContext:
-        """For `with`: holds the block inside it, and gives it. Entering raises UnknownBlock."""
+        """For `with`: it returns the block and holds it inside the `with`. Entering raises UnknownBlock."""
         return BlockContext(self._known, block_id)
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """Own the store from now on. Its head, if nothing refers to it yet, is held once, for the caller.
+        """Take over a store. Its head, if nothing refers to it yet, is held once, for the caller.
 
         Blocks in memory that the store has are from now on in the store only, with their counts.
 
@@ -151,10 +153,10 @@ class BlockManager:
         self._persister.add_store(store_name, store)
 
     def persist(self, head: str, store_name: str) -> None:
-        """Atomically have the store hold the branch of `head`, whatever it held beside that branch before.
+        """Move the branch that ends at `head` into a store, in one atomic step.
 
-        What it held beside comes back into memory, and is dropped there where nothing refers to it. A head that
-        the store has changes nothing. Takes as long as the store; others are served meanwhile.
+        Blocks that the store held and that are not on this branch come back into memory; those without references
+        are dropped. If the store has `head` already, nothing changes. Other calls are served while the store writes.
 
         Raises UnknownStore, UnknownBlock, and what the store raises: then no block was lost, and the same call
         may be repeated.
@@ -162,7 +164,7 @@ class BlockManager:
         self._persister.persist(head, store_name)
 
     def get_reference_count(self, block_id: str) -> ReferenceCount:
-        """Its counts now; blocks of a persist under way may count twice at their parent. Raises UnknownBlock."""
+        """The counts of a block. During a persist, a child may count twice at its parent. Raises UnknownBlock."""
         with self._known.lock():
             self._known.get_many_locked((block_id,))
             entry = self._known.tree.find_references(block_id)

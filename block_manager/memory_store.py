@@ -1,4 +1,4 @@
-"""A block store in memory, for tests and for nodes that may forget. It is as durable as the process."""
+"""A block store in memory, for tests, and for programs that may lose their blocks when they end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from block_manager.store import changed_error, check_follows
 
 
 class MemoryStore:
-    """A `BlockStore`. blocks: what it begins with, oldest first.
+    """MemoryStore: a `BlockStore` in memory. blocks: its first blocks, oldest first.
 
     Invariant: the branch, oldest first, and the map by id have the same blocks.
     """

@@ -1,9 +1,8 @@
-"""Moves blocks between the tree and the stores; one at a time, and while everything else goes on.
+"""Persisting: moves a branch from memory into a store. One move at a time; readers go on meanwhile.
 
-Nobody who reads sees a move: a body is in the tree, in the transfer or in the store at every moment, and
-lookups go through them in this order. A transfer is settled when the store has been seen to hold all of it or
-nothing of it. Where a store raises and then cannot be asked, the transfer stays in doubt, with all its bodies,
-and the next call here asks again.
+A reader finds every block at every moment: first in the tree, then in the transfer, then in the store. A transfer
+ends when the store is known to have done all of it or nothing of it. If the store raised and then cannot be asked,
+the transfer stays in doubt and keeps all its blocks; the next call asks the store again.
 """
 
 from __future__ import annotations
@@ -22,9 +21,12 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class PersistStatistics(msgspec.Struct, frozen=True):
-    """Since the start. persist_count: those that changed a store; failed_count: those whose store raised;
-    stored_count, displaced_count: blocks that stores took and gave up. in_doubt: whether one is under way, or has
-    failed and its outcome is not known yet."""
+    """PersistStatistics: counts since the start.
+
+    persist_count: persists that changed a store. failed_count: persists whose store raised. stored_count,
+    displaced_count: blocks that stores took and gave up. in_doubt: whether a persist is under way, or has failed and
+    its outcome is unknown.
+    """
 
     persist_count: int
     failed_count: int
@@ -34,7 +36,10 @@ class PersistStatistics(msgspec.Struct, frozen=True):
 
 
 class Persister:
-    """Invariant: between two calls there is no transfer, or one that is in doubt."""
+    """Persister: adds stores and moves branches into them.
+
+    Invariant: between two calls there is no transfer, or one that is in doubt.
+    """
 
     def __init__(self, known: KnownBlocks) -> None:
         self._known = known
@@ -51,12 +56,15 @@ class Persister:
             self._settle_doubt()
             head = next(store.iter(), None)
             with known.lock():
+                # Every check comes before the first change, so that an error leaves the manager as it was.
                 known.stores.check_absent(store_name)
                 shared = {block.block_id: block for block in store.get(list(known.tree.block_ids()))}
                 for block in shared.values():
                     self._check_shared(block, shared)
+                # A block is in memory or in stores, never in both: the store's copies stay, ours leave.
                 known.stores.add(store_name, store)
                 known.tree.unload(shared)
+                # The caller holds the head, as after `put`, unless somebody refers to it already.
                 if head is not None and known.tree.find_references(head.block_id) is None:
                     known.tree.hold(head.block_id)
 
@@ -100,7 +108,7 @@ class Persister:
         )
 
     def _check_shared(self, block: Block, shared: dict[str, Block]) -> None:
-        """Whether a block of the tree may move into a store that has it already. Raises BlockConflict."""
+        """Check that a block of the tree may be left to a store that has it already. Raises BlockConflict."""
         tree = self._known.tree
         if tree.find(block.block_id) != block:
             raise BlockConflict(block.block_id, "the store has another block under this id")
@@ -108,10 +116,11 @@ class Persister:
             raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
 
     def _plan(self, store: BlockStore, store_name: str, head: str) -> Transfer:
-        """What must change. Where the branches meet below the store's oldest block, everything does."""
+        """The blocks that must move. If the two branches meet below the oldest stored block, all of them must."""
         stored_head = next(store.iter(), None)
         if stored_head is None:
             return Transfer(store_name, tuple(reversed(self._branch(head))), (), (), None)
+        # Stored blocks that are not on the new branch. They end where the two branches meet.
         beside_ids = {block.block_id for block in self._diff(stored_head.block_id, head)}
         displaced: list[Block] = []
         for block in store.iter():
@@ -123,6 +132,7 @@ class Persister:
         else:
             inserted = self._branch(head)
             root_id = displaced[-1].block_id
+        # A displaced block that another store keeps must not come back into memory: it would be in two places.
         with self._known.lock():
             displaced_ids = [block.block_id for block in displaced]
             elsewhere = self._known.stores.find_many(displaced_ids, besides=store_name)
@@ -138,9 +148,11 @@ class Persister:
     def _move(self, store: BlockStore, transfer: Transfer) -> None:
         with self._known.lock():
             self._known.stores.begin(transfer)
+        # No lock is held here: readers find all blocks of the transfer in memory while the store writes.
         try:
             store.put(transfer.inserted, [block.block_id for block in transfer.displaced])
         except BaseException as error:
+            # A store may raise after it has done its work, for example when a commit loses its answer. So we ask.
             self._failed_count += 1
             try:
                 self._settle_doubt()
@@ -150,7 +162,7 @@ class Persister:
         self._settle(transfer, done=True)
 
     def _settle_doubt(self) -> None:
-        """Ask the store of a transfer that failed what it has. Raises what the store raises, IntegrityBroken."""
+        """Ask the store of a failed transfer which blocks it has. Raises what the store raises, and IntegrityBroken."""
         transfer = self._known.stores.transfer
         if transfer is None:
             return
@@ -179,7 +191,7 @@ class Persister:
 
 
 def _check_store(store_name: str, store: BlockStore) -> set[str]:
-    """Whether the store holds one branch; the ids of its blocks. Raises IntegrityBroken, BlockStoreError."""
+    """Check that the store holds one branch. Returns the ids of its blocks. Raises IntegrityBroken, BlockStoreError."""
     block_ids: set[str] = set()
     child: Block | None = None
     for block in store.iter():

@@ -1,4 +1,4 @@
-"""Reference counts of one block. They do not know which block, nor where it is."""
+"""The reference counts of one block. They know neither the block nor where it is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class References(msgspec.Struct):
-    """Why a block may not be dropped (RFC block-manager, "Ensuring Integrity").
+    """References: the reasons why a block may not be dropped (RFC block-manager, "Ensuring Integrity").
 
-    external: holds from outside, `ref_block` less `unref_block`, and those that are owned.
-    owned: of these, the holds of iterators, contexts and persists: nobody else can release them.
-    dependents: blocks in memory whose parent this is. The dependents of a stored block that are stored with it
-    are not counted: the store keeps both.
+    external: references from outside: every `ref_block` that was not undone, and every owned reference.
+    owned: the part of `external` that iterators, contexts and persists hold. Only they can release it.
+    dependents: children of this block that are in memory. Children in the same store as the block are not counted,
+    since the store keeps both.
     """
 
     external: int = 0
@@ -24,11 +24,11 @@ class References(msgspec.Struct):
 
 
 class ReferenceCount(msgspec.Struct, frozen=True):
-    """The two parts of the RFC's one count.
+    """ReferenceCount: the one count of the RFC in its two parts.
 
     external: as in `References`.
-    internal: blocks in memory whose parent this is, and 1 more if a store holds the block and a child of it
-    (the RFC's implicit count).
+    internal: the children of the block that are in memory, and 1 more if a store holds the block and a child of
+    it (the implicit count of the RFC).
     """
 
     external: int

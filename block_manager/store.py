@@ -1,11 +1,11 @@
-"""What a block store must do to be added to a block manager (RFC block-manager, "Block Store Interface").
+"""The interface of block stores (RFC block-manager, "Block Store Interface").
 
 A store holds one branch: blocks of which each follows the one before it, with increasing numbers. Its newest
-block is its head; its oldest is a first block, or one whose parent was archived elsewhere. A store belongs to
-the manager it was added to: from then on nobody else writes to it.
+block is its head; its oldest is a first block, or a block whose parent was archived elsewhere. A store belongs to
+the manager that it was added to: from then on nobody else writes to it.
 
-`get` and `iter` may be called in other threads while `put` or `delete` runs; these two are called by one at a
-time. Every method raises BlockStoreError for what a disk or a file can cause.
+Other threads may call `get` and `iter` while `put` or `delete` runs. Only one thread at a time calls `put` or
+`delete`. Every method raises BlockStoreError for a failure of the disk or the file.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class BlockStore(Protocol):
         ...
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
-        """Those of the blocks that are here, in the order asked, as they were at one moment."""
+        """The asked blocks that are here, in the order asked, as they were at one moment."""
         ...
 
     def iter(self) -> Iterator[Block]:
         """All blocks from the head down.
 
-        Raises BlockStoreError, rather than mix two branches, where those it stands on were displaced.
+        Raises BlockStoreError where the next block was displaced meanwhile: it never mixes two branches.
         """
         ...
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
-        """Atomically delete the newest or the oldest blocks; what they were, in the order asked.
+        """Atomically delete the newest or the oldest blocks. Returns them in the order asked.
 
-        Raises UnknownBlock, and deletes none, where one is not here.
+        Raises UnknownBlock where a block is not here; then none is deleted.
         """
         ...
 
 
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
-    """Whether the blocks continue the branch that ends at `head`. Raises BlockStoreError."""
+    """Check that the blocks continue the branch that ends at `head`. Raises BlockStoreError."""
     if not blocks:
         return
     try:
@@ -64,7 +64,7 @@ def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
 
 
 def changed_error(block_id: str) -> BlockStoreError:
-    """Of an `iter` that cannot go on at or below this block."""
+    """The error of an `iter` that cannot go on at or below this block."""
     return BlockStoreError(
         f"the store has nothing that follows below block {block_id}: it was displaced meanwhile, or the store is "
         "damaged; iterate again"

@@ -1,7 +1,7 @@
 """The stores of a block manager by name, and the one transfer that may be under way to one of them.
 
-A body in a transfer is never nowhere: those that go into the store stay in the tree until the store has said
-yes, those that the store gives up are here until the tree has them.
+A reader finds every block at every moment of a transfer. Blocks on their way into the store stay in the tree until
+the store has confirmed them. Blocks that the store gives up stay here until the tree has them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from block_manager.store import BlockStore
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """What one persist changes in one store.
+    """Transfer: the blocks that one persist moves into and out of one store.
 
-    inserted: what the store gets, oldest first. displaced: what it gives up, newest first; returning: those of
-    them that no other store has. root_id: of the store's oldest block, if it is displaced.
+    inserted: the blocks that the store gets, oldest first. displaced: the blocks that it gives up, newest first.
+    returning: the displaced blocks that no other store has; they come back into memory. root_id: the oldest block
+    of the store, if it is displaced.
     """
 
     store_name: str
@@ -30,7 +31,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class StoreSet:
-    """Not locked: `KnownBlocks` does that."""
+    """StoreSet: the stores by name, and the transfer under way. Its caller, `KnownBlocks`, holds the lock."""
 
     def __init__(self) -> None:
         self._stores: dict[str, BlockStore] = {}
@@ -56,7 +57,7 @@ class StoreSet:
         return list(self._stores)
 
     def find_many(self, block_ids: Iterable[str], *, besides: str | None = None) -> dict[str, Block]:
-        """Those of the blocks that a store has, or had until now; without looking into the store `besides`."""
+        """The blocks that some store has, or had before the transfer under way. The store `besides` is not asked."""
         wanted = dict.fromkeys(block_ids)
         found: dict[str, Block] = {}
         for block_id in wanted.keys() & self._displaced.keys():

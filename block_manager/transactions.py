@@ -1,7 +1,7 @@
-"""How a commit store gets at a database: one piece of work, one transaction, one answer. It knows no tables.
+"""Transactions: how a commit store reaches its database. One piece of work is one transaction. It knows no tables.
 
-Two ways: with sessions of its own, where nothing else writes to the database; and through the queue of whoever
-owns the writing session, as in a node, where everything that waits shares one commit.
+There are two kinds. `SessionTransactions` has sessions of its own, for a database to which nothing else writes.
+`RunnerTransactions` uses the writing thread of a node, where everything that waits shares one commit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 
 CHECKPOINT_PAGES = 1_000
 """SQLite's own default: this much of the write-ahead log is copied into the file at the end of a commit. Other
-sessions of the database never do that."""
+sessions of the database never copy it."""
 
 
 class Transactions(Protocol):
-    """For any thread that may wait.
+    """Transactions: reads and writes of a database, for any thread that may block.
 
-    Work may run twice, the first time in vain, and raises sqlite3.Error at most: what else it finds out it
+    A piece of work may run twice, the first time in vain. It may raise only sqlite3.Error; every other problem it
     returns, before it has changed anything.
     """
 
@@ -104,7 +104,7 @@ class RunnerTransactions:
 
 
 class Work(Operation):
-    """An operation that a thread waits for."""
+    """Work: an operation of the storage that one thread waits for."""
 
     __slots__ = ("done", "results", "work")
 

@@ -1,8 +1,8 @@
 """The fork tree in memory: blocks that no store has, and the reference counts of all blocks. It does no I/O.
 
-An entry of the counts whose block is not here is an anchor (RFC block-manager, "Ensuring Integrity"): a block
-that some store has, and that is held, or is the parent of a block here. Moving a block between here and a
-store moves the body only; its entry lives on.
+The counts also have entries for blocks that are in a store and not here. Such an entry is an anchor (RFC
+block-manager, "Ensuring Integrity"): somebody holds the stored block, or a block here is its child. When a block moves
+between memory and a store, only its body moves; its entry stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TreeStatistics(msgspec.Struct, frozen=True):
 
 
 def check_branch(branch: Sequence[Block]) -> None:
-    """Whether the blocks follow each other (RFC, `put`, conditions 2 and 3).
+    """Check that each block follows the one before it (RFC, `put`, conditions 2 and 3).
 
     Raises MissingPredecessorInBranch for a gap anywhere, else NumberNotIncreasing or BlockConflict.
     """
@@ -59,7 +59,7 @@ def check_number(block: Block, parent: Block) -> None:
 
 
 class ForkTree:
-    """Blocks in memory with their counts, and anchors.
+    """ForkTree: the blocks in memory, their reference counts, and anchors.
 
     Invariant: the dependents of every entry are the blocks here whose parent it is; every block here has an
     entry; no entry is empty.
@@ -82,10 +82,10 @@ class ForkTree:
         return self._entries.get(block_id)
 
     def add(self, new: Sequence[Block]) -> None:
-        """Take blocks that are nowhere yet, parents first, whose first parents are known or null.
+        """Add blocks that neither the tree nor a store has, parents first. The parent of the first is known or null.
 
-        Each has a count of 1 afterwards (RFC, `put`): of its child, or, where none of `new` is its child, a
-        hold of the caller.
+        Each block then has a count of 1 (RFC, `put`): from its child, or, where it has no child among `new`, from
+        the caller, who holds it.
         """
         for block in new:
             self._insert(block)
@@ -101,10 +101,10 @@ class ForkTree:
         entry.owned += owned
 
     def release(self, block_id: str, *, owned: bool = False) -> bool:
-        """Count one reference less; whether the block was dropped. Raises ReferenceBelowZero.
+        """Count one reference less. Returns whether the block was dropped. Raises ReferenceBelowZero.
 
-        A block that nothing refers to is dropped, and then its parent, if nothing else refers to that, and so
-        on up to an anchor. An anchor is forgotten; what a store has is never dropped.
+        A block without references is dropped; then its parent, if that has no reference left, and so on up to a
+        block that is stored. A stored block is never dropped; only its anchor is forgotten.
         """
         entry = self._entries.get(block_id)
         if owned:
@@ -119,7 +119,7 @@ class ForkTree:
         return here and block_id not in self._blocks
 
     def unload(self, block_ids: Iterable[str]) -> None:
-        """Blocks that a store has taken over: their bodies leave, their counts stay."""
+        """Forget the bodies of blocks that a store has taken over. Their counts stay."""
         for block_id in block_ids:
             block = self._blocks.pop(block_id)
             self._roots.discard(block_id)
@@ -127,9 +127,9 @@ class ForkTree:
             self._leave_parent(block)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Blocks that no store has any more, children first: back under the counts they have.
+        """Take back blocks that no store has any more, children first, under the counts that they have.
 
-        Those that nothing refers to are dropped at once. root_id: of the one whose parent may be nowhere.
+        Blocks without references are dropped at once. root_id: the block whose parent may be missing everywhere.
         """
         for block in displaced:
             self._insert(block)
@@ -139,9 +139,9 @@ class ForkTree:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Whether the invariant holds, every block has its parent, and none is in two places.
+        """Check the invariant, that every block has its parent, and that no block is in two places.
 
-        is_stored: whether some store has the block. Raises IntegrityBroken.
+        is_stored: tells whether some store has a block. Raises IntegrityBroken.
         """
         dependents: dict[str, int] = {}
         for block in self._blocks.values():
@@ -188,7 +188,7 @@ class ForkTree:
             self._ensure_entry(block.previous_id).dependents += 1
 
     def _purge(self, block_id: str) -> None:
-        """Drop the block if nothing refers to it, and what only it referred to."""
+        """Drop the block if it has no reference, and then its ancestors that have none left."""
         while (entry := self._entries.get(block_id)) is not None and entry.empty:
             del self._entries[block_id]
             block = self._blocks.pop(block_id, None)
@@ -206,7 +206,7 @@ class ForkTree:
             self._drop_empty_anchor(block.previous_id)
 
     def _drop_empty_anchor(self, block_id: str) -> None:
-        """Forget an anchor that says nothing. A block still in memory waits to be taken over as well."""
+        """Forget an anchor without references. A block that is still in memory keeps its entry: it is unloaded next."""
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]

@@ -1,4 +1,4 @@
-"""Walks from a tip towards the root, one block a step. They hold nothing and do no I/O: `find` does.
+"""Walks from a tip towards the root, one block at each step. The caller holds the blocks and fetches them with `find`.
 
 A step that raises leaves the walk where it was, so it can be repeated.
 """
@@ -15,13 +15,15 @@ Find: TypeAlias = Callable[[str], Block | None]
 
 
 class Walk(Protocol):
+    """Walk: a way through the tree, one block at each step."""
+
     def step(self, find: Find) -> Block | None:
-        """The next block, or None at the end, and from then on."""
+        """The next block; None at the end, and at every later step."""
         ...
 
 
 class _Cursor:
-    """A place on a branch. `look` finds the block once, `descend` goes to its parent."""
+    """_Cursor: a place on a branch. `look` fetches the block once; `descend` goes on to its parent."""
 
     def __init__(self, block_id: str) -> None:
         self._block_id = block_id
@@ -43,7 +45,7 @@ class _Cursor:
 
 
 class BranchWalk:
-    """From the tip to the root: a first block, or one whose parent nobody has."""
+    """BranchWalk: from the tip to the root. The root is a first block, or a block whose parent is not here."""
 
     def __init__(self, tip: str) -> None:
         self._cursor = _Cursor(tip)
@@ -58,10 +60,10 @@ class BranchWalk:
 
 
 class DiffWalk:
-    """From the tip down to, not including, the first block that is on the branch of `exclude` as well.
+    """DiffWalk: from the tip down to, not including, the first block that is also on the branch of `exclude`.
 
-    The higher of two places goes down first, so both meet at the common ancestor, since numbers increase along
-    every branch. Where there is none, it walks the whole branch of the tip.
+    Two cursors go down, always the one with the higher number. Numbers increase along every branch, so both meet at
+    the common ancestor. Without a common ancestor the walk covers the whole branch of the tip.
     """
 
     def __init__(self, tip: str, exclude: str) -> None:

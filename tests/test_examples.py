@@ -16,7 +16,8 @@ from stream_node.process import NodeProcess
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 WITH_SPARK = {"plots.py"}
-LINES_MAX = 40
+WITHOUT_NODE = {"fork_tree.py"}
+LINES_MAX = 48
 RUN_TIMEOUT_S = 60.0
 SPARK_TIMEOUT_S = 240.0
 """Where other work takes most of the machine, the start of Spark alone takes half a minute."""
@@ -62,7 +63,26 @@ def test_an_example_is_short_and_says_what_it_is_for(name: str) -> None:
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
     assert len(text.splitlines()) < LINES_MAX
     docstring = ast.get_docstring(ast.parse(text)) or ""
-    assert f"STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/{name}" in docstring
+    node = "" if name in WITHOUT_NODE else "STREAM_NODE_ADDRESS=127.0.0.1:4000 "
+    assert f"{node}python examples/{name}" in docstring.splitlines()
+
+
+def test_of_two_forks_the_one_that_is_committed_later_replaces_the_other(node: NodeProcess) -> None:
+    """Method: the three trees that the example draws are compared with where each block must be."""
+    lines = [line.strip("│├└─ ") for line in run_example("fork_tree.py", node)]
+    drawn = [line.partition(" ")[::2] for line in lines if line[:2] in {"a0", "a1", "a2", "a3", "b2", "b3", "b4"}]
+    trees = [dict(drawn[at : at + 7]) for at in (0, 7, 14)]
+    trunk = {"a0": "on disk", "a1": "on disk"}
+    fork_a, fork_b = ("a2", "a3"), ("b2", "b3", "b4")
+    for tree, a, b in zip(trees, ("on disk", "in memory", "dropped"), ("in memory", "on disk", "on disk"), strict=True):
+        assert tree == trunk | dict.fromkeys(fork_a, a) | dict.fromkeys(fork_b, b)
+    assert "To undo: a3, a2. To apply: b2, b3, b4." in lines
+
+
+def test_the_page_of_the_block_manager_shows_what_its_example_prints(node: NodeProcess) -> None:
+    page = (ROOT / "docs" / "block-manager.md").read_text(encoding="utf-8")
+    shown = page.split("```text\n")[1].split("```")[0]
+    assert "\n".join(run_example("fork_tree.py", node)).startswith(shown)
 
 
 def test_the_consumer_resumes_behind_what_it_has_read(node: NodeProcess) -> None:
