@@ -22,6 +22,7 @@ FUNCTION_LINES = 70
 
 # What is longer, and why it is better in one piece: "path" or "path::function" -> reason.
 LARGE: dict[str, str] = {
+    "ockam/frames.py": "the reader and the writer of one format, with what each remembers to be fast",
     "ockam/connection.py": "the two directions of a connection share its backlog, its deadlines and its end",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
