@@ -29,7 +29,7 @@ def connect(
     contact_timeout_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> Iterator[StreamClient]:
-    """A client of the node at `host:handle` (port 4000 by default), or of the node behind it at the end of `via`.
+    """A client of the node at `host:port` (port 4000 by default), or of the node behind it at the end of `via`.
 
     via: the route from the node connected to. service, index_service: the names of these services at the node. Real
     Ockam services are at `stream` and `stream_index`; the second name follows from the first. framing: `auto` tries the

@@ -1,4 +1,4 @@
-"""Requests with an answer each: sent, sent again, and finished by what comes to their return addresses."""
+"""The requests that have no answer yet: sent, sent again, and finished by the messages to their return addresses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.requests import Call
+from stream_client.core.states_machine import CallState, Event, after
 from stream_client.errors import ClientError, RouteLost
 
 
 class Calls:
-    """The calls without an answer, by return address.
+    """The unanswered requests of one client, by return address.
 
-    on_route_lost: told that a node on the way has lost the next one; whether the call stays to be asked again.
+    on_route_lost: called when a node between says that it cannot reach the next one; returns whether the request stays
+    to be sent again when the route is back.
+    Invariant: each request is here under its own address and is not done; none is SENT without a connection.
     """
 
     def __init__(
@@ -35,26 +38,40 @@ class Calls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[Call]:
-        """All of them, oldest first; they may be finished meanwhile."""
+        """All of them, oldest first; they may be finished during the iteration."""
         return iter(list(self._calls.values()))
 
+    def check(self) -> None:
+        """Raises AssertionError where the invariant does not hold."""
+        for address, call in self._calls.items():
+            assert call.address == address
+            assert not call.done
+            assert call.state is not CallState.DONE
+            assert call.state is CallState.HELD or self._connection.wire is not None
+
     def add(self, call: Call) -> None:
-        """Send it, now or when there is a way to its target."""
+        """Send the request, at once or as soon as there is a route to its target."""
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
             self.send(call, route)
 
     def send(self, call: Call, route: Route) -> None:
+        """Put the request into what goes out, if there is a connection."""
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
+            call.state = after(call.state, Event.SENT)
             error = self._connection.put_frame(header, call.payload)
             if error is not None:
                 self.finish(call, error)
 
     def send_again(self, call: Call, route: Route) -> None:
-        """Ask a service once more; an answer of many parts is gathered anew, so that none is counted twice."""
+        """Send a request to a service once more.
+
+        An answer of several parts is collected from the beginning, at a new return address: a part of the first
+        answer that is still under way would else be counted twice.
+        """
         if call.answers:
             del self._calls[call.address]
             call.answers.clear()
@@ -63,11 +80,17 @@ class Calls:
             self._calls[call.address] = call
         self.send(call, route)
 
+    def disconnected(self) -> None:
+        """No request is on its way any more."""
+        for call in self._calls.values():
+            call.state = after(call.state, Event.DISCONNECTED)
+
     def take(self, message: Message) -> None:
-        """What came to this address answers a call, or nothing any more."""
+        """Use a message as an answer, or as one part of it. A message to an address without a request is dropped."""
         call = self._calls.get(message.onward_route[0])
         if call is None:
             return
+        # An `error` finishes the request, but where it only says that a node between has lost the next one.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload, of_stream=isinstance(call.target, PartitionHandle), request=call.payload)
             if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
@@ -79,9 +102,11 @@ class Calls:
             self.finish(call)
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
+        """End a request, with its answers or with an error; whoever waits for it is told."""
         self.forget(call)
         call.finish(error)
 
     def forget(self, call: Call) -> None:
-        """Nobody waits for it any more: an answer that still comes is dropped."""
-        self._calls.pop(call.address, None)
+        """Drop a request that nobody waits for any more; an answer that still comes is dropped too."""
+        if self._calls.pop(call.address, None) is not None:
+            call.state = after(call.state, Event.FINISHED)

@@ -1,4 +1,4 @@
-"""One connection's bytes: frames out, messages in. It knows of no streams and outlives every single connection."""
+"""The bytes of one connection at a time: frames out, messages in. It knows of no streams and reads no sockets."""
 
 from __future__ import annotations
 
@@ -10,68 +10,96 @@ from ockam.frames import FrameHeads, FrameReader
 from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
+from stream_client.core.requests import Waiting
+from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, RequestRefused
 from stream_client.shell.contact import describe, opens_as_node
 
 
 class ClientConnection:
-    """What goes out and comes in over the connection of the moment. wire: its framing; None while there is none.
+    """The frames to send and the bytes received over the connection of the moment. It outlives every connection.
 
-    on_outgoing: called when there is something to be sent after there was nothing. closed: why no more is sent.
-    received_bytes: of what nodes sent; what is no node's is not counted.
-    Invariant: `outgoing_bytes` is the size of what `_outgoing` holds, and 0 without a connection.
+    state: see `ConnectionState`. wire: the framing spoken; None without a connection. closed: why the client ended.
+    on_outgoing: called when there is something to send after there was nothing. received_bytes: of nodes; the bytes of
+    other servers are not counted.
+    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection; `wire` is set exactly in the
+    states SILENT and UP, and `closed` exactly in CLOSED.
     """
 
     __slots__ = (
         "_heads",
         "_hello",
-        "_opened",
         "_outgoing",
         "_reader",
+        "_taken",
         "closed",
         "on_outgoing",
         "outgoing_bytes",
         "received_bytes",
         "sent_bytes",
+        "state",
         "wire",
     )
 
     def __init__(self) -> None:
+        self.state = ConnectionState.DOWN
         self.wire: Wire | None = None
+        self.closed: ClientError | None = None
         self._reader = FrameReader(HEAD, HERE)
         self._heads = FrameHeads(HEAD)
         self._hello = b""
-        self._opened = False
         self._outgoing: list[bytes] = []
+        self._taken: Waiting | None = None
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
         self.sent_bytes = self.received_bytes = 0
-        self.closed: ClientError | None = None
+
+    def check(self) -> None:
+        """Raises AssertionError where the invariant does not hold."""
+        assert self.outgoing_bytes == sum(map(len, self._outgoing))
+        assert (self.wire is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
+        assert (self.closed is not None) == (self.state is ConnectionState.CLOSED)
+        assert self.wire is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """A new connection: what waited to be sent is gone, and the hello comes first. greeted: it has been sent."""
-        self.disconnected()
-        self.wire, self._reader, self._heads, self._hello = wire, FrameReader(wire, HERE), FrameHeads(wire), wire.hello
-        self._opened = False
+        """Use a new connection. greeted: whether the hello of the framing has been sent already."""
+        self._forget()
+        self.state = after(self.state, Event.CONNECTED)
+        if self.state is ConnectionState.CLOSED:
+            return
+        # Reader and writer begin anew: the old connection may have ended inside a frame, and headers are remembered.
+        self.wire, self._hello = wire, wire.hello
+        self._reader, self._heads = FrameReader(wire, HERE), FrameHeads(wire)
         if wire.hello and not greeted:
             self._put(wire.hello)
 
     def disconnected(self) -> None:
-        self.wire = None
-        self._outgoing, self.outgoing_bytes = [], 0
+        """Drop what the ended connection has not sent; the core sends again what must arrive."""
+        self._forget()
+        self.state = after(self.state, Event.DISCONNECTED)
+
+    def close(self, error: ClientError) -> None:
+        """Send nothing more, over no connection. error: raised by everything that is asked for later."""
+        self._forget()
+        self.state = after(self.state, Event.CLOSED)
+        self.closed = error
 
     def check_open(self) -> None:
-        """Raises what ended the use of this client, once something has."""
+        """Raises the error that ended the client, once one has."""
         if self.closed is not None:
             raise self.closed
 
     def header(self, route: Route, return_address: Address) -> bytes:
-        """The routes of a frame along this connection, encoded; empty where there is none."""
+        """The routes of a frame, encoded for this connection; empty without a connection."""
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
-        """Put a frame into what goes out, or say why it cannot be sent. header: as `header` gave it, not empty."""
+        """Append a frame to the bytes to send; returns the reason where the framing cannot carry it.
+
+        header: as `header` returned it, not empty.
+        """
         assert self.wire is not None, "a frame without a connection"
+        # Frames of one route and one payload size differ in the payload only: the bytes around it are remembered.
         pieces = self._heads.around(header).get(len(payload))
         if pieces is None:
             try:
@@ -82,27 +110,45 @@ class ClientConnection:
         return None
 
     def data_to_send(self) -> bytes:
-        """All that waits to be sent; it is the caller's from now on."""
+        """All bytes that wait to be sent; the caller sends them, or gives the rest back with `put_back`."""
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
+        if self._taken is not None:
+            self._finish_taken()
         return data
 
     def put_back(self, data: bytes) -> None:
-        """What `data_to_send` gave and could not be sent: it goes before everything else."""
+        """Return the rest of `data_to_send` that the socket did not take; it goes out before everything else."""
         self.sent_bytes -= len(data)
         self._outgoing.insert(0, data)
         if not self.outgoing_bytes:
             self.on_outgoing()
         self.outgoing_bytes += len(data)
 
+    def taken(self) -> Waiting:
+        """Done when the shell has taken the bytes that wait now, or the connection has ended.
+
+        Whoever sends more than a little waits for this between two portions, so that memory has one portion at a time.
+        """
+        if self._taken is None:
+            self._taken = Waiting()
+        return self._taken
+
     def messages(self, data: bytes) -> Sequence[Message]:
-        """The messages that are complete with these bytes. Raises RemoteProtocolError, which has those before it."""
+        """The messages that are complete with these bytes; none once the client has ended.
+
+        Raises RemoteProtocolError, which has the messages before the fault.
+        """
+        if self.state is ConnectionState.CLOSED:
+            return ()
         assert self.wire is not None, "bytes came without a connection"
-        if data and not self._opened:
+        if data and self.state is ConnectionState.SILENT:
+            # A server of another protocol is told apart by its first bytes, before a frame is read from them.
             if not opens_as_node(data, self.wire):
                 raise RemoteProtocolError("header", describe(data))
-            data, self._opened = data[len(self._hello) :], True
+            self.state = after(self.state, Event.HEARD)
+            data = data[len(self._hello) :]
             self.received_bytes += len(self._hello)
         self.received_bytes += len(data)
         return self._reader.feed(data)
@@ -112,3 +158,16 @@ class ClientConnection:
         if not self.outgoing_bytes:
             self.on_outgoing()
         self.outgoing_bytes += len(data)
+
+    def _forget(self) -> None:
+        """Drop everything that belongs to a connection."""
+        self.wire = None
+        self._outgoing, self.outgoing_bytes = [], 0
+        if self._taken is not None:
+            self._finish_taken()
+
+    def _finish_taken(self) -> None:
+        # Its callbacks put in the next portion, and may ask for `taken` again.
+        taken, self._taken = self._taken, None
+        assert taken is not None
+        taken.finish()

@@ -1,7 +1,8 @@
-"""Whether streams that do not answer still exist. It opens and closes none of them.
+"""Questions whether streams that do not answer still exist. It opens and closes none of them.
 
-A node drops what is sent to an address that nobody has, as that of a deleted stream. So silence alone says nothing, and
-the stream service is asked (`node/stream_list/1`). A node without that protocol is taken at its silence.
+A node drops messages to an address that nobody has, such as that of a deleted stream. Silence alone therefore says
+nothing, and the stream service is asked (`node/stream_list/1`). With a node that does not have this protocol, silence
+stays silence: such a question fails and has no effect.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 
 
 class Existence:
-    """Questions under way, at most one about each handle. on_missing: told of a handle that has no stream.
+    """The questions under way, at most one for each partition.
 
-    service: the route of the stream service.
+    service: the route of the stream service. on_missing: called with a handle whose stream-partition does not exist.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Existence:
         self._asked: set[PartitionHandle] = set()
 
     def ask(self, handle: PartitionHandle) -> None:
-        """Find out, and tell `on_missing` if so. Safe to repeat."""
+        """Ask whether the stream-partition exists; `on_missing` is called if not. Safe to repeat."""
         if handle in self._asked:
             return
         self._asked.add(handle)
@@ -61,7 +62,7 @@ class Existence:
 
 
 def not_there(handle: PartitionHandle) -> StreamNotFound:
-    """What is asked of a stream-partition that has been deleted fails with this."""
+    """The error of everything that is asked of a stream-partition that has been deleted."""
     return StreamNotFound(
         f"the node has no partition {handle.partition} of {handle.name!r} any more: it has been deleted"
     )

@@ -1,26 +1,30 @@
-"""The client's ends of streams, and their routes while connected. Only `core` opens and closes them."""
+"""Streams in use and their partitions: the route to each, and the push queues on it. `streams_in_use` moves them."""
 
 from __future__ import annotations
 
 from ockam.address import Route
 from stream_client.core.push_queue import PushQueue
 from stream_client.core.requests import Call
+from stream_client.core.states_machine import Event, PartitionState, StreamState, after
 from stream_client.errors import ClientError
 
 
 class PartitionHandle:
-    """The client's end of one stream-partition. route: from the node connected to; None while there is no way.
+    """The client's handle on one stream-partition.
 
-    last_route: the latest there was. queue: for single pushes; each publisher has one of its own. gone: why nothing can
-    be asked of it any more.
+    state: see `PartitionState`. route: from the node connected to. last_route: the latest route that was known. queue:
+    for single pushes. queues: that one and those of the publishers. gone: the error of everything that is asked for
+    after the partition was deleted.
+    Invariant: `route` is set exactly while the state is OPEN, `gone` exactly in DELETED; every queue has that route.
     """
 
-    __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "stream")
+    __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "state", "stream")
 
     def __init__(self, stream: StreamInUse, partition: int, queue: PushQueue) -> None:
         self.stream = stream
         self.name = stream.name
         self.partition = partition
+        self.state = PartitionState.SEARCHED
         self.route: Route | None = None
         self.last_route: Route | None = None
         self.gone: ClientError | None = None
@@ -29,65 +33,106 @@ class PartitionHandle:
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes have no answer."""
+        """The number of pushes without an answer."""
         return sum(len(queue.pushes) for queue in self.queues)
 
+    def check(self) -> None:
+        """Raises AssertionError where the invariant does not hold."""
+        assert (self.route is not None) == (self.state is PartitionState.OPEN)
+        assert (self.gone is not None) == (self.state is PartitionState.DELETED)
+        for queue in self.queues:
+            assert queue.is_open == (self.route is not None)
+            assert queue.gone is self.gone
+            queue.check()
+
     def open(self, route: Route) -> None:
-        """There is a way to the stream-partition."""
+        """Use this route from now on; each queue sends what has no answer."""
+        self.state = after(self.state, Event.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        """There is none just now."""
+        """Send nothing along the route any more, until it has been found again."""
+        self.state = after(self.state, Event.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
-        """It is no more: what waits fails, and so does every later push."""
-        self.close()
+        """Fail all pushes that wait, and every later one: the stream-partition has been deleted."""
+        self.state = after(self.state, Event.DELETED)
+        self.route = None
         self.gone = error
         for queue in list(self.queues):
+            queue.close()
             queue.gone = error
             queue.fail_all(error)
 
 
 class StreamInUse:
-    """A stream in use, its handles by partition.
+    """A stream of which the client uses partitions, and how they are found again after each new connection.
 
-    creates: whether it is made again after each new connection, by one request for all its partitions; else it is
-    only looked for where its name says that it is. opening: that request, while it is under way.
+    state: see `StreamState`. handles: by partition. opening: the request that creates the stream again.
+    Invariant: `opening` is set exactly while the state is CREATING.
     """
 
-    __slots__ = ("creates", "handles", "name", "opening")
+    __slots__ = ("handles", "name", "opening", "state")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.creates = False
+        self.state = StreamState.NAMED
         self.opening: Call | None = None
         self.handles: dict[int, PartitionHandle] = {}
 
     @property
+    def creates(self) -> bool:
+        """Whether this client has created the stream, and may create it again."""
+        return self.state is not StreamState.NAMED
+
+    @property
     def partitions(self) -> int:
-        """How many partitions to ask for so that all in use exist."""
+        """The number of partitions to ask for so that all in use exist."""
         return max(self.handles, default=0) + 1
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes have no answer."""
+        """The number of pushes without an answer."""
         return sum(handle.unconfirmed for handle in self.handles.values())
 
+    def check(self) -> None:
+        """Raises AssertionError where the invariant, or that of a handle, does not hold."""
+        assert (self.opening is not None) == (self.state is StreamState.CREATING)
+        for partition, handle in self.handles.items():
+            assert (handle.stream, handle.partition) == (self, partition)
+            handle.check()
+
+    def created(self) -> None:
+        """Note that the program has created the stream."""
+        self.state = after(self.state, Event.CREATED)
+
+    def create_again(self, request: Call) -> None:
+        """Note the request that creates the stream again."""
+        self.state = after(self.state, Event.CREATE_SENT)
+        self.opening = request
+
+    def create_done(self) -> None:
+        """Note that the request that created the stream again has been answered, or has failed."""
+        self.state = after(self.state, Event.CREATE_DONE)
+        self.opening = None
+
     def close(self) -> None:
+        """Close every partition."""
         for handle in self.handles.values():
             handle.close()
 
     def fail_pushes(self, error: ClientError) -> None:
+        """Fail every push without an answer."""
         for handle in self.handles.values():
             for queue in list(handle.queues):
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether a queue has had no confirm since the check before; asks every queue, since each remembers."""
+        """Whether a queue has had no confirm since the check before. Every queue is asked, since each remembers."""
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -1,7 +1,9 @@
-"""Pushes on their way to one stream-partition: sent, sent again, and finished by their confirms.
+"""The pushes of one publisher to one stream-partition: sent, sent again, and finished by their confirms.
 
-A queue is one publisher's; its return address tells its confirms from those of others. It knows the stream's route only
-as the encoded header of its frames, and keeps what it is given while there is none.
+Each queue has a return address of its own, which tells its confirms from those of other publishers. It knows the
+stream's route only as the encoded header of its frames. Without a route it keeps the pushes that it is given.
+
+Everything that a push passes through here is paid for hundreds of thousands of times a second.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailur
 from stream_service.protocol import PUSH, Status
 
 DOUBTFUL_CHECKS_MAX = 150
-"""For so many checks (five minutes) a push that is in doubt is sent again to a node that answers and cannot tell; then
-its owner is told that nobody knows. A node that is down is waited for as `Reconnect` says."""
+"""For this number of checks (five minutes) a push in doubt is sent again to a node that answers and cannot tell whether
+it is stored; then the push fails as unknown. A node that is down is waited for as `Reconnect` says."""
 FAILED_KEPT = 100
-"""How many failed pushes are kept at least before those whose result was taken are let go."""
+"""From this number of failed pushes on, those whose result has been taken are let go."""
 
 
 class PushQueue:
     """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
 
-    partition: the one that they go to.
-    failed: pushes that failed and that nobody has asked about; kept for a publisher, None for single pushes.
-    sent_again: how many pushes went out more than once. gone: why every later push fails unsent.
+    address: where the confirms come. partition: where the pushes go. failed: failed pushes whose result nobody has
+    taken, for a publisher; None for single pushes. sent_again: the number of pushes that were sent more than once.
+    gone: the error of every later push, after the stream was deleted.
+    Invariant: request ids ascend in `pushes`, and no push in it is done; with a header, all of them have been sent,
+    but those that `SequenceMachine` holds back.
     """
 
     __slots__ = (
@@ -70,8 +74,19 @@ class PushQueue:
         self.gone: ClientError | None = None
         self.sent_again = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a route, so that pushes are sent at once."""
+        return bool(self._header)
+
+    def check(self) -> None:
+        """Raises AssertionError where the invariant does not hold."""
+        assert list(self.pushes) == sorted(self.pushes)
+        assert not any(push.done for push in self.pushes.values())
+        assert all(request_id < self._next_request_id for request_id in self.pushes)
+
     def push(self, data: bytes) -> Push:
-        """Send one message, now or when there is a way; its result. Raises what ended the client."""
+        """Send one message, at once or as soon as there is a route. Raises the error that ended the client."""
         if self._connection.closed is not None:
             raise self._connection.closed
         push = Push(data, self.partition)
@@ -85,7 +100,7 @@ class PushQueue:
         return push
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
-        """As `push`, with what is stored beside the data."""
+        """As `push`, with a key and headers, which are stored beside the data."""
         self._connection.check_open()
         push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
@@ -98,21 +113,23 @@ class PushQueue:
         return push
 
     def open(self, route: Route) -> None:
-        """There is a way to the stream: send what has no answer, in order."""
+        """Use this route from now on, and send every push that has no answer, in order."""
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
-        """There is no way to the stream just now."""
+        """Keep the pushes until there is a route again."""
+        # These may be stored already: a later failure of the second copy does not say that the first one failed.
         if self._header:
             self._sent_again_below = self._next_request_id
         self._header = b""
 
     def take(self, payload: bytes) -> None:
-        """Finish what this payload, which came to the queue's address, answers; what answers nothing is ignored."""
+        """Finish the pushes that this payload answers; a payload that answers none is ignored."""
         try:
+            # The plain confirm comes first, since nearly all answers are of this kind.
             if payload.startswith(PUSH.tag):
                 confirm = PUSH.decode_response(payload)
                 if confirm.status is Status.OK:
@@ -139,7 +156,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """To be called behind a run of `take`: send what had to wait for these answers, and tell who waits for room."""
+        """Send the pushes that had to wait for these answers, and wake the publisher; called behind a run of `take`."""
         for request_id, push in self._released():
             if self._header:
                 self._send(request_id, push)
@@ -153,18 +170,18 @@ class PushQueue:
         self._tell_room()
 
     def forget(self, push: Push) -> None:
-        """Nobody waits for this single push any more: it is not sent again, and its confirm is dropped."""
+        """Drop a single push that nobody waits for any more: it is not sent again, and its confirm is ignored."""
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
             del self.pushes[request_id]
 
     def room(self) -> Waiting:
-        """Done when the next pushes have been answered."""
+        """Done as soon as more pushes have been answered, so that the window has room."""
         if self._room is None:
             self._room = Waiting()
         return self._room
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call back once, when every push has its answer; at once if so."""
+        """Call back once, when every push has its answer; at once if every push has."""
         self._on_empty = callback
         self._tell_room()
 
@@ -176,14 +193,14 @@ class PushQueue:
         return stalled
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether a new push is to be sent as soon as there is a way."""
+        """Whether a new push is to be sent as soon as there is a route. It may have failed instead, or be held back."""
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
         return error is None
 
     def _sendable(self) -> list[tuple[int, Push]]:
-        """The pushes to be sent over a new way, in order."""
+        """The pushes to send along a new route, in order."""
         self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
         return list(self.pushes.items())
 
@@ -192,10 +209,11 @@ class PushQueue:
         return ()
 
     def _take_error(self, error: ClientError) -> None:
-        """An `error` says what is wrong, and not with which push.
+        """Fail the pushes that an `error` may be about; it says what is wrong, and not with which push.
 
-        A node that has never confirmed a push with a key does not know them, and stores none. Else it is meant for one
-        of those without an answer: where these are several, of none can be said that it has not been stored.
+        A node that has never confirmed a push with a key does not know such pushes, and stores none: all of these
+        fail. Else the `error` is about one of the pushes without an answer. Where these are several, nobody can say
+        of any of them that it has not been stored.
         """
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed
@@ -228,18 +246,19 @@ class PushQueue:
             self._fail(request_id, error)
 
     def _unsendable(self, push: Push) -> None:
-        """A push is about to fail without having been sent."""
+        """Note that a push is about to fail without having been sent."""
 
     def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)
         self._drop_finished((request_id,))
 
     def _drop_finished(self, request_ids: Iterable[int]) -> None:
-        """Forget pushes that are done, and keep those that failed for their publisher."""
+        """Forget pushes that are done; the failed ones are kept for their publisher."""
         for request_id in request_ids:
             push = self.pushes.pop(request_id)
             if push.error is not None and self.failed is not None:
                 self.failed.append(push)
+                # Looked through at growing intervals, so that many failures cost no more than a few.
                 if len(self.failed) >= self._look_through_at:
                     self.failed[:] = [each for each in self.failed if not each.taken]
                     self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
@@ -274,7 +293,7 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """As of any queue; what has been in doubt for DOUBTFUL_CHECKS_MAX checks is given up here."""
+        """As of any queue. Pushes that have been in doubt for DOUBTFUL_CHECKS_MAX checks are given up here."""
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:
@@ -326,7 +345,7 @@ class SequencedPushQueue(PushQueue):
         return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
 
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
-        """Forget what an answer has finished: nothing, the push that it is for, or more behind that one."""
+        """Forget the pushes that an answer has finished: none, the one that it is for, or several behind that one."""
         if len(finished) == 1:
             self._drop_finished((request_id,))
         elif finished:

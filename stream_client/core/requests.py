@@ -1,4 +1,4 @@
-"""What has been asked for and is waited for. `core` sends these and finishes them; the shells wait."""
+"""Requests, pushes and whatever else has no result yet. The core sends and finishes them; the shells wait for them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ockam.address import Address, Route
+from stream_client.core.states_machine import CallState
 from stream_client.errors import ClientError, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     from stream_client.core.sequence_machine import Epoch
 
 LIMITS = StreamLimits()
-"""What a node keeps of a message at most (docs/wire.md §3)."""
+"""The sizes that a node stores at most (docs/wire.md §3)."""
 ENVELOPE_BYTES = 256
-"""Protocol name, request id, publisher id, number and sizes around a message on its way."""
+"""Room for protocol name, request id, publisher id, number and sizes around a message."""
 PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
-"""Of a message without key and headers."""
+"""The largest message without key and headers."""
 HEADER_BYTES = 8
 """The sizes of one header's name and value on the wire."""
 PATIENCE_CHECKS = 2
-"""After so many checks without an answer a request is sent again (`ClientCore.check_progress`)."""
+"""The number of checks without an answer after which a request is sent again (`ClientCore.check_progress`)."""
 
 
 class Waiting:
-    """Something that has been asked for: `done` with an `error`, or done with a result."""
+    """A result that is not there yet: `done` becomes true once, with an `error` or without one."""
 
     __slots__ = ("_callbacks", "done", "error")
 
@@ -53,7 +54,7 @@ class Waiting:
             self._callbacks.remove(callback)
 
     def finish(self, error: ClientError | None = None) -> None:
-        """Only the first time counts."""
+        """Be done, and call everybody back who asked for it. Calls after the first have no effect."""
         if self.done:
             return
         self.error = error
@@ -65,9 +66,9 @@ class Waiting:
 
 
 class Push(Waiting):
-    """A message on its way to `partition`; `index` is where it was stored there, once done without an error.
+    """A message on its way to `partition`; once done without an error, `index` is the index it was stored at.
 
-    taken: somebody has asked for the result.
+    taken: whether somebody has asked for the result.
     """
 
     __slots__ = ("data", "index", "partition", "taken")
@@ -97,7 +98,7 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Why no node would store it, if that is so: then it is not sent."""
+        """The reason why every node would refuse it, if there is one; it is then not sent."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:
@@ -105,10 +106,11 @@ class Push(Waiting):
 
 
 class KeyedPush(Push):
-    """A message with what is stored beside its data, and with its place in what its publisher sends, once it has one.
+    """A message with a key and headers, and with a number of its publisher (`sequence_machine`) where it has one.
 
-    skipped: it was answered as out of order while one before it was still unanswered. sent_again: after a reconnect,
-    so that more than one copy of it may be on its way. in_doubt: a copy of it was not confirmed and may be stored.
+    skipped: the node answered it as out of order while a push before it was still unanswered. sent_again: it was sent
+    after a reconnect once more, so that several copies may be on their way. in_doubt: a copy was not confirmed and may
+    be stored.
     """
 
     __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")
@@ -147,13 +149,13 @@ def _too_large(what: str, size_bytes: int, most_bytes: int) -> RequestRefused | 
 
 
 class Call(Waiting):
-    """A request with its own return address; `answers` are the payloads that came, `wanted` of them.
+    """A request with a return address of its own; `answers` are the payloads that have come, of `wanted`.
 
-    target: a route from the node connected to, or a stream. patience: how many checks it may be without an answer
-    before it is sent again.
+    state: see `CallState`. target: a route from the node connected to, or a stream-partition. checks: the number of
+    checks since it was sent; at `patience` it is sent again. return_routes: the routes that the answers came from.
     """
 
-    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "target", "wanted")
+    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
 
     def __init__(
         self,
@@ -164,6 +166,7 @@ class Call(Waiting):
         patience: int = PATIENCE_CHECKS,
     ) -> None:
         super().__init__()
+        self.state = CallState.HELD
         self.target = target
         self.payload = payload
         self.wanted = wanted
@@ -175,7 +178,7 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request for a stream. made: its handles, once they have been taken into use."""
+    """A request that creates a stream. made: handles on its partitions, once these have been taken into use."""
 
     __slots__ = ("made",)
 

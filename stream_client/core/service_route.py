@@ -1,7 +1,7 @@
-"""Whether the stream service can be reached, and what it can: asked, and asked again when a node between has lost it.
+"""The route to the stream service: whether it works, which protocols the service has, and questions that find it out.
 
 It keeps no time: the shell says when to ask again. The question is `node/stream_list/1`, since every service answers it
-at once: a stream node with a list, a real Ockam service with an `error`, and a node on the way that cannot or may not
+at once: a stream node with a list, a real Ockam service with an `error`, and a node between that cannot or may not
 pass it on says so (`ockam.forwarding`).
 """
 
@@ -13,6 +13,7 @@ from ockam.address import Address, Route
 from stream_client.core.calls import Calls
 from stream_client.core.payloads import not_supported
 from stream_client.core.requests import Call
+from stream_client.core.states_machine import Event, RouteState, after
 from stream_client.errors import (
     ClientError,
     NodeFailed,
@@ -25,23 +26,24 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""What the services are called in programs, and at nodes unless said otherwise."""
+"""The names of the services in programs; nodes have them under the same names unless the program says otherwise."""
 
 
 def index_service_of(service: str) -> str:
-    """The name that an index service has beside a stream service of that name (facts/ockam.md §5.4)."""
+    """The usual name of the index service beside a stream service of that name (facts/ockam.md §5.4)."""
     base = service.removesuffix("_service")
     return f"{base}_index{service[len(base) :]}"
 
 
 class ServiceRoute:
-    """The way to the service over the connection of the moment.
+    """The route to the service over the connection of the moment.
 
-    reached: whether the service has answered over any connection. trouble: why the way was lost last. is_lost: whether
-    a node between has said that it cannot reach the next one, and the service has not answered since.
-    on_lost: called each time a node between says so, to have `ask` called after a while; where it is None, what was
-    asked fails instead. on_found: called when the service answers again.
-    Invariant: there is at most one question under way.
+    state: see `RouteState`. trouble: the reason why the route was lost, or never found, the last time.
+    on_lost: called each time a node between says that it cannot reach the next one, with whether that is news; the
+    owner calls `ask` after a while. Without it (None), the request that met the fault fails.
+    on_link: called with the reason when a service that was reached cannot be reached any more, and with None when it
+    answers again.
+    Invariant: at most one question is without an answer.
     """
 
     def __init__(
@@ -52,33 +54,51 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: a node on the way is not allowed to pass on. on_found: the service answers again."""
+        """on_refused: a node between is not allowed to pass messages on. on_found: a lost route is back."""
+        self.state = RouteState.UNREACHED
+        self.trouble: ClientError | None = None
+        self.on_lost: Callable[[bool], None] | None = None
+        self.on_link: Callable[[ClientError | None], None] = lambda error: None
         self._calls = calls
         self._service = service
         self._new_address = new_address
         self._on_refused = on_refused
         self._on_found = on_found
         self._question: Call | None = None
-        self._in_doubt: list[tuple[Call, str]] = []
-        self._supported: bool | None = None
-        self.reached = self.is_lost = False
-        self.trouble: ClientError | None = None
-        self._is_gone = False
-        self.on_lost: Callable[[bool], None] | None = None
-        self.on_link: Callable[[ClientError | None], None] = lambda error: None
+        self._needs_extensions: list[tuple[Call, str]] = []
+        self._has_extensions: bool | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the service has ever answered, over any connection."""
+        return self.state not in (RouteState.UNREACHED, RouteState.UNREACHED_LOST)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a node between cannot reach the next one, as far as is known."""
+        return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
 
     @property
     def is_asking(self) -> bool:
         """Whether there is a question without an answer."""
         return self._question is not None
 
+    def check(self) -> None:
+        """Raises AssertionError where the invariant does not hold."""
+        questions = [call for call in self._calls if call.target == self._service and call is self._question]
+        assert len(questions) == (self._question is not None)
+
     def connected(self) -> None:
-        """A new connection stands: all that is known of the way is of the old one."""
-        self.is_lost = False
-        self._supported = None
+        """Forget what was found out over the old connection: the new one may lead to another version of the node."""
+        self.state = after(self.state, Event.CONNECTED)
+        self._has_extensions = None
+
+    def heard(self) -> None:
+        """Note that the node itself has sent something; the services are at that node."""
+        self.state = after(self.state, Event.HEARD)
 
     def ask(self) -> Call:
-        """Ask the service for a sign of life; a question that has no answer yet is sent again."""
+        """Ask the service for a sign of life. A question without an answer is sent again in place of a new one."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -90,33 +110,35 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """A node between cannot reach the next one; whether what was asked is to be asked again when it can."""
+        """Note that a node between cannot reach the next one; returns whether to ask again when it can."""
         self.trouble = error
         if self.on_lost is None:
             return False
-        first, self.is_lost = not self.is_lost, True
-        self.gone(error)
-        self.on_lost(first)
+        is_news = not self.is_lost
+        self._unreachable(Event.ROUTE_LOST, error)
+        self.on_lost(is_news)
         return True
 
-    def gone(self, error: ClientError) -> None:
-        """The service cannot be reached any more: the connection ended, or a node between has lost the next one.
-
-        What was never reached is not gone: `on_link` hears nothing of it, and the requests fail with the reason.
-        """
-        if self.reached and not self._is_gone:
-            self._is_gone = True
-            self.on_link(error)
+    def disconnected(self, error: ClientError) -> None:
+        """Note that the connection has ended."""
+        self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Have a call fail where the peer has none of our protocols, and the worker asked would say nothing."""
-        if self._supported is False:
+        """Have a request fail where the service has none of our protocols: the worker asked would stay silent."""
+        if self._has_extensions is False:
             self._calls.finish(call, not_supported(protocol))
-        elif self._supported is None:
-            self._in_doubt = [(each, name) for each, name in self._in_doubt if not each.done]
-            self._in_doubt.append((call, protocol))
+        elif self._has_extensions is None:
+            self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]
+            self._needs_extensions.append((call, protocol))
             if self._question is None:
                 self.ask()
+
+    def _unreachable(self, event: Event, error: ClientError) -> None:
+        # A service that was never reached is not gone: its requests fail with the reason, and `on_link` hears nothing.
+        told = self.state is RouteState.REACHED
+        self.state = after(self.state, event)
+        if told:
+            self.on_link(error)
 
     def _answered(self, call: Call) -> None:
         self._question = None
@@ -125,16 +147,17 @@ class ServiceRoute:
             self.trouble = error
             self._on_refused(error)
             return
+        # A service that refuses the question, or fails to answer it, has been reached all the same.
         if error is not None and not isinstance(error, RequestRefused | NodeFailed):
             return
-        self.reached = True
-        if self._is_gone:
-            self._is_gone = False
+        before, self.state = self.state, after(self.state, Event.ANSWERED)
+        if before in (RouteState.GONE, RouteState.LOST):
             self.on_link(None)
-        self._supported = not isinstance(error, NotSupported)
-        in_doubt, self._in_doubt = self._in_doubt, []
-        for each, protocol in in_doubt if not self._supported else ():
+        # Requests in our own protocols waited for this: a real Ockam service would never answer them.
+        self._has_extensions = not isinstance(error, NotSupported)
+        needing, self._needs_extensions = self._needs_extensions, []
+        for each, protocol in needing if not self._has_extensions else ():
             self._calls.finish(each, not_supported(protocol))
-        if self.is_lost:
-            self.is_lost = False
+        # Last, since it sends again everything that waited for the route.
+        if before in (RouteState.LOST, RouteState.UNREACHED_LOST):
             self._on_found()

@@ -1,4 +1,4 @@
-"""What a client's core counts. It counts nothing itself."""
+"""The figures of a client's core, as a frozen value. It counts nothing itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import msgspec
 
 
 class CoreStatistics(msgspec.Struct, frozen=True):
-    """connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now.
+    """The figures of one client at one moment.
 
-    sent_again: pushes that went out more than once, by queues in use. sent_bytes, received_bytes: over all connections.
+    connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now. sent_again:
+    pushes of the queues in use that were sent more than once. sent_bytes, received_bytes: over all connections.
     """
 
     connections: int

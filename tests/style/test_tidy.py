@@ -26,7 +26,8 @@ LARGE: dict[str, str] = {
     "ockam/connection.py": "the two directions of a connection share its backlog, its deadlines and its end",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
-    "stream_client/core/client_core.py": "one state: what is sent again after a connection, a way or a stream is lost",
+    "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
+    "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
     "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }
 

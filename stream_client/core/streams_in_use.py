@@ -1,0 +1,233 @@
+"""The streams that a client uses: their partitions, how the route to each is found, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ockam.address import Address, Route
+from stream_client.core.calls import Calls
+from stream_client.core.client_connection import ClientConnection
+from stream_client.core.existence import Existence, not_there
+from stream_client.core.partition_handle import PartitionHandle, StreamInUse
+from stream_client.core.payloads import create_payload, created
+from stream_client.core.push_queue import PushQueue, SequencedPushQueue
+from stream_client.core.requests import Call, Create, Push
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.core.states_machine import StreamState
+from stream_client.errors import ClientError, UnexpectedAnswer
+from stream_service.extensions import TOLD
+from stream_service.names import stream_address
+
+
+class StreamsInUse:
+    """All streams in use by name, and all push queues by return address.
+
+    service: the route of the stream service. via: the hops in front of it.
+    Invariant: every queue of every handle that is not deleted is in `queues` under its address; a handle is OPEN only
+    while there is a connection.
+    """
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        calls: Calls,
+        service: Route,
+        via: Route,
+        new_address: Callable[[bytes], Address],
+    ) -> None:
+        self.queues: dict[Address, PushQueue] = {}
+        self._connection = connection
+        self._calls = calls
+        self._service = service
+        self._via = via
+        self._new_address = new_address
+        self._streams: dict[str, StreamInUse] = {}
+        self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
+
+    def __iter__(self) -> Iterator[StreamInUse]:
+        """All of them; streams may be dropped during the iteration."""
+        return iter(list(self._streams.values()))
+
+    def check(self) -> None:
+        """Raises AssertionError where the invariant, or that of a stream, does not hold."""
+        for name, stream in self._streams.items():
+            assert stream.name == name
+            assert stream.handles
+            stream.check()
+            for handle in stream.handles.values():
+                assert handle.route is None or self._connection.wire is not None
+                assert all(self.queues[queue.address] is queue for queue in handle.queues)
+        for address, queue in self.queues.items():
+            assert queue.address == address
+
+    def create(self, name: str | None, partitions: int) -> Create:
+        """Ask the service for a stream; `partitions` answers come. One is asked for by the plain protocol."""
+        request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
+        request.when_done(lambda: self._created(request))
+        self._calls.add(request)
+        return request
+
+    def handles(self, request: Create) -> list[PartitionHandle]:
+        """The partitions that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
+        if request.made is None:
+            answers = [
+                (*created(payload), route)
+                for payload, route in zip(request.answers, request.return_routes, strict=True)
+            ]
+            routes = [(self._handle_of(name, partition), route) for name, partition, route in sorted(answers)]
+            request.made = [handle for handle, _ in routes]
+            for stream in dict.fromkeys(handle.stream for handle in request.made):
+                stream.created()
+            self._found(routes)
+        return request.made
+
+    def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
+        """Partitions that are known to exist, at the addresses that their names give; nothing is created."""
+        handles = [self._handle_of(name, partition) for partition in partitions]
+        unknown = [handle for handle in handles if not (handle.route or handle.stream.creates)]
+        self._found([(handle, self._named_route(handle)) for handle in unknown])
+        return handles
+
+    def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
+        """A push queue for one publisher. sequences: has each of its messages stored once."""
+        if handle.gone is not None:
+            raise handle.gone
+        address, failed = self._new_address(TOLD), list[Push]()
+        if sequences is None:
+            queue = PushQueue(self._connection, address, handle.partition, failed)
+        else:
+            queue = SequencedPushQueue(self._connection, address, handle.partition, failed, sequences)
+        self.queues[address] = queue
+        handle.queues.append(queue)
+        if handle.route is not None:
+            queue.open(handle.route)
+        return queue
+
+    def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
+        """Let the queue go as soon as its pushes have been answered."""
+
+        def drop() -> None:
+            self.queues.pop(queue.address, None)
+            if queue in handle.queues:
+                handle.queues.remove(queue)
+
+        queue.when_empty(drop)
+
+    def drop(self, handle: PartitionHandle) -> None:
+        """Forget a stream-partition that has been deleted; everything that is asked of it fails."""
+        error = not_there(handle)
+        handle.drop(error)
+        self._fail_calls(lambda target: target is handle, error)
+        for queue in handle.queues:
+            self.queues.pop(queue.address, None)
+        # The stream goes with its last partition, so that no later connection creates it again.
+        stream = handle.stream
+        if stream.handles.pop(handle.partition, None) is not None and not stream.handles:
+            del self._streams[stream.name]
+            if stream.opening is not None:
+                self._calls.forget(stream.opening)
+
+    def close_all(self) -> None:
+        """Send nothing more along any route: the connection, or the route to the services, is gone."""
+        for stream in self._streams.values():
+            stream.close()
+
+    def find_all(self) -> None:
+        """Find the route to every stream again, over a new connection or a route that is back."""
+        for stream in self:
+            self._find(stream)
+
+    def find_again(self, stream: StreamInUse) -> None:
+        """Find the route of one stream again that may be another one: a node may have been restarted in between."""
+        stream.close()
+        self._find(stream)
+
+    def ask_existence(self, handle: PartitionHandle) -> None:
+        """Find out whether the stream-partition has been deleted, since nothing comes from it."""
+        self._existence.ask(handle)
+
+    def _created(self, request: Create) -> None:
+        """Take the streams into use before the program does, so that no reconnect comes in between."""
+        if request.error is None:
+            try:
+                self.handles(request)
+            except UnexpectedAnswer as error:
+                request.error = error
+
+    def _missing(self, handle: PartitionHandle) -> None:
+        """A stream that does not exist has been deleted. Reading it must not create it again; only pushes do."""
+        if handle.gone is not None:
+            return
+        if handle.stream.creates:
+            self._fail_calls(lambda target: target is handle, not_there(handle))
+        else:
+            self.drop(handle)
+
+    def _fail_calls(self, concerns: Callable[[Route | PartitionHandle], bool], error: ClientError) -> None:
+        for call in self._calls:
+            if concerns(call.target):
+                self._calls.finish(call, error)
+
+    def _find(self, stream: StreamInUse) -> None:
+        """Find the routes of a stream's partitions: by their names, or by creating the stream."""
+        # One request for all partitions is enough; while it is under way, its answer brings the routes.
+        if stream.state is StreamState.CREATING:
+            return
+        # It is created only where pushes wait for it, or where its node gave it an address that its name does not say.
+        if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
+            self._found([(handle, self._named_route(handle)) for handle in stream.handles.values()])
+            return
+        payload = create_payload(stream.name, stream.partitions)
+        request = Call(self._service, payload, stream.partitions, self._new_address(b""))
+        stream.create_again(request)
+        request.when_done(lambda: self._created_again(stream, request))
+        self._calls.add(request)
+
+    def _created_again(self, stream: StreamInUse, request: Call) -> None:
+        stream.create_done()
+        error = request.error
+        routes = []
+        try:
+            for payload, route in zip(request.answers, request.return_routes, strict=True):
+                handle = stream.handles.get(created(payload)[1])
+                if handle is not None:
+                    routes.append((handle, route))
+        except UnexpectedAnswer as unexpected:
+            error = unexpected
+        if error is None:
+            self._found(routes)
+            return
+        # Without the stream nothing that waits for it can ever be sent.
+        stream.fail_pushes(error)
+        self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
+
+    def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:
+        """Use these routes, and send along each what has no answer."""
+        if self._connection.wire is None:
+            return
+        # A route that was in use already brings nothing new: what went along it would be sent twice.
+        opened = {handle: route for handle, route in routes if handle.route != route}
+        for handle, route in opened.items():
+            handle.open(route)
+        for call in self._calls if opened else ():
+            if isinstance(call.target, PartitionHandle) and call.target in opened:
+                self._calls.send(call, opened[call.target])
+
+    def _handle_of(self, name: str, partition: int) -> PartitionHandle:
+        """The handle on that stream-partition, made if it is not in use."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = StreamInUse(name)
+        handle = stream.handles.get(partition)
+        if handle is None:
+            queue = PushQueue(self._connection, self._new_address(TOLD), partition)
+            self.queues[queue.address] = queue
+            handle = stream.handles[partition] = PartitionHandle(stream, partition, queue)
+        return handle
+
+    def _is_named(self, stream: StreamInUse) -> bool:
+        """Whether every partition was last at the address that its name gives."""
+        return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
+
+    def _named_route(self, handle: PartitionHandle) -> Route:
+        return (*self._via, stream_address(handle.name, handle.partition))
