@@ -14,7 +14,7 @@ from bench.report import OURS, Sample
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.machines.chain_events import ChainUpdate
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.publishing import Block, publish
@@ -105,7 +105,7 @@ def delivered(records: list[tuple[str, Record]]) -> Delivered:
 
 def ordered(deliveries: Delivered, blocks: int) -> Spent:
     """How long one consumer took to bring all blocks in order."""
-    consumer = Consumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
+    consumer = ChainConsumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
     added = 0
     started = Spent.now()
     for delivery in deliveries:

@@ -18,13 +18,13 @@ from cardinal_streams.machines.consumer_events import (
     OpenReorgChannel,
     ReorgRefused,
 )
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.produce.producer import Producer
-from cardinal_streams.produce.publishing import Block, BlockPublisher, SubBatch, publish
+from cardinal_streams.produce.publishing import Block, ChainPublisher, SubBatch, publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
 from cardinal_streams.transports.kafka_transport import KafkaTransport
@@ -36,16 +36,16 @@ __all__ = [
     "Arrival",
     "BadMessage",
     "Block",
-    "BlockPublisher",
     "CardinalError",
+    "ChainConsumer",
     "ChainOrder",
+    "ChainPublisher",
     "ChainUpdate",
     "Checkpoint",
     "CheckpointStore",
     "CloseReorgChannel",
     "CompleteBatch",
     "Completed",
-    "Consumer",
     "Delivery",
     "DropReason",
     "Dropped",

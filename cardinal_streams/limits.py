@@ -52,7 +52,7 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a `Consumer` holds.
+    """How much a `ChainConsumer` holds.
 
     `held_max` counts complete blocks of the normal feed that wait for the end of a reorg, `announced_max` reorgs
     that were announced and not begun, `reorgs_max` finished reorgs against which repetitions are recognised, and

@@ -17,8 +17,8 @@ import msgspec
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.produce.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of, split_source
+from cardinal_streams.transports.transport import is_reorg_topic
 from stream_client import LAST, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
 
 # The last one is what is read; a few before it are left for who wants to look.

@@ -25,7 +25,7 @@ from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.consume.consumption import Consumption, OnEvent
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
 from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerStatistics, UnorderedStatistics
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
@@ -84,14 +84,14 @@ class Arrival:
         self._finish(self.event)
 
 
-class Updates(Consumption[Consumer, Update]):
+class Updates(Consumption[ChainConsumer, Update]):
     """The updates of the heaviest chain, in order."""
 
     def statistics(self) -> ConsumerStatistics:
         return self.machine.statistics()
 
     def abandon_reorg(self, ancestor: bytes) -> None:
-        """Gives up a reorg whose producer will not go on; see `consumer_machine.Consumer.abandon_reorg`."""
+        """Gives up a reorg whose producer will not go on; see `consumer_machine.ChainConsumer.abandon_reorg`."""
         self.handle(self.machine.abandon_reorg(ancestor))
         self._feeds.wake()
 
@@ -125,7 +125,7 @@ async def consume(
     iteration waits for `done`.
     """
     known = await _known(checkpoint, store, start, application, transport)
-    machine = Consumer(
+    machine = ChainConsumer(
         reorg_threshold=application.reorg_threshold,
         tracked=tracked or application.tracked(),
         checkpoint=known,

@@ -16,11 +16,10 @@ from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.machines.consumer_events import Checkpoint, CloseReorgChannel, Feeds, OpenReorgChannel, ReadAgain
 from cardinal_streams.machines.missing import Missing
-from cardinal_streams.machines.recent import RecentMap
-from cardinal_streams.produce.reorg_channel import reorg_topic
+from cardinal_streams.recent import RecentMap
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import Feed, FeedSet
-from cardinal_streams.transports.transport import Transport
+from cardinal_streams.transports.transport import Transport, reorg_topic
 
 # How many channels' positions are remembered after they were closed.
 CHANNELS_REMEMBERED = 64

@@ -42,8 +42,8 @@ from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
 from cardinal_streams.machines.chain_state import ChainState, Fate
 from cardinal_streams.machines.fork_tree import Node
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.recent import RecentMap
 
 
 class Place(enum.Enum):

@@ -10,9 +10,9 @@ from cardinal_streams.limits import ChainLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, NeedsReorg, Revert
 from cardinal_streams.machines.fork_tree import ForkTree, Node
 from cardinal_streams.machines.held_chain import HeldChain
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.machines.waiting_blocks import WaitingBlocks
 from cardinal_streams.payload import CompleteBatch
+from cardinal_streams.recent import RecentMap
 
 
 class Fate(enum.Enum):

@@ -1,4 +1,4 @@
-"""What a `Consumer` says, and what its shell saves to go on from."""
+"""What a `ChainConsumer` says, and what its shell saves to go on from."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class OpenReorg(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything another `Consumer` needs to go on where this one's application has finished.
+    """Everything another `ChainConsumer` needs to go on where this one's application has finished.
 
     `start` is the last block that the application finished, `position` the offset per source where the normal feed
     is to be read on, `history` the same for channels of finished reorgs, of which blocks may still be needed: they

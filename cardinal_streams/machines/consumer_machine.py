@@ -36,7 +36,6 @@ from cardinal_streams.machines.consumer_events import (
 from cardinal_streams.machines.missing import Missing
 from cardinal_streams.machines.reassembly_events import Completed, Outdated
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.machines.reorg_machine import (
     ReorgBlock,
     ReorgGivenUp,
@@ -50,11 +49,12 @@ from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Reorg, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
+from cardinal_streams.recent import RecentMap
 
 NEW = Checkpoint(start=None)
 
 
-class Consumer:
+class ChainConsumer:
     """See the module. `checkpoint` is where to go on; the default begins with the first block that arrives. `wanted`
     maps numbers to the only hash that is accepted there.
 

@@ -42,7 +42,6 @@ from cardinal_streams.machines.reassembly_events import (
     ReassemblyStatistics,
     Refused,
 )
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
@@ -56,6 +55,7 @@ from cardinal_streams.message.types import (
     SubBatchMsg,
 )
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
+from cardinal_streams.recent import RecentMap
 
 NOTHING: tuple[ReassemblyEvent, ...] = ()
 

@@ -41,10 +41,10 @@ from cardinal_streams.machines.consumer_events import (
 )
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.message.types import Message, Reorg, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
+from cardinal_streams.recent import RecentMap
 
 
 class ChannelState(enum.Enum):

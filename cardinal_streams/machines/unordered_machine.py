@@ -23,16 +23,18 @@ from cardinal_streams.machines.consumer_machine import NEW
 from cardinal_streams.machines.missing import Missing
 from cardinal_streams.machines.reassembly_events import Completed, Outdated
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.machines.reread import Reread
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Reorg, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
+from cardinal_streams.recent import RecentMap
 
 
 class UnorderedConsumer:
-    """See the module. It has the methods of `consumer_machine.Consumer`, and says `Completed` where that one says how
-    the chain changes. After a restart, a block of which messages are repeated may come again.
+    """UnorderedConsumer: the consumer machine of applications that want complete blocks as they come, without a chain.
+
+    It has the methods of `consumer_machine.ChainConsumer`. Where a `ChainConsumer` returns `ChainUpdate` and `Revert`,
+    this machine returns `Completed`. After a restart, a block may come again when its messages are repeated.
 
     Invariant: `_unfinished` holds the blocks that were told and not finished, by hash.
     """

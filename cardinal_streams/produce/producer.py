@@ -4,7 +4,8 @@
                     and the counts, in one Batch, the last message of the default topic, which is the last topic
     send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
                     ordered by key, on the topic of the sub batch's path
-    reorg           the producer's side of a reorg deeper than the threshold, see `reorg_channel`
+
+The messages of a reorg deeper than the threshold are made by a `reorg_channel.ReorgChannel` over a producer.
 
 Redundant producers: the caller tells `observe` every key that arrives on the default topic; a block whose Batch was
 seen there, or sent here, gives no messages, nor do its sub batches.
@@ -18,14 +19,13 @@ import msgspec
 
 from cardinal_streams.errors import PayloadError, PayloadOutOfRange, PrefixConflict, UnknownSubBatch
 from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits
-from cardinal_streams.machines.recent import RecentMap
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.reader import KEY_BYTES
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, Record, SubBatchHeader, SubBatchMsg
 from cardinal_streams.message.writer import check_hash, check_key, check_sub_batch_id
 from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap
-from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.recent import RecentMap
 
 # How many hashes the real producer remembers.
 SEEN_MAX = 4_096
@@ -121,13 +121,6 @@ class Producer:
         """Lets a sub batch be sent again, whose messages (of `send_sub_batch`) could not be sent."""
         for topic in outgoing:
             self._open[hash_, id_] = topic
-
-    def reorg(self, hash_: bytes, number: int, removed_weight: int) -> ReorgChannel:
-        """Opens the channel of a reorg whose common ancestor has this hash and number.
-
-        `removed_weight` is that of the heaviest block on the removed chain, which the channel must outweigh.
-        """
-        return ReorgChannel(self, hash_, number, removed_weight)
 
     def block_records(self, payload: Payload) -> list[Record]:
         """All messages of a block in one list, whether it was seen or not, for a channel of its own."""

@@ -51,7 +51,7 @@ class Block(msgspec.Struct, frozen=True):
     sub_batches: Mapping[bytes, SubBatch] = {}
 
 
-class BlockPublisher:
+class ChainPublisher:
     """Made by `publish`. Its methods raise the transport's errors, and `PayloadError` for what cannot be sent."""
 
     def __init__(self, producer: Producer, transport: Transport) -> None:
@@ -112,7 +112,7 @@ class BlockPublisher:
 
         If the block ends by an exception the reorg is given up, as far as that can still be said.
         """
-        channel = self.producer.reorg(ancestor, number, removed_weight)
+        channel = ReorgChannel(self.producer, ancestor, number, removed_weight)
         try:
             await self._transport.send(channel.begin())
             yield ReorgSession(channel, self._transport)
@@ -171,7 +171,7 @@ class BlockPublisher:
 
 
 class ReorgSession:
-    """The channel of one reorg while it is filled. Made by `BlockPublisher.reorg`."""
+    """The channel of one reorg while it is filled. Made by `ChainPublisher.reorg`."""
 
     def __init__(self, channel: ReorgChannel, transport: Transport) -> None:
         self.channel = channel
@@ -194,10 +194,10 @@ async def publish(
     *,
     redundant: bool = True,
     catch_up_messages: int = CATCH_UP_MESSAGES,
-) -> AsyncIterator[BlockPublisher]:
+) -> AsyncIterator[ChainPublisher]:
     """Send blocks. `redundant`: others may send the same ones, so the default topic is read, from `catch_up_messages`
     before the end of each partition on; without it only what this publisher has sent itself is not sent again."""
-    publisher = BlockPublisher(application.producer(), transport)
+    publisher = ChainPublisher(application.producer(), transport)
     if not redundant:
         yield publisher
         return

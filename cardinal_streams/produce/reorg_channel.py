@@ -12,31 +12,15 @@ the ancestor say that the producer gives the reorg up: consumers go back to what
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Record, Reorg, ReorgComplete
 from cardinal_streams.message.writer import check_hash, check_number, check_weight
 from cardinal_streams.payload import Payload
-
-if TYPE_CHECKING:
-    from cardinal_streams.produce.producer import Producer
-
-
-def reorg_topic(default_topic: str, ancestor: bytes) -> str:
-    """The name of the channel, as the real producer's design has it."""
-    return f"{default_topic}-re-{ancestor.hex()}"
-
-
-def is_reorg_topic(topic: str) -> bool:
-    """Whether a topic is the channel of a reorg, which has one partition."""
-    return _REORG_TOPIC.search(topic) is not None
-
-
-_REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
+from cardinal_streams.produce.producer import Producer
+from cardinal_streams.transports.transport import reorg_topic
 
 
 class ChannelState(enum.Enum):
@@ -47,9 +31,12 @@ class ChannelState(enum.Enum):
 
 
 class ReorgChannel:
-    """One reorg: `begin`, then `add_block` and `send_sub_batch`, then `complete`. Made by `Producer.reorg`.
+    """The messages of one reorg: `begin`, then `add_block` and `send_sub_batch`, then `complete`.
 
-    Every list of records is to be sent on `topic`, one after the other, in order. A step that is not allowed raises
+    `ancestor` and `number` are the common ancestor's hash and number. `removed_weight` is the weight of the heaviest
+    block on the removed chain, which the blocks of the channel must outweigh.
+
+    Send every list of records on `topic`, one list after the other, in order. A step that is not allowed raises
     `ReorgOrder` and changes nothing.
 
     Invariant: `_tip` is the last block added, or the ancestor.

@@ -19,10 +19,9 @@ from anyio import Lock, to_thread
 
 from cardinal_streams.errors import RecordingError, TornRecording
 from cardinal_streams.message.types import Record
-from cardinal_streams.produce.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
-from cardinal_streams.transports.transport import Delivery, partition_of
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic, partition_of
 from storage.durable_files import sync_names
 
 READ_BYTES = 256 * 1024

@@ -17,10 +17,9 @@ from anyio import to_thread
 
 from cardinal_streams.errors import TransportError
 from cardinal_streams.message.types import Record
-from cardinal_streams.produce.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.partition_merge import PartitionMerge
-from cardinal_streams.transports.transport import Delivery
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 
 # How long one call may wait: for metadata, for a delivery, for messages. The last also bounds how long a cancellation
 # takes.

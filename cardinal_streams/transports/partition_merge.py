@@ -18,7 +18,7 @@ K = TypeVar("K")
 SLACK_US = 20_000
 
 
-class Part:
+class PartitionCursor:
     """One partition: the deliveries at hand, of which those before `at` were dealt out, and their times.
 
     `at_end`: the partition had no more when it was last read; then nobody waits for it.
@@ -44,7 +44,7 @@ class PartitionMerge(Generic[K]):
     """
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
-        self._parts = {key: Part() for key in keys}
+        self._parts = {key: PartitionCursor() for key in keys}
         self._slack_us = slack_us
 
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:

@@ -14,10 +14,9 @@ from typing import TypeAlias
 
 from cardinal_streams.errors import PayloadOutOfRange
 from cardinal_streams.message.types import Record
-from cardinal_streams.produce.reorg_channel import is_reorg_topic
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.partition_merge import PartitionMerge
-from cardinal_streams.transports.transport import Delivery
+from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 from stream_client import (
     PartitionedStream,
     PositionBeyondEnd,

@@ -1,12 +1,14 @@
-"""What the machines need of a transport, and how messages find their partitions. It carries nothing itself.
+"""The interface of all transports: topics, partitions, and how a message finds its partition. It carries no messages
+itself.
 
-A transport has topics with partitions, each an ordered log of deliveries with growing offsets. It may deliver more
-than once and promises no order between partitions. The channel of a reorg is a topic of its own with one partition
-(`reorg_channel.reorg_topic`).
+A transport has topics with partitions. Each partition is an ordered log of deliveries with growing offsets. A transport
+may deliver a message more than once, and promises no order between partitions. The channel of a reorg is a topic of its
+own with one partition; `reorg_topic` names it.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -77,3 +79,16 @@ class Transport(Sender, Protocol):
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a message: the CRC-32 of its key, modulo the number of partitions."""
     return zlib.crc32(key) % partitions
+
+
+_REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
+
+
+def reorg_topic(default_topic: str, ancestor: bytes) -> str:
+    """The topic of the reorg to the common ancestor with this hash, named as in the real producer's design."""
+    return f"{default_topic}-re-{ancestor.hex()}"
+
+
+def is_reorg_topic(topic: str) -> bool:
+    """Whether a topic is the channel of a reorg, which has one partition."""
+    return _REORG_TOPIC.search(topic) is not None

@@ -212,7 +212,7 @@ class _Shown:
 
 def _first_block(application: Application, start: str | None) -> Start | None:
     """Where a consumer without a saved position begins; a simulation has a block to begin from."""
-    from cardinal_streams.machines.simulation_machine import GENESIS, SIMULATED
+    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
         return parse_start(start)

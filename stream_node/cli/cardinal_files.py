@@ -22,7 +22,7 @@ from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOp
 from stream_node.cli.output import columns, counted, say
 
 if TYPE_CHECKING:
-    from cardinal_streams.machines.simulation_machine import Simulation, Step
+    from cardinal_streams.produce.simulation_machine import Simulation, Step
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
@@ -93,9 +93,9 @@ def simulate(
 
     Read it: stream-node cardinal consume --application simulated --recording hard.cardinal
     """
-    from cardinal_streams.machines.simulation_machine import SimulationOptions
-    from cardinal_streams.machines.simulation_machine import simulate as make
     from cardinal_streams.payload_text import format_payloads
+    from cardinal_streams.produce.simulation_machine import SimulationOptions
+    from cardinal_streams.produce.simulation_machine import simulate as make
 
     options = SimulationOptions(
         blocks=blocks,

@@ -45,7 +45,7 @@ def find_application(name: str) -> Application:
     """Raises UsageError, and the errors of a description that cannot be right."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
-    from cardinal_streams.machines.simulation_machine import SIMULATED
+    from cardinal_streams.produce.simulation_machine import SIMULATED
 
     if name == "plain":
         return Application("plain", "blocks")

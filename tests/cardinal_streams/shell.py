@@ -1,4 +1,4 @@
-"""A shell around `Consumer` without I/O: logs in lists, an application that checks every update, and restarts."""
+"""A shell around `ChainConsumer` without I/O: logs in lists, an application that checks every update, and restarts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert
 from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
-from cardinal_streams.machines.consumer_machine import NEW, Consumer
+from cardinal_streams.machines.consumer_machine import NEW, ChainConsumer
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.produce.producer import Outgoing
-from cardinal_streams.produce.reorg_channel import reorg_topic
 from cardinal_streams.resumption import source_of
-from cardinal_streams.transports.transport import partition_of
+from cardinal_streams.transports.transport import partition_of, reorg_topic
 
 
 class Logs:
@@ -81,7 +80,7 @@ class Shell:
 
     def restart(self, checkpoint: Checkpoint) -> None:
         """As after a crash: a new machine, and the channels of open reorgs are read from their beginning."""
-        self.consumer = Consumer(reorg_threshold=self.reorg_threshold, checkpoint=checkpoint)
+        self.consumer = ChainConsumer(reorg_threshold=self.reorg_threshold, checkpoint=checkpoint)
         self.position = dict(checkpoint.position)
         self.channel_position = {reorg.hash: reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():

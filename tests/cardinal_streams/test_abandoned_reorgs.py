@@ -32,7 +32,7 @@ def hashes(*chains: list[Payload]) -> list[bytes]:
 
 def send_part(logs: Logs, blocks: list[Payload]) -> ReorgChannel:
     """A reorg to `ANCESTOR` that stops after these blocks; its channel is still open."""
-    channel = producer_of().reorg(ANCESTOR, 2, 100)
+    channel = ReorgChannel(producer_of(), ANCESTOR, 2, 100)
     begin = channel.begin()
     logs.send_on(ANCESTOR, begin[channel.topic])
     logs.send({"default": begin["default"]})
@@ -55,7 +55,7 @@ def abandoned(threshold: int, attempts: int = 1, blocks: int = 3) -> Shell:
 
 class TestProducer:
     def test_it_says_so_by_naming_the_ancestor(self) -> None:
-        channel = producer_of().reorg(ANCESTOR, 2, 100)
+        channel = ReorgChannel(producer_of(), ANCESTOR, 2, 100)
         channel.begin()
         channel.add_block(NEW[0])
         assert channel.abandon() == [encode(ReorgComplete(ANCESTOR, 2))]
@@ -65,7 +65,7 @@ class TestProducer:
             channel.abandon()
 
     def test_what_was_not_begun_needs_no_word(self) -> None:
-        channel = producer_of().reorg(ANCESTOR, 2, 100)
+        channel = ReorgChannel(producer_of(), ANCESTOR, 2, 100)
         assert channel.abandon() == []
         with pytest.raises(ReorgOrder, match="that is abandoned cannot be begun"):
             channel.begin()

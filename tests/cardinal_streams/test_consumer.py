@@ -16,7 +16,7 @@ from cardinal_streams.machines.consumer_events import (
     OpenReorg,
     ReorgRefused,
 )
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of, vectors
 from tests.cardinal_streams.shell import Application, Logs, Shell
@@ -25,7 +25,7 @@ from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, pr
 
 def test_the_chain_with_a_reorg_of_the_real_producer_and_consumer() -> None:
     """Also backwards within a block, with a real sub batch."""
-    consumer = Consumer(reorg_threshold=128, checkpoint=Checkpoint(start=Start(hash_of("blk:A"), 0, 1)))
+    consumer = ChainConsumer(reorg_threshold=128, checkpoint=Checkpoint(start=Start(hash_of("blk:A"), 0, 1)))
     offset = 0
     for given in vectors("chain_reorg.json")["blocks"]:
         topics = [given["add_block"], *(sent["messages"] for sent in given.get("send_batch", ()))]
@@ -49,7 +49,7 @@ def test_the_chain_with_a_reorg_of_the_real_producer_and_consumer() -> None:
 
 
 def test_what_is_no_message_is_told_and_dropped() -> None:
-    consumer = Consumer(reorg_threshold=4)
+    consumer = ChainConsumer(reorg_threshold=4)
     (event,) = consumer.receive(b"\x07" + bytes(32), b"", "t:0", 3)
     assert isinstance(event, BadMessage)
     assert (event.source, event.offset) == ("t:0", 3)
@@ -58,7 +58,7 @@ def test_what_is_no_message_is_told_and_dropped() -> None:
 
 
 def test_a_message_of_the_reorg_protocol_in_the_wrong_place_is_told() -> None:
-    consumer = Consumer(reorg_threshold=4)
+    consumer = ChainConsumer(reorg_threshold=4)
     key, value = encode(ReorgComplete(hash_of("a"), 1))
     assert consumer.receive(key, value, "t:0", 0) == [ReorgRefused(hash_of("a"), "a ReorgComplete on the normal feed")]
     consumer.receive(*encode(Reorg(hash_of("a"), 1)), "t:0", 1)
@@ -69,13 +69,13 @@ def test_a_message_of_the_reorg_protocol_in_the_wrong_place_is_told() -> None:
 
 
 def test_a_finished_update_is_one_that_was_told() -> None:
-    consumer = Consumer(reorg_threshold=4, checkpoint=GENESIS)
+    consumer = ChainConsumer(reorg_threshold=4, checkpoint=GENESIS)
     with pytest.raises(ValueError, match="not among those"):
         consumer.done(ChainUpdate((), ()))
 
 
 def test_an_application_that_does_not_finish_stops_the_feeds() -> None:
-    consumer = Consumer(reorg_threshold=4, checkpoint=GENESIS, limits=ConsumerLimits(unfinished_max=2))
+    consumer = ChainConsumer(reorg_threshold=4, checkpoint=GENESIS, limits=ConsumerLimits(unfinished_max=2))
     logs = Logs()
     send(logs, producer_of(), chain("o", "g", 1, 2))
     updates = []
@@ -127,7 +127,7 @@ class TestCheckpoint:
         assert shell.application.hashes[-4:] == [hash_of(name) for name in ("n9", "f10", "f11", "f12")]
 
     def test_blocks_that_are_held_are_read_again(self) -> None:
-        consumer = Consumer(reorg_threshold=4)
+        consumer = ChainConsumer(reorg_threshold=4)
         consumer.receive(*encode(Reorg(hash_of("a"), 1)), "default:0", 7)
         consumer.receive_reorg(hash_of("a"), *encode(Reorg(hash_of("a"), 1)), "re:0", 0)
         (record,) = records_of(producer_of().add_block(payload("h", "g", 1)))

@@ -13,7 +13,7 @@ from cardinal_streams.consume.consuming import consume_unordered
 from cardinal_streams.evm import evm
 from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Record
@@ -79,7 +79,7 @@ async def test_the_row_of_blocks_comes_out_in_order(payloads: list[Payload], del
     by_number = {payload.number: payload for payload in payloads}
     before = by_number[FIRST_OF_A_ROW - 1]
     start = Start(before.hash, before.number, before.weight)
-    consumer = Consumer(reorg_threshold=128, checkpoint=Checkpoint(start=start))
+    consumer = ChainConsumer(reorg_threshold=128, checkpoint=Checkpoint(start=start))
     chain: list[CompleteBatch] = []
     for each in deliveries:
         for event in consumer.receive(each.key, each.value, each.source, each.offset):

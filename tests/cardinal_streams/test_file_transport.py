@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal_streams.errors import RecordingError, TornRecording
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.message.types import Record
 from cardinal_streams.produce.producer import Producer
-from cardinal_streams.produce.reorg_channel import reorg_topic
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports import recording
 from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
 from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
-from cardinal_streams.transports.transport import Delivery, Transport, partition_of
+from cardinal_streams.transports.transport import Delivery, Transport, partition_of, reorg_topic
 from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
 from tests.cardinal_streams.shell import Application
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of
@@ -224,7 +224,7 @@ async def test_a_reorg_beyond_the_threshold_through_a_file(tmp_path: Path) -> No
         await transport.send(producer.add_block(block))
         for id_ in block.sub_batches.values():
             await transport.send(producer.send_sub_batch(block.hash, id_))
-    reorg = producer.reorg(old[1].hash, 2, 100)
+    reorg = ReorgChannel(producer, old[1].hash, 2, 100)
     await transport.send(reorg.begin())
     for block in new:
         await transport.send({reorg.topic: reorg.add_block(block)})
@@ -233,7 +233,7 @@ async def test_a_reorg_beyond_the_threshold_through_a_file(tmp_path: Path) -> No
     await transport.send({reorg.topic: reorg.complete()})
     transport.close()
 
-    consumer, application = Consumer(reorg_threshold=4, checkpoint=GENESIS), Application(GENESIS_HASH)
+    consumer, application = ChainConsumer(reorg_threshold=4, checkpoint=GENESIS), Application(GENESIS_HASH)
     async with transport.subscribe(["default", "ta", "tb", "tq"], {}) as receiver:
         while deliveries := await receiver.receive_some():
             for each in deliveries:

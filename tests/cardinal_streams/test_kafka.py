@@ -14,8 +14,8 @@ from cardinal_streams.consume.checkpoint_file import FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.errors import CheckpointError, TransportError
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.produce.reorg_channel import reorg_topic
 from cardinal_streams.transports.kafka_transport import KafkaTransport
+from cardinal_streams.transports.transport import reorg_topic
 from tests.cardinal_streams.chains import AFTER, EVERYTHING, NEW, OLD, Ledger, hashes, values_of
 from tests.cardinal_streams.helpers import payload
 from tests.cardinal_streams.world import GENESIS

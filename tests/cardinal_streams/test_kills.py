@@ -16,6 +16,7 @@ import trio
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.produce.publishing import publish
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 from stream_client import blocking
 from stream_node.process import NodeProcess
 from tests.cardinal_streams.chains import (
@@ -110,7 +111,7 @@ async def test_all_are_started_anew_in_the_middle_of_a_reorg(node: NodeProcess) 
         async with transport_to(node.address) as transport, publish(EVERYTHING, transport) as publisher:
             await publisher.send(OLD)
             await read(lambda: ledger.hashes == hashes(OLD))
-            channel = publisher.producer.reorg(OLD[1].payload.hash, 2, 100)
+            channel = ReorgChannel(publisher.producer, OLD[1].payload.hash, 2, 100)
             await transport.send(channel.begin())
             for at, block in enumerate(NEW):
                 records = channel.add_block(block.payload)

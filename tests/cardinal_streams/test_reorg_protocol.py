@@ -15,11 +15,12 @@ from cardinal_streams.machines.consumer_events import (
     OpenReorgChannel,
     ReorgRefused,
 )
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.missing import MissingState
 from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason
 from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
 from cardinal_streams.message.types import Record
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of, payload, records_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send, send_reorg
@@ -200,7 +201,7 @@ class TestReorg:
 
     def test_only_so_many_are_known(self) -> None:
         limits = ConsumerLimits(announced_max=2)
-        consumer = Consumer(reorg_threshold=4, checkpoint=GENESIS, limits=limits)
+        consumer = ChainConsumer(reorg_threshold=4, checkpoint=GENESIS, limits=limits)
         events = []
         for number in range(1, 4):
             events += consumer.receive(*encode(Reorg(hash_of(number), number)), "default:0", number)
@@ -209,7 +210,7 @@ class TestReorg:
         consumer.check()
 
     def test_only_so_many_blocks_are_held(self) -> None:
-        consumer = Consumer(reorg_threshold=4, limits=ConsumerLimits(held_max=2))
+        consumer = ChainConsumer(reorg_threshold=4, limits=ConsumerLimits(held_max=2))
         consumer.receive(*encode(Reorg(hash_of("a"), 1)), "default:0", 0)
         consumer.receive_reorg(hash_of("a"), *encode(Reorg(hash_of("a"), 1)), "re:0", 0)
         events = []
@@ -223,7 +224,7 @@ class TestReorg:
 
 class TestProducersSide:
     def test_steps_out_of_order_are_refused(self) -> None:
-        channel = producer_of().reorg(hash_of("a"), 1, 10)
+        channel = ReorgChannel(producer_of(), hash_of("a"), 1, 10)
         block = payload("b", "a", 2, 20, sub_batches={"b/s": hash_of(1)})
         with pytest.raises(ReorgOrder, match="that is new cannot be given"):
             channel.add_block(block)
@@ -250,14 +251,14 @@ class TestProducersSide:
             channel.complete()
 
     def test_both_places_are_told_and_the_channel_first(self) -> None:
-        channel = producer_of().reorg(hash_of("a"), 1, 10)
+        channel = ReorgChannel(producer_of(), hash_of("a"), 1, 10)
         record: Record = encode(Reorg(hash_of("a"), 1))
         assert list(channel.begin().items()) == [(f"default-re-{hash_of('a').hex()}", [record]), ("default", [record])]
 
     def test_blocks_that_were_sent_before_are_sent_again_and_not_after(self) -> None:
         producer = producer_of()
         producer.add_block(payload("b", "a", 2, 20))
-        channel = producer.reorg(hash_of("a"), 1, 10)
+        channel = ReorgChannel(producer, hash_of("a"), 1, 10)
         channel.begin()
         assert len(channel.add_block(payload("b", "a", 2, 20))) == 1
         assert len(channel.add_block(payload("c", "b", 3, 30))) == 1

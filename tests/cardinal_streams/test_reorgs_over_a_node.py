@@ -11,7 +11,8 @@ from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.produce.publishing import publish
-from cardinal_streams.produce.reorg_channel import reorg_topic
+from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.transports.transport import reorg_topic
 from tests.cardinal_streams.chains import (
     AFTER,
     EVERYTHING,
@@ -96,7 +97,7 @@ class TestReorg:
         more = blocks_of("o", "o10", 11, 2)
         async with served_transport(tmp_path) as (_, transport), publish(EVERYTHING, transport) as publisher:
             await publisher.send(OLD)
-            channel = publisher.producer.reorg(OLD[1].payload.hash, 2, 100)
+            channel = ReorgChannel(publisher.producer, OLD[1].payload.hash, 2, 100)
             await transport.send(channel.begin())
             await transport.send({channel.topic: channel.add_block(payload("n3", "o2", 3, 31))})
             async with consume(EVERYTHING, transport, checkpoint=GENESIS) as updates:

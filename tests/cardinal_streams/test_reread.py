@@ -8,12 +8,12 @@ import pytest
 
 from cardinal_streams.machines.chain_events import ChainUpdate
 from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.machines.consumer_machine import Consumer
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.reread import Reread
-from cardinal_streams.machines.simulation_machine import GENESIS, SimulationOptions, simulate
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.message.messages import BatchMsg, Reorg
+from cardinal_streams.produce.simulation_machine import GENESIS, SimulationOptions, simulate
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import partition_of
 from tests.cardinal_streams.helpers import hash_of
@@ -60,7 +60,7 @@ def test_many_restarts_read_little_again(seed: int) -> None:
     rows, head = simulated(seed, 200)
     known = Checkpoint(start=GENESIS)
     for end in range(200, len(rows) + 200, 200):
-        consumer = Consumer(reorg_threshold=8, checkpoint=known)
+        consumer = ChainConsumer(reorg_threshold=8, checkpoint=known)
         again = [row for row in rows[:end] if row[3] >= known.position.get(row[2], 0)]
         for row in again:
             for event in consumer.receive(*row):

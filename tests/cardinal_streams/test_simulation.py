@@ -11,11 +11,10 @@ from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.errors import SimulationError
 from cardinal_streams.inspection import summarise_deliveries
 from cardinal_streams.machines.consumer_events import Checkpoint
-from cardinal_streams.machines.simulation_machine import GENESIS, SIMULATED, Simulation, SimulationOptions, simulate
 from cardinal_streams.produce.producer import Outgoing
-from cardinal_streams.produce.reorg_channel import is_reorg_topic
+from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, Simulation, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay
-from cardinal_streams.transports.transport import Transport
+from cardinal_streams.transports.transport import Transport, is_reorg_topic
 from tests.cardinal_streams.chains import Ledger, served_transport
 
 SEEDS = range(24)

@@ -6,6 +6,7 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Producer
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import TOPICS, hash_of, payload
 from tests.cardinal_streams.shell import Application, Logs, Shell
 
@@ -40,7 +41,7 @@ def send(logs: Logs, producer: Producer, blocks: list[Payload]) -> None:
 
 
 def send_reorg(logs: Logs, producer: Producer, ancestor: Payload, blocks: list[Payload], removed_weight: int) -> None:
-    channel = producer.reorg(ancestor.hash, ancestor.number, removed_weight)
+    channel = ReorgChannel(producer, ancestor.hash, ancestor.number, removed_weight)
     begin = channel.begin()
     logs.send_on(ancestor.hash, begin[channel.topic])
     logs.send({"default": begin["default"]})

@@ -19,6 +19,7 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Producer
+from cardinal_streams.produce.reorg_channel import ReorgChannel
 
 S = TypeVar("S")
 
@@ -146,7 +147,7 @@ class _World:
             self._send_reorg(producer, ancestor, new, removed[-1].weight)
 
     def _send_reorg(self, producer: Producer, ancestor: Start, new: list[Payload], removed_weight: int) -> None:
-        channel = producer.reorg(ancestor.hash, ancestor.number, removed_weight)
+        channel = ReorgChannel(producer, ancestor.hash, ancestor.number, removed_weight)
         for topic, records in channel.begin().items():
             self.sent += [(Step(topic, record), topic == channel.topic) for record in records]
         for block in new:
