@@ -10,7 +10,7 @@ import time
 
 import structlog
 
-from storage.disk_diagnosis import judge
+from storage.disk_diagnosis import diagnose
 from storage.errors import StorageError, storage_error
 from storage.failpoint import failpoint
 from storage.session import SqliteSession
@@ -87,7 +87,7 @@ class Checkpointer:
                     self.wal_pages = self._session.checkpoint("TRUNCATE" if truncate else "RESTART").wal_pages
         except Exception as raised:
             # What is committed is safe in the log, so a failed copy fails no operation.
-            error = judge(storage_error(raised), self._session)
+            error = diagnose(storage_error(raised), self._session)
             self._note_failure(error)
             failure = error if error.fatal else None
         failpoint("after_checkpoint")
@@ -110,7 +110,7 @@ class Checkpointer:
         except OSError as raised:
             logger.info("wal_not_extended", reason=str(raised))
         except Exception as raised:
-            error = judge(storage_error(raised), self._session)
+            error = diagnose(storage_error(raised), self._session)
             if error.fatal:
                 logger.critical("writing_stopped", operations=0, reason=str(error))
                 return error

@@ -1,6 +1,6 @@
-"""Group commit: many operations in one transaction, none failing because of another. No threads, no delivery.
+"""Group commit: many operations in one transaction, where a bad operation fails alone.
 
-The order of a batch is the order of its operations, in the log and in the results.
+The operations of a batch are stored in their order. This module starts no threads and calls no `on_done`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,41 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.disk_diagnosis import judge
+from storage.disk_diagnosis import diagnose
 from storage.errors import CommitInDoubt, StorageError, storage_error
 from storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Do all of them and commit; afterwards each is on disk, or has its `error` and left nothing (but see step 3).
+    """Do all operations in one transaction. Afterwards each operation is on disk, or has an `error` and left nothing.
 
-    1. Begin, and apply runs of operations of one class together.
-    2. If that raises, undo it, begin again, and apply each alone, in a part that can be undone alone: only the bad
-       ones fail.
-    3. Commit, which returns after the sync. Where the disk fails in this step, the operations are CommitInDoubt:
-       neither stored nor not stored, as far as anybody can tell before the next start.
-    4. If the transaction was lost to one of them (a full disk undoes all of it), repeat without those that failed. If
-       it was lost to none of them, all fail.
+    1. Begin, and apply operations of one class that follow each other together.
+    2. If that raises, roll back, begin again, and apply each operation alone in a savepoint: only the bad ones fail.
+    3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: nobody
+       can tell before the next start whether they are stored.
+    4. If one operation lost the whole transaction (on a full disk, SQLite undoes all of it), repeat without the
+       operations that failed. If the transaction was lost for another reason, all operations fail.
 
-    Returns the fatal error, if there was one: then nothing more may be written in this session.
+    Returns the fatal error if there was one: then nothing more may be written in this session.
     """
     pending = operations
     while pending:
         failpoint("before_begin")
+        # 1. The usual way: everything together, without a savepoint for each operation.
         error = _tried(session, session.begin) or _tried(session, partial(_apply_groups, session, pending))
+        # 2. Some operation is bad. Find out which, and keep the others.
         if error is not None and not error.fatal and len(pending) > 1:
             error = _tried(session, session.rollback) or _tried(session, session.begin) or _apply_each(session, pending)
         if error is None:
+            # 3. On disk, or not, or in doubt: the log may hold the whole transaction although its sync failed.
             failpoint("after_rows_before_commit")
             error = _tried(session, session.commit)
             if error is not None and error.fatal:
-                # The log may have the whole transaction, although it could not be synced.
                 error = _in_doubt(error)
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
+        # 4. The transaction is lost. Each turn has fewer operations than the one before, so the loop ends.
         fatal = error.failure if isinstance(error, CommitInDoubt) else error
         failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
@@ -54,7 +56,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
 
 def apply_read(session: Session, operation: Operation) -> None:
-    """Do one operation that reads; all its statements see the same state."""
+    """Do one operation that reads. All its statements see the same state of the database."""
     try:
         session.begin()
         try:
@@ -66,7 +68,7 @@ def apply_read(session: Session, operation: Operation) -> None:
 
 
 def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
-    """Give the error to those that have none."""
+    """Give the error to each operation that has none."""
     for operation in operations:
         if operation.error is None:
             operation.error = error
@@ -78,7 +80,7 @@ def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
 
 
 def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Each in a part of its own. Returns an error where the transaction itself is lost, and all with it."""
+    """Apply each operation in a savepoint of its own. Returns an error if the whole transaction is lost."""
     for operation in operations:
         lost = _tried(session, session.savepoint)
         if lost is not None:
@@ -96,7 +98,7 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 
 def _tried_rollback(session: Session) -> StorageError | None:
-    """Undo what is left of the transaction. An error here leaves the session unusable, so it is fatal."""
+    """Undo what is left of the transaction. If that fails, the session cannot be used any more: the error is fatal."""
     error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True
@@ -110,16 +112,16 @@ def _in_doubt(failure: StorageError) -> CommitInDoubt:
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
-    """The error of ours that a step ended with, or None."""
+    """Do one step, and return the StorageError that it ended with, or None."""
     try:
         step()
     except Exception as raised:
-        return judge(_mapped(raised), session)
+        return diagnose(_mapped(raised), session)
     return None
 
 
 def _mapped(raised: Exception) -> StorageError:
-    """The error of ours, with what it stands for as its cause."""
+    """The StorageError for an exception, which becomes its cause."""
     error = storage_error(raised)
     if error is not raised:
         error.__cause__ = raised

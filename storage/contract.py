@@ -1,15 +1,15 @@
-"""The whole contract of the log: what is stored, what may be asked, what comes back, what is refused.
+"""The contract of the log: the records it keeps, the operations on it, and the errors they raise.
 
-Two implementations keep it, `storage.log` (SQLite) and `storage.memory`; tests/storage runs the same tests on
+Two implementations keep the contract, `storage.log` (SQLite) and `storage.memory`; tests/storage runs the same tests on
 both.
 
-A stream is a row with an id that is never used again, a name and a partition, and the messages with indexes
-from `first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are never assigned
-twice: the next index is kept in the stream's row, so that it survives the deletion of every message.
+A stream is a row with an id that is never used again, a name and a partition. Its messages have the indexes from
+`first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are never assigned twice: the
+next index is kept in the stream's row, so it survives the deletion of every message.
 
-Indexes and limits may be any integer from 0 to 2**64 - 1 (all that a peer can write); none above 2**63 - 1 is
-stored. Text may be any that UTF-8 can write. Every method raises StorageError and nothing else for what a
-file, a disk or another process can cause.
+Indexes and limits are integers from 0 to 2**64 - 1, the largest number that a peer can write; no index above 2**63 - 1
+is stored. Text is any text that UTF-8 can encode. For whatever a file, a disk or another process can cause, every
+method raises StorageError and nothing else.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 class StreamRecord(msgspec.Struct, frozen=True):
     """One stream-partition as stored.
 
-    first_index: of the earliest stored message; equal to next_index when there is none.
-    next_index: what the next message gets.
-    size_bytes: the data of the stored messages, without keys and headers.
+    first_index: the index of the earliest stored message; equal to next_index when there is none.
+    next_index: the index that the next message gets.
+    size_bytes: the data of all stored messages together, without keys and headers.
     """
 
     stream_id: int
@@ -44,11 +44,11 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
 
 class Operation:
-    """What a storage thread does for somebody: `apply` inside a transaction, then `on_done` on the trio side.
+    """A piece of work for a storage thread: `apply` runs inside a transaction, then `on_done` runs in the trio thread.
 
-    `on_done(self)` runs after the commit, or after the failure; then `error` says why nothing of it was
-    stored. `apply` may run again after it was rolled back, so it sets its results and never adds to them. A
-    read runs on a connection that cannot write.
+    `on_done(self)` runs after the commit or after the failure. After a failure, `error` says why nothing of the
+    operation was stored. `apply` may run again after a rollback, so it sets its results and never adds to them. An
+    operation that was submitted as a read runs on a connection that cannot write.
     """
 
     __slots__ = ("error", "on_done")
@@ -58,17 +58,17 @@ class Operation:
         self.on_done = on_done
 
     def apply(self, session: Session) -> None:
-        """Do it, and keep the results in attributes. Raises StorageError, sqlite3.Error."""
+        """Do the work, and keep the results in attributes. Raises StorageError, sqlite3.Error."""
         raise NotImplementedError
 
     @classmethod
     def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
-        """Do operations of this class that follow each other, all of them or raise."""
+        """Apply operations of this class that follow each other in a batch: all of them, or raise."""
         for operation in operations:
             operation.apply(session)
 
     def row_count(self) -> int:
-        """How many messages it stores, for the statistics."""
+        """How many messages the operation stores, for the statistics."""
         return 0
 
 
@@ -77,9 +77,9 @@ def ignore_done(operation: Operation) -> None:
 
 
 class Append(Operation):
-    """Messages for the end of one stream, from `first_index` on, which its one owner assigns.
+    """Adds messages at the end of one stream. The one owner of the stream assigns the indexes, from `first_index` on.
 
-    data: one bytes object a message; keys, headers: as many, or None where no message has any.
+    data: one bytes object for each message. keys, headers: one for each message, or None if no message has any.
     """
 
     __slots__ = ("data", "first_index", "headers", "keys", "stream_id", "time_us")
@@ -118,38 +118,39 @@ class Append(Operation):
 
 
 class Log(Protocol):
-    """The log, seen through one session."""
+    """The log of many streams, used through one session."""
 
     # Writing: inside a transaction of a writing session.
 
     def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
-        """The stream of that name and partition; made, empty and with next index 0, if it does not exist."""
+        """The stream with this name and partition. If there is none it is made, empty and with next index 0."""
         ...
 
     def append(self, appends: Sequence[Append]) -> None:
-        """Store all of them, in order, or raise and leave the transaction to be rolled back.
+        """Store all appends in order, or raise. After an error the caller has to roll the transaction back.
 
-        Raises IndexConflict where one does not begin at its stream's next index (counting those before it in
-        the same call), StreamNotFound.
+        Raises StreamNotFound; IndexConflict where an append does not begin at the next index of its stream, counting
+        the appends before it in the same call.
         """
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
-        """Let a stream that never had a message begin at this index, as a copy of one whose front is gone.
+        """Make a stream that never had a message begin at this index: the copy of a stream whose first messages are
+        gone.
 
-        Raises IndexConflict where its next index is not 0, StreamNotFound.
+        Raises StreamNotFound; IndexConflict where the stream's next index is not 0.
         """
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
-        """Delete the messages below `index`; the count of those deleted. The end stays where it is.
+        """Delete the messages below `index`, and return how many were deleted. The next index does not change.
 
-        The work grows with that count; callers that delete much do it in steps. Raises StreamNotFound.
+        The time grows with the number of messages, so callers delete many in several steps. Raises StreamNotFound.
         """
         ...
 
     def delete_stream(self, stream_id: int) -> None:
-        """Delete the stream with its messages and its end. Raises StreamNotFound."""
+        """Delete the stream's row and all its messages. Raises StreamNotFound."""
         ...
 
     # Reading: in any session, in or outside a transaction.
@@ -163,35 +164,35 @@ class Log(Protocol):
     def list_streams(
         self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
     ) -> list[StreamRecord]:
-        """Streams whose name begins with `prefix`, by name, then partition; those beyond `after` only."""
+        """The streams whose name begins with `prefix`, ordered by name and partition, from behind `after` on."""
         ...
 
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
     ) -> list[Record]:
-        """A page: ascending and without gaps from max(index, first_index), at most `limit` messages.
+        """A page: at most `limit` messages, ascending and without gaps, from max(index, first_index) on.
 
-        It stops before the data together passes `bytes_max`, but has at least one message if there is one,
-        unless that one is larger than `first_bytes_max`: then it is empty. At or beyond the end it is empty.
-        Raises StreamNotFound; DatabaseCorrupt, naming stream and index, where a message is missing or not
-        what was written.
+        The page ends before its data exceeds `bytes_max`, but it has at least one message if the stream has one there.
+        If that first message is larger than `first_bytes_max`, the page is empty. At or beyond the end it is empty too.
+        Raises StreamNotFound; DatabaseCorrupt, with stream and index, where a message is missing or its checksum
+        differs.
         """
         ...
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
-        """The index of the first message from `index` on that has at most `bytes_max` of data; None: there is none."""
+        """The index of the first message from `index` on with at most `bytes_max` bytes of data, or None."""
         ...
 
 
 class Session(Protocol):
-    """One connection and the log through it. Used by one thread at a time."""
+    """One connection to the database, and the log on it. One thread uses a session at a time."""
 
     @property
     def log(self) -> Log: ...
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The driver's connection, in the same transaction, for tables that other packages keep."""
+        """The driver's connection, in the same transaction, for the tables of other packages."""
         ...
 
     @property
@@ -200,23 +201,23 @@ class Session(Protocol):
     def begin(self) -> None: ...
 
     def commit(self) -> None:
-        """Returns when all of the transaction is on disk. If it raises, the transaction may still be open."""
+        """Returns when the whole transaction is on disk. If it raises, the transaction may still be open."""
         ...
 
     def rollback(self) -> None:
-        """Undo the transaction; nothing happens where there is none."""
+        """Undo the transaction, if one is open."""
         ...
 
     def savepoint(self) -> None:
-        """Begin a part of the transaction that can be undone alone. Parts nest."""
+        """Begin a part of the transaction that can be undone alone. Savepoints nest."""
         ...
 
     def release(self) -> None:
-        """End the innermost part and keep what it did."""
+        """End the innermost savepoint and keep its changes."""
         ...
 
     def rollback_to(self) -> None:
-        """Undo what the innermost part did, and end it."""
+        """End the innermost savepoint and undo its changes."""
         ...
 
     def close(self) -> None:
@@ -225,12 +226,12 @@ class Session(Protocol):
 
 
 class SessionSource(Protocol):
-    """What makes sessions: a database."""
+    """A database: it makes sessions."""
 
     def session(self) -> Session:
-        """A session that writes. At most one is open at a time."""
+        """A session that writes. At most one such session is open at a time."""
         ...
 
     def read_session(self) -> Session:
-        """A session that cannot write; it sees what was committed when its transaction or statement began."""
+        """A session that cannot write. It sees what was committed when its transaction, or its statement, began."""
         ...

@@ -1,7 +1,7 @@
-"""Opens the database of a data directory: lock, checks, schema, connections. It runs nothing in threads.
+"""Database: opens the database of a data directory, with its lock, checks, schema and connections.
 
-SQLite's settings belong to connections, not to files, so every connection is made and checked in one place
-here.
+Most of SQLite's settings belong to a connection and not to the file, so this module makes and checks every connection.
+It starts no threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from storage.durable_files import make_folder, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
-from storage.leftovers import check_not_replaced, remove_scratch, remove_unfinished
+from storage.leftovers import check_not_replaced, remove_parts, remove_scratch
 from storage.lock import DirectoryLock
 from storage.migrate import migrate
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
@@ -30,11 +30,11 @@ FILE_NAME = "streams.sqlite"
 PAGE_BYTES = 8192
 """Messages of 1 KiB take 1.16 times their size on disk; with pages of 4 KiB, which hold three of them, 1.35 times."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""A larger file is not read through after an unclean stop, since that would keep the node from starting for minutes."""
+"""After an unclean stop, a larger file is not checked: that would keep the node from starting for minutes."""
 BUSY_TIMEOUT_MS = 5_000
-"""How long a connection waits for another process (a backup, a checkpoint by hand) before StorageBusy."""
+"""How long a connection waits for another process, such as a backup, before it raises StorageBusy."""
 CACHED_STATEMENTS = 256
-"""Prepared statements a connection keeps: those of the log are about 45, other packages add theirs."""
+"""Prepared statements that a connection keeps. The log has about 45; other packages have statements of their own."""
 
 PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
@@ -47,16 +47,19 @@ PRAGMAS: Final[dict[str, int]] = {
     "cell_size_check": 1,
     "secure_delete": 0,
 }
-"""Of every connection, as SQLite reports them. synchronous 2 is FULL: COMMIT returns after fsync.
-wal_autocheckpoint 0: only the writing thread copies the log into the file, and it chooses when. cache_size is
-in KiB where negative. secure_delete 0, where some builds of SQLite have 1: deleting would write zeros over all that is
-deleted, first into the log, and so needs as much room as it is to make."""
+"""The settings of every connection, as SQLite reports them.
+
+synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0: only the writing thread copies the log into
+the file, and chooses when. A negative cache_size is in KiB. secure_delete is 0, since some builds of SQLite have 1 and
+write zeros over all deleted data: that goes through the log, so deleting would need as much room as it is to free."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
-"""Of the file; auto_vacuum 2 is INCREMENTAL, and can only be chosen before anything is in the file."""
+"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts it only while the file is empty."""
 
 
 class Database:
-    """One data directory, ours until `close`. Sessions may be used in any thread, each by one at a time.
+    """The database of one data directory, which is ours until `close`.
+
+    Sessions may be used in any thread, each by one thread at a time.
 
     Invariant: at most one session that writes is open.
     """
@@ -70,9 +73,9 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Database:
-        """The database of the data directory `path`, made if there is none.
+        """Open the database of the data directory `path`, and make it if there is none.
 
-        read_only: takes no lock and makes nothing, for looking at a database that a node may be using.
+        read_only: take no lock and make nothing, to look at a database that a node may be using.
 
         Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
         StorageError.
@@ -87,17 +90,20 @@ class Database:
             finally:
                 connection.close()
             return database
+        # The lock comes first: until it is ours, another node may be changing what the steps below look at.
         _make_folder(path)
         lock = DirectoryLock(path)
         try:
             database = cls(path, lock)
             database._clear_unfinished()
-            # Before SQLite opens the file: it would pass over whatever stands behind a damaged place.
+            # Before SQLite opens the file: SQLite stops at a damaged place in the log and ignores all commits behind
+            # it.
             prepare_log(database.path, rebooted=not lock.same_boot)
             database._prepare(lock.left_unclean or _has_log(database.path))
             lock.confirm_boot(emptied=not _has_log(database.path))
             return database
         except BaseException:
+            # Nothing was recovered, so the next start has to check whatever this one had to check.
             lock.release(clean=not lock.left_unclean)
             raise
 
@@ -113,7 +119,7 @@ class Database:
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Give the directory up. All sessions must be closed. Safe to repeat."""
+        """Give up the directory. All sessions must be closed before. Safe to repeat."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -122,19 +128,18 @@ class Database:
         lock.release(clean=not self._distrusted and not _has_log(self.path))
 
     def distrust(self) -> None:
-        """Have the next `open` check the structure of the file, whatever it finds: the disk has failed."""
+        """Make the next `open` check the structure of the file in any case, since the disk has failed."""
         self._distrusted = True
 
     def _prepare(self, unclean: bool) -> None:
-        """Bring the file into a state that can be written to:
+        """Bring the file into a state that can be written to.
 
-        1. the file is a database of ours and not of a later version, or empty; until that is known, it is only read;
-        2. it has the settings that belong to the file;
-        3. after an unclean stop, its structure is sound (looked at up to CHECKED_BYTES_MAX), and what is only
-           in the write-ahead log is copied into the file and synced: a sync that failed before the stop may
-           have left pages that only look written;
-        4. it is of the present version, and every table exists;
-        5. the row of every stream is what was written: a wrong end would give an index twice.
+        1. Check that the file is empty, or a database of ours and of no later version. Until then, only read it.
+        2. Set the settings that belong to the file.
+        3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
+           into it and sync it: a sync that failed before the stop may have left pages that only look written.
+        4. Bring the file to the present schema version, and make missing tables.
+        5. Check the row of every stream: a wrong next index would give an index twice.
         """
         version = self._inspect()
         session = self.session()
@@ -149,19 +154,22 @@ class Database:
         _sync_folder(self.directory)
 
     def _clear_unfinished(self) -> None:
-        """Remove what a restore has left that was interrupted before it replaced anything, and the working folders of
-        surveys and repairs that were killed: a hard link in them would keep the database's room when that is deleted.
-        Raises StorageError."""
+        """Remove the leftovers of an interrupted restore, and the working folders of surveys and repairs that were
+        killed.
+
+        Such a folder has a hard link to the database, which would keep its room on the disk after the database is
+        deleted. Raises StorageError.
+        """
         check_not_replaced(self.path)
         try:
             remove_scratch(self.path)
-            if remove_unfinished(self.path):
+            if remove_parts(self.path):
                 logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
         except OSError as error:
             raise storage_error(error) from error
 
     def _inspect(self) -> int:
-        """The schema version, 0 for a new file, which has its settings afterwards."""
+        """The schema version; 0 for a new file. Afterwards a new file has its settings."""
         connection = self._open_file()
         try:
             version = _check_version(connection)
@@ -174,8 +182,8 @@ class Database:
         finally:
             connection.close()
         if not version:
-            # The setting is in the file once SQLite has removed its journal. A power cut that brought the journal back,
-            # beside a write-ahead log that was begun since, would leave a file that has neither mode.
+            # SQLite ends the change of the mode by removing a journal, and that has to be on disk before a write-ahead
+            # log begins. A power cut could bring the journal back beside the new log: a file that has neither mode.
             _sync_folder(self.directory)
         return version
 
@@ -210,7 +218,7 @@ class Database:
 
 
 def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
-    """Set what belongs to a connection, and prove that all holds. Raises StorageError, sqlite3.Error."""
+    """Make the settings of a connection, and check that SQLite took them. Raises StorageError, sqlite3.Error."""
     settings = {**PRAGMAS, "query_only": int(query_only)}
     for name, value in settings.items():
         connection.execute(f"PRAGMA {name}={value}")
@@ -254,7 +262,7 @@ def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _create_schema(session: SqliteSession, version: int) -> None:
-    """Make what is missing, and say in the file whose it is and of which version, in one transaction.
+    """Make missing tables and write application and version into the file, in one transaction.
 
     Nothing is written where nothing is missing.
     """
@@ -283,7 +291,7 @@ def _check_streams(connection: sqlite3.Connection) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether a write-ahead log was left: SQLite removes it when the last connection closes in good order."""
+    """Whether there is a write-ahead log with something in it. SQLite removes the log after a clean stop."""
     log = path.with_name(path.name + "-wal")
     try:
         return log.stat().st_size > 0
@@ -301,7 +309,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the names of the files durable, which syncing the files does not."""
+    """Make the names of the files durable. Syncing a file does not do that."""
     try:
         sync(path)
     except OSError as error:

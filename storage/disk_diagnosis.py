@@ -1,12 +1,14 @@
-"""What an error of the disk was: want of room, a disk that fails, or damage. It is asked in the thread that writes.
+"""Finds out what an error of the disk was: no room left, a disk that fails, or a damaged file.
 
-SQLite tells the first two alike (SQLITE_IOERR_WRITE), but for a disk that is full to its last byte: a quota and a limit
-on file sizes look like a broken disk. It keeps the system's error number to itself: Python has no way to its
-`sqlite3_system_errno`, and reading it out of the driver's memory would risk the process to learn why a write failed. So
-the file system is asked again: where a new file beside the database can have more room than a transaction wants, it was
-not the room that was missing.
+A failed write: SQLite has one error code (SQLITE_IOERR_WRITE) for a disk that fails, for a quota and for a limit on
+file sizes; only a disk that is full to its last byte has another. The system's error number would tell, but Python has
+no access to `sqlite3_system_errno`. So this module tries: if a new file beside the database can have more room than a
+transaction needs, room was not what was missing.
 
-In the same way SQLite tells a read that the disk failed as damage (SQLITE_CORRUPT), so the file is read again, here.
+A failed read: SQLite reports a part that the disk cannot read as damage (SQLITE_CORRUPT). So this module reads the file
+again.
+
+Both take place in the writing thread, once per error.
 """
 
 from __future__ import annotations
@@ -24,29 +26,32 @@ from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteF
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
-"""Twice what one stream hands over at once (a full mailbox), so more than nearly every transaction wants."""
+"""Twice the most that one stream appends at once (a full mailbox), so more than nearly every transaction needs."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The structure of a larger file is not looked through while pushes wait."""
+"""The structure of a larger file is not checked, since pushes wait meanwhile."""
 READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)
 SUFFIXES = ("", "-wal", "-shm")
-"""Of the files that the database has, after its name."""
+"""The database has files with its name and these suffixes."""
 
 _opened: dict[Path, int] = {}
 
 logger = structlog.get_logger(__name__)
 
 
-def judge(error: StorageError, session: Session) -> StorageError:
-    """The error; or in its place a DiskFull where a write failed and there is no room, and a DiskReadFailed where the
-    file looked damaged and is not, but cannot be read."""
+def diagnose(error: StorageError, session: Session) -> StorageError:
+    """The error, or the one that it really was.
+
+    A WriteFailed becomes DiskFull if there is no room. A DatabaseCorrupt becomes DiskReadFailed if the file is not
+    damaged but cannot be read.
+    """
     if not isinstance(error, WriteFailed | DatabaseCorrupt):
         return error
     path = session.connection.execute("PRAGMA database_list").fetchone()[2]
     if not path:
         return error
-    found = _judge_write(Path(path)) if isinstance(error, WriteFailed) else _judge_read(session, Path(path))
+    found = _diagnose_write(Path(path)) if isinstance(error, WriteFailed) else _diagnose_read(session, Path(path))
     if found is None:
         return error
     logger.warning("disk_error_judged", was=str(error), found=str(found))
@@ -54,13 +59,14 @@ def judge(error: StorageError, session: Session) -> StorageError:
     return found
 
 
-def _judge_write(database: Path) -> StorageError | None:
+def _diagnose_write(database: Path) -> StorageError | None:
     missing = find_no_room(database, ROOM_BYTES)
     return None if missing is None else storage_error(missing)
 
 
-def _judge_read(session: Session, database: Path) -> StorageError | None:
-    """SQLite calls a read that ended with EIO damage (SQLITE_CORRUPT). Damage can be read, again and again."""
+def _diagnose_read(session: Session, database: Path) -> StorageError | None:
+    """DiskReadFailed if a part of the file cannot be read, or can be read on the second try; None if it is damaged."""
+    # Damage can be read, again and again; a part that the disk lost cannot.
     unreadable = find_unreadable(database)
     if unreadable is not None:
         return DiskReadFailed(f"a part of the database cannot be read: {unreadable}; {CHECK_IT}")
@@ -78,10 +84,10 @@ def _judge_read(session: Session, database: Path) -> StorageError | None:
 
 
 def find_unreadable(database: Path) -> OSError | None:
-    """Why a part of the database's file or log cannot be read; None where all of both can be.
+    """The error of reading the whole database file and its log; None if all of both can be read.
 
-    It takes as long as the disk takes for the whole file, in the thread that writes: only damage can be the
-    alternative, and that ends writing for good.
+    Writing waits for as long as the disk takes to read the whole file. That is worth it: if the file is damaged
+    instead, writing ends for good.
     """
     try:
         _read_all(_open_for_good(database))
@@ -95,7 +101,7 @@ def find_unreadable(database: Path) -> OSError | None:
 
 
 def _open_for_good(database: Path) -> int:
-    """A descriptor of the database's file that is never closed: closing one would drop SQLite's locks on the file."""
+    """A descriptor of the database file that is never closed: closing it would drop SQLite's locks on the file."""
     if database not in _opened:
         _opened[database] = os.open(database, os.O_RDONLY)
     return _opened[database]
@@ -108,9 +114,9 @@ def _read_all(opened: int) -> None:
 
 
 def find_no_room(database: Path, size_bytes: int) -> OSError | None:
-    """Why a file of the database cannot grow by so much; None where it can, or where that cannot be learnt.
+    """The error of growing a file of the database by `size_bytes`; None if it can grow, or if nobody can tell.
 
-    The new file has no name for longer than it takes to remove that, so that a kill leaves nothing.
+    The file that is made for the trial loses its name at once, so that a kill leaves nothing behind.
     """
     probe = database.with_name(f"{database.name}-room")
     try:

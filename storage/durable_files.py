@@ -1,8 +1,8 @@
-"""Folders and files that outlast a power cut, names included. It knows no database and no format.
+"""Makes, replaces and renames files and folders so that they outlast a power cut, with their names.
 
-Syncing a file makes its content last. The file's name stands in its folder, and lasts once the folder has been synced;
-the folder's own name stands in the folder above, and so on. Every part of the program that keeps something on disk
-makes, replaces and renames through this module.
+Syncing a file makes its content durable. The file's name is kept in its folder, and is durable once the folder has been
+synced; the name of the folder is kept in the folder above, and so on. Every part of the program that keeps files uses
+this module. It knows no database and no format.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
-"""Of a folder above ours: this user may not read it, or its file system is read-only or syncs no folders. Its names are
-older than we are, or nothing can be done about them."""
+"""Errors of syncing a folder above ours that are passed over: this user may not read the folder, or its file system is
+read-only or syncs no folders. The names in such a folder are older than our files, or nothing can be done."""
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder, and those above it, where they are missing; the folders that were made, the uppermost first.
+    """Make a folder and the missing folders above it. Returns the folders that were made, the uppermost first.
 
-    When this returns the names of all of them are on disk. Those that were there before count too: another process may
-    have made them a moment ago, and ended before it synced them. Raises OSError.
+    When this returns, the names of all these folders are on disk, also of the folders that existed before: another
+    process may have made them a moment ago, and ended before it synced them. Raises OSError.
     """
     missing, above = [], folder
     while not above.exists():
@@ -33,22 +33,22 @@ def make_folder(folder: Path) -> list[Path]:
     for each in made:
         each.mkdir(exist_ok=True)
     if not made:
-        # Says so where a file has the name.
+        # Raises FileExistsError if the path is a file.
         folder.mkdir(exist_ok=True)
     sync_names(folder)
     return made
 
 
 def remove_folders(made: list[Path]) -> None:
-    """Remove what `make_folder` made, as far as it is empty."""
+    """Remove the folders that `make_folder` made, unless there is something in them."""
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
 
 
 def sync_names(path: Path) -> None:
-    """Every name that leads to a file or folder is on disk when this returns. Raises OSError."""
-    # Where a link is among them, the folders that lead to the link and those that lead to its target.
+    """When this returns, all folder names on the path to a file or folder are on disk. Raises OSError."""
+    # If the path has a symbolic link, the folders that lead to the link count, and those that lead to its target.
     for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
         try:
             sync(folder)
@@ -58,7 +58,7 @@ def sync_names(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """What was written to a file, or the names in a folder, are on disk when this returns. Raises OSError."""
+    """When this returns, the content of a file, or the names in a folder, are on disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,7 +67,7 @@ def sync(path: Path) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Atomic: `target` is as it was, and then it is what `source` was. On disk when this returns. Raises OSError."""
+    """Rename atomically: `target` is either the old file or the new one. On disk when this returns. Raises OSError."""
     source.replace(target)
     sync(target.parent)
     if source.parent != target.parent:
@@ -75,9 +75,12 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def write_durably(file: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Make or replace a file as a whole: readers find the old content or the new, also after a power cut. On disk when
-    this returns; its folder must exist. mode: of a new file, less the user's mask. Raises OSError; then the file is as
-    it was, or, where only the last sync failed, either."""
+    """Make or replace a file as a whole: readers find the old content or the new one, also after a power cut.
+
+    The content is on disk when this returns. The folder must exist. mode: the permissions of a new file, less the
+    user's mask. Raises OSError; then the file has its old content, or possibly the new one if only the last sync
+    failed.
+    """
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

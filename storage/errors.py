@@ -1,6 +1,6 @@
-"""What can go wrong in storage, and the one edge where errors of the driver and of the system become ours.
+"""The errors of storage, and the one place that turns errors of the driver and of the system into them.
 
-Every text says what happened and what to do.
+The text of every error says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class StorageError(Exception):
-    """Base of every error of this package.
+    """The base of all errors of this package.
 
-    retriable: the same operation may succeed later, once there is room or another program lets go.
-    fatal: nothing more may be written through this connection; the node must be stopped.
-    in_doubt: what was to be written may be on disk all the same; without it, nothing of the operation is.
+    retriable: the same operation may succeed later, once there is room or another program releases the database.
+    fatal: nothing more may be written through this connection, and the node must be stopped.
+    in_doubt: the operation may be on disk in spite of the error. If false, nothing of the operation is on disk.
     """
 
     retriable = False
@@ -35,29 +35,30 @@ class StorageBusy(StorageError):
 
 
 class DiskFull(StorageError):
-    """No room: the disk, a quota, a file size limit. Nothing of the operation was stored."""
+    """No room: the disk is full, or a quota or a limit on file sizes is reached. Nothing of the operation is stored."""
 
     retriable = True
 
 
 class DiskFailed(StorageError):
-    """The disk refused to write or sync, or failed in another way. After that, earlier writes are in doubt too."""
+    """The disk failed in a write, a sync or otherwise. After that, earlier writes are in doubt too."""
 
     fatal = True
 
 
 class WriteFailed(DiskFailed):
-    """A write failed, for want of room or since the disk failed; `storage.disk_diagnosis.judge` finds out which."""
+    """A write failed, from lack of room or since the disk failed; `storage.disk_diagnosis.diagnose` finds out which."""
 
 
 class DiskReadFailed(StorageError):
-    """A part of the database could not be read. The operation that met it left nothing; others go on."""
+    """A part of the database could not be read. The operation that tried left nothing; other operations go on."""
 
 
 class CommitInDoubt(DiskFailed):
-    """The transaction was written to the log, and the disk failed before it was known to be there for good.
+    """The transaction was written to the write-ahead log, but the disk failed in the sync.
 
-    No reader of this life sees it. The next start finds out: it reads what the log has. failure: what the disk did.
+    The transaction is invisible until the node starts again; that start finds out whether the log holds it.
+    failure: the error of the disk.
     """
 
     in_doubt = True
@@ -72,7 +73,7 @@ class StorageReadOnly(StorageError):
 
 
 class DatabaseInUse(StorageError):
-    """Another node has the data directory. pid: its process, or None where it could not be learnt."""
+    """Another node has the data directory. pid: the id of its process, or None if nobody could tell."""
 
     def __init__(self, pid: int | None, path: Path) -> None:
         owner = "another process" if pid is None else f"process {pid}"
@@ -94,15 +95,15 @@ class DatabaseTooNew(StorageError):
 
 
 class DatabaseCorrupt(StorageError):
-    """What is stored is not what was written, or is no database of ours."""
+    """The database is damaged, or belongs to another program."""
 
 
 class WalDamaged(DatabaseCorrupt):
-    """The write-ahead log is damaged in the middle, and what was confirmed stands behind that place.
+    """The write-ahead log is damaged in the middle, and confirmed messages stand behind the damage.
 
-    bad: the first frame that does not fit; frames, commits: from it to the end of what was committed; lost: how many
-    frames of those nobody knows; behind: the streams concerned, None where that could not be told; kept: a copy of the
-    log.
+    bad: the first frame whose checksum does not fit. frames, commits: how many of them stand from there to the last
+    commit. lost: how many of these frames cannot be recovered. behind: the streams with messages there, None if nobody
+    can tell. kept: a copy of the log.
     """
 
     def __init__(
@@ -138,11 +139,11 @@ class WalDamaged(DatabaseCorrupt):
 
 
 NAMED_MAX = 10
-"""Streams that the text of an error names."""
+"""The text of an error names at most this many streams."""
 
 
 class IndexConflict(StorageError):
-    """An append that does not continue its stream. expected: the next index; found: the one given."""
+    """An append does not continue its stream. expected: the next index; found: the first index of the append."""
 
     def __init__(self, stream_id: int, expected: int, found: int) -> None:
         super().__init__(f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again")
@@ -152,7 +153,7 @@ class IndexConflict(StorageError):
 
 
 class StreamNotFound(StorageError):
-    """No stream has this id; it was never made, or was deleted."""
+    """No stream has this id: the stream was never made, or was deleted."""
 
     def __init__(self, stream_id: int) -> None:
         super().__init__(f"there is no stream {stream_id}; it may have been deleted: create it again by name")
@@ -160,26 +161,26 @@ class StreamNotFound(StorageError):
 
 
 class StorageClosed(StorageError):
-    """The operation came after we had closed the storage, or after a fatal error: it was not begun, so nothing of it
-    is stored."""
+    """The operation came after the storage was closed, or after a fatal error. Nothing of it is stored."""
 
 
 class OperationFailed(StorageError):
-    """An operation raised what no disk or file can cause: a mistake in its code; see `__cause__`."""
+    """An operation raised an exception that no disk or file can cause: its code has a mistake. See `__cause__`."""
 
 
 _WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
-"""SQLite says FULL for ENOSPC alone. Quotas (EDQUOT), file size limits (EFBIG) and disks that fail (EIO) are these."""
+"""SQLite answers FULL to ENOSPC only. Quotas (EDQUOT), file size limits (EFBIG) and failing disks (EIO) get these
+codes."""
 
 _IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
-"""What SQLite has made of EIO in a read since 3.34."""
+"""The code of SQLite 3.34 and later for a read that ended with EIO."""
 _READ = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS}
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def storage_error(error: BaseException) -> StorageError:
-    """The error of ours that an error of the driver, of the system or of an operation's code stands for."""
+    """The StorageError for an exception of the driver, of the system or of an operation's code."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, OSError):
@@ -231,7 +232,7 @@ def _system_error(error: OSError) -> StorageError:
 
 
 def corrupt_text(reason: str) -> str:
-    """What is wrong with a database, and what to do."""
+    """The text of an error about a damaged database: the reason, and what to do."""
     return (
         f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
         "`stream-node verify`, then restore a backup or start with another data directory"

@@ -1,7 +1,8 @@
-"""Named places where a crash test may end the process, as a power cut would: no cleanup, no flush.
+"""Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_FAILPOINT=name` kills at the first visit of a place, `name:3` at the third. And a slower disk than there
-is: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take that much longer. Both are read once, when imported.
+`STREAM_NODE_FAILPOINT=name` kills the process at the first visit of the place, `name:3` at the third. The module also
+imitates a slow disk: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once,
+when the module is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SITES: Final = frozenset(
 
 
 class _Armed:
-    """One site and how many more visits it allows."""
+    """A place that kills the process after a number of visits."""
 
     def __init__(self, setting: str) -> None:
         self.site, _, visits = setting.partition(":")
@@ -57,7 +58,7 @@ _sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """End the process here, or wait here, where a test or a bench has asked for it. site: one of SITES."""
+    """Kill the process or wait here, if a test or a benchmark has asked for it. site: one of SITES."""
     if _armed is not None and _armed.site == site:
         _armed.visit()
     if _sync_delay_s and site == DELAYED_SITE:

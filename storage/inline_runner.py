@@ -1,4 +1,4 @@
-"""A Runner without threads, in virtual time: for the seeded simulation of a whole node, and for tests."""
+"""InlineRunner: a runner without threads, in virtual time, for simulations of a whole node and for tests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class InlineRunner:
         self._nursery.start_soon(self._read, operation)
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Refused: it is done by another process, and here is one alone."""
+        """Fails with ArrowUnavailable: a bulk read needs another process, and a simulation has none."""
         self._completions.admit()
         operation.error = ArrowUnavailable("this node has no process for bulk reads")
         self._nursery.start_soon(self._refuse, operation)
@@ -76,7 +76,7 @@ class InlineRunner:
         self._end()
 
     def crash(self) -> None:
-        """End as a killed process does: what is committed stays, nothing else happens, nobody is told."""
+        """End as a killed process does: committed operations stay on disk, and no `on_done` is called any more."""
         self._completions.abandon()
         self._writes.clear()
         self._end()
@@ -122,7 +122,7 @@ class InlineRunner:
             raise
 
     def commit(self, batch: list[Operation]) -> None:
-        """Commit one batch, now."""
+        """Commit one batch in this moment."""
         if self._failure is None:
             self._failure = commit_batch(self._session, batch)
         if self._failure is not None:

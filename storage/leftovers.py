@@ -1,9 +1,9 @@
-"""What an interrupted restore, survey or repair leaves in a data directory: how it is named, found and removed.
+"""Leftovers of an interrupted restore, survey or repair in a data directory: their names, and how to remove them.
 
-A database that is being made to take another one's place has the other's name and `PART_SUFFIX` until it is whole. A
-survey of a damaged log and a repair work in folders of their own, which have a hard link to the database or a copy of
-it. Whoever makes or removes any of this holds the directory's lock; a reader that surveys a stopped node's log does
-not, and is told by SQLite when its folder goes.
+A restore makes a new database under the name of the old one and `PART_SUFFIX`, until it is whole: that is a part. A
+survey of a damaged log and a repair work in scratch folders, which hold a hard link to the database or a copy of it. A
+process that makes or removes parts and scratch folders holds the lock of the directory. One exception: a reader may
+survey the log of a stopped node without the lock, and gets an error from SQLite if its folder is removed.
 """
 
 from __future__ import annotations
@@ -14,55 +14,54 @@ from pathlib import Path
 from storage.errors import StorageError
 
 PART_SUFFIX = ".part"
-BESIDE = ("", "-journal", "-wal", "-shm")
-"""SQLite keeps its journals and shared memory in files beside the database, named so."""
+FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")
+"""A database has these files: itself, and journals and shared memory with a suffix behind its name."""
 SURVEY_PREFIX = ".wal-survey-"
-"""Of the folders in which `storage.wal.survey` opens the database with another log."""
+"""The folders in which `storage.wal.survey` opens the database with another log begin so."""
 REPAIR_PREFIX = ".repair-"
-"""Of the folders in which `stream-node repair` makes a log without what is lost."""
+"""The folders in which `stream-node repair` makes a log without the lost frames begin so."""
 
 
-def unfinished_of(database: Path) -> Path:
-    """Where the database that is to have this path is made."""
+def part_path(database: Path) -> Path:
+    """The path of the part that is to become this database."""
     return database.with_name(database.name + PART_SUFFIX)
 
 
-def find_unfinished(database: Path) -> list[Path]:
-    """The files that an interruption has left of it."""
-    part = unfinished_of(database)
-    return [path for suffix in BESIDE if (path := part.with_name(part.name + suffix)).exists()]
+def find_parts(database: Path) -> list[Path]:
+    """The files of a part that an interrupted restore has left."""
+    part = part_path(database)
+    return [path for suffix in FILE_SUFFIXES if (path := part.with_name(part.name + suffix)).exists()]
 
 
-def remove_unfinished(database: Path) -> int:
-    """Remove them; how many there were. Raises OSError."""
-    found = find_unfinished(database)
-    # The database before its journals: a journal alone is nobody's.
+def remove_parts(database: Path) -> int:
+    """Remove the files of a part, and return how many there were. Raises OSError."""
+    found = find_parts(database)
+    # The database goes first: its journals alone cannot be taken for a database.
     for path in found:
         path.unlink(missing_ok=True)
     return len(found)
 
 
 def find_scratch(database: Path) -> list[Path]:
-    """What an interruption has left of a survey or a repair: their folders, and copies of the log that were not whole
-    when it came."""
+    """Scratch folders of interrupted surveys and repairs, and copies of the log that are not whole."""
     patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
     return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
 
 
 def remove_scratch(database: Path) -> None:
-    """Remove that. The database itself stays: a folder has another name of the file. Raises OSError."""
+    """Remove all scratch. The database stays, since a scratch folder has only a second name of it. Raises OSError."""
     for path in find_scratch(database):
         if path.is_dir() and not path.is_symlink():
-            # A reader may be removing its own folder just now.
+            # A reader may be removing its own folder at this moment.
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 
 
 def check_not_replaced(database: Path) -> None:
-    """Raises StorageError where a restore was interrupted that found no database: a new one must not hide that."""
-    if not database.exists() and find_unfinished(database):
+    """Raises StorageError if there is a part and no database: an empty database would hide the interrupted restore."""
+    if not database.exists() and find_parts(database):
         raise StorageError(
             f"a restore into {database.parent} was interrupted before it was done, and there is no database; "
-            f"restore once more, or remove {unfinished_of(database).name} to begin with an empty one"
+            f"restore once more, or remove {part_path(database).name} to begin with an empty one"
         )

@@ -1,8 +1,8 @@
-"""The lock on a data directory: one node at a time, and whether the last one stopped in good order.
+"""The lock on a data directory: one node at a time has it. The lock file also tells whether the last stop was clean.
 
-The file holds the owner's process id while the directory is in use, and nothing after a clean stop. A process
-that was killed loses the lock but leaves its id behind. A second line has the id of the machine's start (its boot),
-where the system tells: within one, a killed process leaves all that it wrote; no power cut has taken part of it.
+The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A process that was
+killed loses the lock but leaves its id behind. A second line has the boot id of the machine, where the system tells it.
+If the machine has not been started anew since, no power cut has taken a part of what the killed process wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """Which start of the machine this is; nothing where the system does not tell."""
+    """The id of the present start of the machine; empty where the system does not tell it."""
     try:
         return BOOT_ID_FILE.read_bytes().strip()
     except OSError:
@@ -29,8 +29,7 @@ def boot_id() -> bytes:
 
 
 def owner_of(directory: Path) -> int | None:
-    """The process id in the file; None where the last owner stopped in good order, or the file is missing. Takes no
-    lock. Raises OSError."""
+    """The process id in the lock file; None after a clean stop or without a file. Takes no lock. Raises OSError."""
     try:
         owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
     except FileNotFoundError:
@@ -39,7 +38,7 @@ def owner_of(directory: Path) -> int | None:
 
 
 def owner_lives(directory: Path) -> bool:
-    """Whether there is a process with the id in the file, which may be another's by now. Takes no lock."""
+    """Whether a process has the id in the lock file; the id may belong to another program by now. Takes no lock."""
     try:
         owner = owner_of(directory)
         if owner is None:
@@ -53,7 +52,7 @@ def owner_lives(directory: Path) -> bool:
 
 
 def left_in_this_boot(directory: Path) -> bool:
-    """Whether what the last owner left was written in this start of the machine, for sure. Takes no lock."""
+    """Whether the last owner certainly wrote in the present start of the machine. Takes no lock."""
     try:
         content = (directory / FILE_NAME).read_bytes()
     except OSError:
@@ -63,11 +62,14 @@ def left_in_this_boot(directory: Path) -> bool:
 
 
 class DirectoryLock:
-    """Held from creation until `release`. left_unclean: the last owner did not stop in good order. same_boot: since
-    what it left was written, the machine has not been started anew, for sure."""
+    """A lock that is held from its creation until `release`.
+
+    left_unclean: the last stop was not clean. same_boot: the machine has certainly not been started anew since the last
+    owner wrote.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Raises DatabaseInUse with the owner's process id, StorageError."""
+        """Take the lock. Raises DatabaseInUse with the owner's process id, StorageError."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -77,7 +79,7 @@ class DirectoryLock:
             owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
             self.left_unclean = owner != b""
             self.same_boot = self._boot != b"" and self._boot == boot_id()
-            # Until what was left is recovered, it is still of the start in which it was written.
+            # Keep the old boot id until the files are recovered: they were written in that start of the machine.
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except BlockingIOError as error:
             owner = self._read_owner()
@@ -88,8 +90,11 @@ class DirectoryLock:
             raise storage_error(error) from error
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """From now on all is written in this start of the machine. emptied: nothing is left of what was written before;
-        otherwise it stays unknown."""
+        """Write the present boot id, now that the files are recovered.
+
+        emptied: the write-ahead log is empty. Otherwise it holds frames of an earlier start, and the file gets no boot
+        id.
+        """
         self._boot = boot_id() if emptied else b""
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
@@ -97,7 +102,7 @@ class DirectoryLock:
             raise storage_error(error) from error
 
     def release(self, *, clean: bool) -> None:
-        """Give the directory up. clean: nothing has to be recovered or checked by the next owner."""
+        """Give up the lock. clean: the next owner has nothing to recover or check."""
         try:
             if clean:
                 self._write_owner(b"")
@@ -110,7 +115,7 @@ class DirectoryLock:
         return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
-        """Write before cutting off what was there, so that a reader never finds it empty by accident."""
+        """Write the new text, then cut off the rest of the old one: a reader never finds the file empty by accident."""
         os.pwrite(self._file, owner, 0)
         os.ftruncate(self._file, len(owner))
         os.fsync(self._file)

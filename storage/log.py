@@ -1,4 +1,4 @@
-"""The log in SQLite: `storage.contract.Log` on one connection. Transactions are its caller's."""
+"""SqliteLog: the log in SQLite, `storage.contract.Log` on one connection. The caller begins and ends transactions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from storage.page import can_join, read_page
 from storage.seal import stream_seal
 
 INDEX_MAX = 2**63 - 1
-"""SQLite's integers end here."""
+"""The largest integer that SQLite stores."""
 
 RUN_ROWS_MIN = 64
-"""Shorter runs, of several appends, go into statements together: each statement gives up the interpreter's lock and has
-to win it back, which costs more than to repeat the stream with each row."""
+"""A run of plain messages at least this long gets INSERT statements of its own, which name stream and time once.
+Shorter runs of several appends share their statements: each statement gives up the interpreter's lock and has to win it
+back, which costs more than writing stream and time with each row."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The method with the driver's errors as ours."""
+    """The method, with errors of the driver turned into StorageError."""
 
     @wraps(method)
     def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -39,7 +40,10 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class SqliteLog:
-    """See `storage.contract.Log`. appended_bytes: the data given to `append` so far."""
+    """A `storage.contract.Log` on one connection.
+
+    appended_bytes: the data given to `append` so far, for the checkpointer.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -58,7 +62,9 @@ class SqliteLog:
     @_mapped
     def append(self, appends: Sequence[Append]) -> None:
         self._check_transaction()
+        # Moving the ends first proves the indexes: after that, no row can be a duplicate or leave a gap.
         self._advance(_stream_ends(appends))
+        # Rows that do not get statements of their own gather here, as flat parameters in the order of the table.
         rows: list[Any] = []
         for append in appends:
             base = seed_base(append.stream_id, append.time_us)
@@ -78,6 +84,7 @@ class SqliteLog:
     def begin_at(self, stream_id: int, index: int) -> None:
         self._check_transaction()
         stream = self.get_stream(stream_id)
+        # The seal covers the attributes too, which are not in the record.
         name, partition, created_us, attributes, *_ = self._connection.execute(
             statements.SEALED_STREAM, (stream_id,)
         ).fetchone()
@@ -133,6 +140,7 @@ class SqliteLog:
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
     ) -> list[Record]:
+        # A page takes several statements. They have to see one state, so they need a transaction.
         if self._connection.in_transaction:
             return self._read(stream_id, index, limit, bytes_max, first_bytes_max)
         self._connection.execute("BEGIN")
@@ -168,8 +176,12 @@ class SqliteLog:
         return records
 
     def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """That a page begins and ends where the stream does. Raises StreamNotFound, DatabaseCorrupt."""
+        """Check that no message is missing between a page and the bounds of its stream.
+
+        Raises StreamNotFound, DatabaseCorrupt.
+        """
         stream = self.get_stream(stream_id)
+        # `expected` is the first index that should be stored and was not read.
         expected = max(index, stream.first_index)
         if records:
             first, last = records[0][0], records[-1][0]
@@ -179,16 +191,21 @@ class SqliteLog:
             if first == expected:
                 expected = last + 1 if at_end else stream.next_index
         elif not at_end:
+            # The page is empty since its first message is too large for it.
             return
         if expected < stream.next_index:
             raise DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Move the ends of streams. Raises StreamNotFound; IndexConflict where one is not as given."""
+        """Move the next index of each stream from the first to the second number of its entry; the third is its bytes.
+
+        Raises StreamNotFound; IndexConflict where the next index of a stream is not the first number.
+        """
         flat: list[int] = []
         for stream_id, (first_index, next_index, size_bytes) in ends.items():
             flat += (stream_id, first_index, next_index, size_bytes)
             self.appended_bytes += size_bytes
+        # With several streams an error has to show them as they were before the first was moved.
         if len(ends) > 1:
             self._connection.execute("SAVEPOINT ends")
         moved = 0
@@ -198,13 +215,14 @@ class SqliteLog:
             while len(flat) - start >= width:
                 moved += self._connection.execute(statement, flat[start : start + width]).rowcount
                 start += width
+        # A statement moves only the streams that end where they should, so the count shows whether all did.
         if moved != len(ends):
             self._refuse_ends(ends)
         if len(ends) > 1:
             self._connection.execute("RELEASE ends")
 
     def _refuse_ends(self, ends: dict[int, list[int]]) -> NoReturn:
-        """Raise for the first stream that is not where it was given, seen as before any was moved."""
+        """Raise the error for the first stream that does not end where it should."""
         if len(ends) > 1:
             self._connection.execute("ROLLBACK TO ends")
         for stream_id, (first_index, _, _) in ends.items():
@@ -251,7 +269,10 @@ def _plain_rows(append: Append, base: int) -> list[Any]:
 
 
 def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
-    """First index, next index and bytes of each stream. Raises IndexConflict between appends of a stream."""
+    """For each stream: the index where its appends begin, the index where they end, and their bytes.
+
+    Raises IndexConflict where two appends of one stream do not follow each other.
+    """
     ends: dict[int, list[int]] = {}
     for append in appends:
         end = ends.get(append.stream_id)
@@ -277,9 +298,10 @@ def _flat_rows(append: Append, base: int) -> list[Any]:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The least text greater than every text with this prefix; None where there is none.
+    """The least text that is greater than every text with this prefix, or None.
 
-    By code points, which is also the order of UTF-8's bytes; surrogates are left out, as UTF-8 has none.
+    Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are passed over, since
+    UTF-8 cannot encode them.
     """
     last = "\U0010ffff"
     while prefix:

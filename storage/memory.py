@@ -1,7 +1,8 @@
-"""The log in memory, for tests and the simulation: the contract of the database, nothing durable, one thread.
+"""MemoryDatabase: the log in memory, for tests. It keeps the contract of the log, but stores nothing on disk.
 
-A committed state is never changed: a transaction works on a copy of the two tables and puts it in their
-place. Messages are shared between copies, since they are only added behind the end that any state knows of.
+A committed state is never changed: a transaction works on a copy, and its commit puts the copy in the place of the
+state. Copies share the lists of messages: a transaction changes a list only behind the messages of every committed
+state. One thread uses the database.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from storage.schema import create_statements
 
 
 class _Stream(NamedTuple):
-    """rows[i] has the index offset + i; those from the next index on are left over from what was undone."""
+    """A stream's record and messages.
+
+    rows[i] has the index offset + i. Rows from the next index on are left over from a transaction that was undone.
+    """
 
     record: StreamRecord
     rows: list[Record]
@@ -26,7 +30,7 @@ class _Stream(NamedTuple):
 
 
 class _State:
-    """streams by id; ids by name and partition; the last id given."""
+    """All streams by id, their ids by name and partition, and the last id that was given."""
 
     def __init__(self, streams: dict[int, _Stream], ids: dict[tuple[str, int], int], last_id: int) -> None:
         self.streams = streams
@@ -38,10 +42,10 @@ class _State:
 
 
 class MemoryDatabase:
-    """A `storage.contract.SessionSource` whose contents live as long as it does, over any number of sessions.
+    """A `storage.contract.SessionSource` that keeps its contents for as long as the object lives.
 
-    Tables of other packages are in one SQLite connection in memory that all sessions share: there, unlike in
-    the log, a session that reads sees what the one that writes has not yet committed.
+    The tables of other packages are in one SQLite database in memory, and all sessions share its connection. So in
+    these tables, unlike in the log, a reading session sees changes before they are committed.
     """
 
     def __init__(self) -> None:
@@ -64,7 +68,7 @@ class MemoryDatabase:
 
 
 class MemorySession:
-    """A `storage.contract.Session`."""
+    """A `storage.contract.Session` in memory."""
 
     def __init__(self, database: MemoryDatabase, *, writes: bool) -> None:
         self.log = MemoryLog(self)
@@ -122,11 +126,11 @@ class MemorySession:
             self.rollback()
 
     def visible(self) -> _State:
-        """What this session sees."""
+        """The state that this session reads."""
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """What this session may change. Raises StorageReadOnly."""
+        """The state that this session may change. Raises StorageReadOnly."""
         if not self.writes:
             raise StorageReadOnly("this session only reads; write in the session that writes")
         assert self._working is not None, "writing needs a transaction"
@@ -134,7 +138,7 @@ class MemorySession:
 
 
 class MemoryLog:
-    """See `storage.contract.Log`."""
+    """A `storage.contract.Log` in memory."""
 
     def __init__(self, session: MemorySession) -> None:
         self._session = session

@@ -1,6 +1,7 @@
-"""Brings a database of an older version up to date, in the transaction that its caller has begun.
+"""Brings a database of an older schema version up to date. The caller has begun a transaction.
 
-The tables of other packages are named here: whichever of them are loaded, every table in the file takes the step.
+This module names the tables of other packages, since a step has to change every table in the file, also those whose
+package is not imported.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ SEALED: Final = (
     "block_evicted",
     "backfill_targets",
 )
-"""Version 2: their rows have a seal."""
+"""The tables whose rows have a seal since version 2."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """From whatever version the file has to the present one. Raises sqlite3.Error."""
+    """Bring the file from its version to the present one. Raises sqlite3.Error."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 1:
         _seal_all(connection)
@@ -35,13 +36,14 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
-    """Whether its rows have a seal; None where there is no such table."""
+    """Whether the rows of a table have a seal; None if there is no such table."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
     return SEAL in columns if columns else None
 
 
 def _seal_all(connection: sqlite3.Connection) -> None:
-    """Add the column, and seal every row as it stands."""
+    """Add the column of the seal to every table, and seal every row with its present values."""
+    # SQL calls these two functions for each row, so that no row has to pass through Python and back.
     connection.create_function("seal_of_row", -1, lambda table, *values: seal_of(table, values))
     connection.create_function("seal_of_stream", 7, stream_seal)
     for table in SEALED:

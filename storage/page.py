@@ -1,10 +1,10 @@
-"""Reads a page of one stream's messages and checks every one. It does not know where the stream begins or ends.
+"""Reads a page of one stream's messages and checks each message. It does not know where the stream begins or ends.
 
-How, and why not row by row: each row that the driver fetches gives up the interpreter's lock and has to win
-it back, and beside a busy trio thread that was measured at up to 7 ms a row, seconds a page. So a page is
-read in two steps of SQLite: what it would hold (sizes, checksums), which decides how much of it fits, and
-then the data of those messages joined to one value, cut up here. Small pages, large ones, and those with keys
-or headers are fetched by rows, still no more than fit.
+A page is not read row by row: for each row the driver gives up the interpreter's lock and has to win it back. While the
+trio thread is busy that was measured at up to 7 ms a row, which makes seconds for a page. So a page takes two
+statements of one row each. The first one measures: it gives the sizes and checksums of the next messages, which decides
+how many of them fit. The second one gives their data, joined to one value, and this module cuts the value up. Pages
+that are very small or very large, and pages with keys or headers, are read row by row, still no more than fits.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from storage.statements import (
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""How many messages are measured at once: as many as may fit, judged by the size of those before them."""
+"""How many messages one statement measures: as many as probably fit, going by the size of those before them."""
 ASSUMED_BYTES = 1024
-"""The size of a message before any was measured."""
+"""The assumed size of a message before one has been measured."""
 JOIN_ROWS_MIN = 8
-"""Fewer rows cost less than a joined value."""
+"""Fewer messages than this are read row by row, which costs less than a joined value."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
-"""A joined value exists three times for a moment: in SQLite, as a whole, and cut up."""
+"""More data than this is read row by row: a joined value is in memory three times for a moment, in SQLite, as a whole
+and cut up."""
 
 
 class Measure(NamedTuple):
-    """What `MEASURE_PAGE` gives. attributed: rows with a key or headers; the texts: with commas."""
+    """The row that `MEASURE_PAGE` gives.
+
+    attributed: how many messages have a key or headers. sizes_text, checksums_text: one number for each message, joined
+    with commas.
+    """
 
     rows: int
     first: int
@@ -51,7 +56,7 @@ class Measure(NamedTuple):
 
 
 def can_join(connection: sqlite3.Connection) -> bool:
-    """Whether this SQLite joins values that contain zero bytes."""
+    """Whether this version of SQLite can join values that contain zero bytes."""
     return bool(connection.execute(JOIN_PROBE).fetchone()[0] == JOIN_PROBE_RESULT)
 
 
@@ -65,23 +70,26 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """The page from `index` on as `Log.read` describes it, and whether it ends for want of messages.
+    """The page from `index` on, as `Log.read` describes it, and whether the page ends because no message follows.
 
-    joins: what `can_join` said. Needs a transaction, so that all its statements see the same state.
+    joins: the answer of `can_join`. The caller has begun a transaction, so that all statements see the same state.
     Raises DatabaseCorrupt where a message is damaged, or missing between two others; sqlite3.Error.
     """
     records: list[Record] = []
     room_bytes = bytes_max
     window = _window(room_bytes, ASSUMED_BYTES)
     while limit > 0 and room_bytes >= 0:
+        # Measure the next messages.
         asked = min(limit, window)
         measure = Measure(*connection.execute(MEASURE_PAGE, (stream_id, index, asked)).fetchone())
         if measure.rows == 0:
             return records, True
+        # Indexes that do not follow each other are damage; only the first message of a page may be further on.
         totals = list(accumulate(_integers(measure.sizes_text)))
         begins = index if records else measure.first
         if (measure.first, measure.last, len(totals)) != (begins, begins + measure.rows - 1, measure.rows):
             raise _damage(connection, stream_id, begins, measure.rows)
+        # Read as many as fit; the first message of a page always, unless it is too large for any page.
         fitting = bisect_right(totals, room_bytes)
         if not records:
             if first_bytes_max is not None and totals[0] > first_bytes_max:
@@ -90,6 +98,7 @@ def read_page(
         if fitting == 0:
             return records, False
         records += _messages(connection, stream_id, measure, totals[:fitting], joins)
+        # The page is full, or the stream ends; else go on behind these messages.
         if fitting < measure.rows:
             return records, False
         if measure.rows < asked:
@@ -108,7 +117,7 @@ def _window(room_bytes: int, message_bytes: int) -> int:
 def _messages(
     connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
 ) -> list[Record]:
-    """The first `len(totals)` of the messages measured, whose data ends at `totals` when joined."""
+    """The first `len(totals)` of the measured messages. totals: where the data of each one ends in the joined value."""
     rows = (stream_id, measure.first, len(totals))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
         return _by_rows(connection, rows)
@@ -127,7 +136,7 @@ def _messages(
 
 
 def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[bytes]) -> list[int] | None:
-    """What the checksums should be; None where damage has put something else in the place of a time."""
+    """The checksums that the messages should have; None where damage has replaced a time by something else."""
     if not isinstance(measure.time_us_min, int) or not isinstance(measure.time_us_max, int):
         return None
     if measure.time_us_min == measure.time_us_max:
@@ -148,7 +157,7 @@ def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list
 def find_damage(
     stream_id: int, index: int, time_us: object, checksum: object, key: object, headers: object, data: object
 ) -> str | None:
-    """What is wrong with one stored message, or None."""
+    """The damage of one stored message as a text, or None."""
     if (
         isinstance(data, bytes)
         and isinstance(time_us, int)
@@ -161,7 +170,7 @@ def find_damage(
 
 
 def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:
-    """The error that names the first message that is damaged or missing among those from `index` on."""
+    """The error for the first message from `index` on that is damaged or missing."""
     expected = index
     for found, *columns in connection.execute(READ_ROWS, (stream_id, index, rows)):
         if found != expected:
@@ -175,7 +184,7 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 
 
 def _integers(text: str | None) -> list[int]:
-    """The numbers of a joined column; none of them where damage has put something else there."""
+    """The numbers of a joined column; an empty list where damage has put something else there."""
     try:
         return list(map(int, text.split(","))) if text is not None else []
     except ValueError:

@@ -1,7 +1,7 @@
-"""Gives pages that nothing uses any more back to the disk, a few at a time. What is deleted is others' business.
+"""Reclaim: an operation that gives free pages of the database file back to the disk. It deletes nothing itself.
 
-The file becomes shorter at the checkpoint that follows. Pages are asked for one at a time: the statement gives one
-back at each step, and the driver, seeing no columns, takes only the first.
+The file becomes shorter at the next checkpoint. The operation asks for one page at a time: SQLite gives back one page
+at each step of the statement, and since the statement has no columns, the driver makes only one step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from storage.contract import Operation, Session
 
 
 class Reclaim(Operation):
-    """Give back at most `pages`, but leave `keep` free ones in the file; `pages_left` are free afterwards."""
+    """Gives back at most `pages` free pages, and leaves `keep` of them in the file for new messages.
+
+    pages_left: the free pages after the operation.
+    """
 
     __slots__ = ("keep", "pages", "pages_left")
 

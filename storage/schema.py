@@ -1,4 +1,4 @@
-"""The tables of the database and the version of their shape. Other packages add theirs to `metadata`."""
+"""The tables of the database, and their version. Other packages add their own tables to `metadata`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from storage.seal import seal_column
 
 SCHEMA_VERSION = 2
-"""Kept in the file header as `user_version`; raised with every change that older programs cannot read."""
+"""The version of the tables, in the file header as `user_version`. It rises with every change that older programs
+cannot read."""
 APPLICATION_ID = 0x53744E64
-"""Kept in the file header as `application_id` ("StNd"): another program's database is never touched."""
+"""Marks a database as ours, in the file header as `application_id` ("StNd"). A file of another program is left
+alone."""
 
 metadata = MetaData()
 
@@ -40,8 +42,8 @@ streams = Table(
     UniqueConstraint("name", "partition"),
     sqlite_autoincrement=True,
 )
-"""One row a stream-partition, see `storage.seal` for the seal. AUTOINCREMENT, so that the id of a deleted stream never
-names another one."""
+"""One row for each stream-partition. The seal is described in `storage.seal`. AUTOINCREMENT keeps the id of a deleted
+stream from being given to another stream."""
 
 messages = Table(
     "messages",
@@ -54,15 +56,16 @@ messages = Table(
     Column("headers", LargeBinary),
     Column("data", LargeBinary, nullable=False),
 )
-"""One row a message, see `storage.checksum` for the checksum.
+"""One row for each message. The checksum is described in `storage.checksum`.
 
-A rowid table with an index on (stream_id, idx): without rowids a body of 1 KiB costs 4.5 times its size on disk. There
-is no foreign key: an append proves that its stream exists when it moves the stream's end, once and not once a row.
+This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB takes 4.5 times its size on
+disk. There is no foreign key: an append moves the next index of its stream, which proves once that the stream exists; a
+foreign key would prove it again for each row.
 """
 
 
 def create_statements() -> list[str]:
-    """SQL that makes whatever is missing of all tables in `metadata`. Safe to repeat."""
+    """The SQL that makes all missing tables and indexes of `metadata`. Safe to repeat."""
     dialect = sqlite.dialect()
     made: list[str] = []
     for table in metadata.sorted_tables:

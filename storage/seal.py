@@ -1,13 +1,15 @@
-"""Seals: the checksums of rows other than messages, which decide what a consumer gets. They resist no attacker.
+"""Seals: checksums of the rows that are not messages, such as streams and saved positions.
+
+A wrong row of this kind would give a consumer the wrong messages. Seals find damage; they do not resist an attacker.
 
     seal           = CRC-32 of the table's name and of every other column, in the order of the table
     seal of stream = (CRC-32 of name, partition, creation and attributes + A first_index + B next_index + C size_bytes)
                      mod 2**61 - 1
 
-The CRC-32 is of the table's name and the values as Python's `ascii` writes a tuple of them: no two rows are written
-alike, the characters do not depend on a version of Unicode, and nothing is faster. The seal of a stream is
-linear in the three numbers that change with each append: SQL moves it along with them, and no row has to be read. A row
-that was damaged before stays so: the difference moves along too.
+The CRC-32 is taken over a tuple of the table's name and the values, as Python's `ascii` writes it. No two rows are
+written alike, the text does not depend on a version of Unicode, and nothing is faster. The seal of a stream is linear
+in the three numbers that change with each append: the UPDATE that changes them changes the seal too, without reading
+the row. A row that was damaged before stays damaged, since the difference stays in the seal.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from storage.errors import DatabaseCorrupt
 
 SEAL: Final = "seal"
 MODULUS: Final = 2**61 - 1
-"""A prime: no change of one number by less than it leaves the seal as it was, and SQLite's integers hold the sums."""
+"""A prime, so a change of one number by less than the modulus always changes the seal; SQLite's integers hold the
+sums."""
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 STREAM_COLUMNS: Final = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
-"""What `stream_seal` takes, in its order."""
+"""The arguments of `stream_seal`, in their order."""
 
 
 def seal_column() -> Column[int]:
@@ -35,7 +38,7 @@ def seal_column() -> Column[int]:
 
 
 def seal_of(table: str, values: Iterable[object]) -> int:
-    """The seal of a row. values: of all columns but the seal."""
+    """The seal of a row. values: the values of all columns but the seal."""
     return crc32(ascii((table, *values)).encode())
 
 
@@ -48,7 +51,7 @@ def stream_seal(
     next_index: object,
     size_bytes: object,
 ) -> int | None:
-    """The seal of a stream's row; None where a number is none, which no row that was written has."""
+    """The seal of a stream's row; None where an index or the size is no number, which only damage can cause."""
     if not isinstance(first_index, int) or not isinstance(next_index, int) or not isinstance(size_bytes, int):
         return None
     fixed = seal_of("streams", (name, partition, created_us, attributes))
@@ -56,7 +59,7 @@ def stream_seal(
 
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
-    """Each row of a sealed table that is not what was written, by the columns that name it. Raises sqlite3.Error."""
+    """A text for each row of a sealed table that is damaged, with the row's primary key. Raises sqlite3.Error."""
     columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
@@ -69,14 +72,14 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
 
 
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:
-    """Raises DatabaseCorrupt where a row, whose seal comes last, is not what was written. do: how to put it right."""
+    """Raises DatabaseCorrupt where a row is damaged. row: its values, with the seal last. do: how to repair the row."""
     if row[-1] != seal_of(table, row[:-1]):
         named = ", ".join(repr(value) for value in row[:3])
         raise DatabaseCorrupt(f"a row of {table} is not what was written ({named}, …): {do}")
 
 
 def is_sealed(table: str, columns: Sequence[str], row: Sequence[object]) -> bool:
-    """Whether a row is what was written. columns: its columns but the seal, which comes last in `row`."""
+    """Whether a row is undamaged. row: values, with the seal last. columns: the names of the columns but the seal."""
     if table != "streams":
         return row[-1] == seal_of(table, row[:-1])
     values = dict(zip(columns, row, strict=False))

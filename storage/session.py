@@ -1,4 +1,4 @@
-"""One connection to the database file and the log through it. It does not set the connection up."""
+"""SqliteSession: one connection to the database file, and the log on it. `storage.database` sets the connection up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from storage.log import SqliteLog
 
 
 class Checkpoint(NamedTuple):
-    """blocked: by readers, before it was done; wal_pages: in the log; copied_pages: of those, in the file."""
+    """The result of a checkpoint, as SQLite gives it.
+
+    blocked: a reader kept it from finishing. wal_pages: pages in the write-ahead log; copied_pages: those of them that
+    are in the file.
+    """
 
     blocked: bool
     wal_pages: int
@@ -22,7 +26,11 @@ class Checkpoint(NamedTuple):
 
 
 class SqliteSession:
-    """A `storage.contract.Session`. writes: its transactions take the lock for writing when they begin."""
+    """A `storage.contract.Session` on SQLite.
+
+    writes: whether transactions take the write lock when they begin. A transaction that takes it later can fail
+    halfway.
+    """
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
         self.connection = connection
@@ -56,7 +64,7 @@ class SqliteSession:
         self._execute("RELEASE part")
 
     def checkpoint(self, mode: str) -> Checkpoint:
-        """Copy the log into the file. mode: PASSIVE waits for nobody; RESTART and TRUNCATE for readers."""
+        """Copy the log into the file. mode: PASSIVE waits for nobody; RESTART and TRUNCATE wait for readers."""
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
@@ -64,16 +72,17 @@ class SqliteSession:
         return Checkpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
-        """Free on the disk of the file; 0 where the database is no file. Raises OSError."""
+        """The free bytes on the disk of the database; 0 where the database is in memory. Raises OSError."""
         path = self.connection.execute("PRAGMA database_list").fetchone()[2]
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Give the write-ahead log this size, so that commits write over it: a sync of a file that grows takes twice as
-        long. It stays so until the last connection closes; a reader never sees what is written here.
+        """Give the write-ahead log this size, so that later commits write over it: syncing a file that grows takes
+        twice as long. The log keeps the size until the last connection closes.
 
-        How: a transaction that is too large for the page cache is written to the log before its end, and then undone.
-        Raises StorageError; nothing is left of the transaction then either, but what it wrote may still take room.
+        SQLite writes a transaction that is too large for the page cache to the log before its end. This method begins
+        such a transaction and undoes it, so no reader ever sees its data. Raises StorageError; then the transaction is
+        undone too, but the part of the log that it wrote may still take room.
         """
         try:
             cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
@@ -92,7 +101,7 @@ class SqliteSession:
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:
-        """Wait for other connections no longer than this, for once."""
+        """Inside this context, wait for other connections no longer than `timeout_ms`."""
         usual_ms = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
         self.connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
         try:

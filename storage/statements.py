@@ -1,7 +1,7 @@
-"""The statements of the log as text, made once from the schema; they run on the driver's connection.
+"""The SQL of the log, compiled once from the schema. The statements run on the driver's connection.
 
-Composing and running a statement through SQLAlchemy's connection costs ten times what SQLite needs for a
-point read.
+Through SQLAlchemy's connection, composing and running a statement would cost ten times as much as SQLite needs to read
+one row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _dialect = sqlite.dialect(paramstyle="qmark")
 
 
 def compiled(statement: ClauseElement, *names: str) -> str:
-    """The statement as text with `?` for its parameters, which must be those named, in that order."""
+    """The statement as text, with `?` for each parameter. names: the parameters in the order in which they stand."""
     made = statement.compile(dialect=_dialect)
     positions = tuple(getattr(made, "positiontup", None) or ())
     assert positions == names, f"the parameters are {positions}, not {names}"
@@ -84,7 +84,7 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""The same for names below `end_name`, which is how a prefix ends."""
+"""The same statement for names below `end_name`; a prefix ends there."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
@@ -103,9 +103,11 @@ DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
 
 
 def advance_streams(count: int) -> str:
-    """Move the ends of `count` streams: of each id, expected end, new end and bytes; not where the end is another.
+    """Moves the next index of `count` streams. Parameters of each: stream id, expected next index, new one, bytes
+    added.
 
-    One step of SQLite for all of them: each step gives up the interpreter's lock and has to win it back.
+    A stream whose next index is not the expected one is not changed. One statement moves all streams, since each
+    statement gives up the interpreter's lock and has to win it back.
     """
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
@@ -118,20 +120,20 @@ def advance_streams(count: int) -> str:
 # Messages, written.
 
 CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Rows of one INSERT. Every count is a sum of few of these, so a few prepared statements serve all counts."""
+"""How many rows one statement has. Every number is a sum of a few of these, so a few prepared statements are enough."""
 
 
 def insert_run(count: int) -> str:
-    """`count` messages of one stream that follow each other, stored at one time, without keys and headers.
+    """Inserts `count` messages of one stream that follow each other, stored at one time, without keys and headers.
 
-    Parameters: stream id, first index, time, then checksum and data of each.
+    Parameters: stream id, first index, time, then checksum and data of each message.
     """
     rows = ",".join(f"(?1,?2+{k},?3,?{4 + 2 * k},?{5 + 2 * k})" for k in range(count))
     return f"INSERT INTO messages (stream_id, idx, time_us, checksum, data) VALUES {rows}"
 
 
 def insert_rows(count: int) -> str:
-    """`count` messages of any streams. Parameters of each: all columns, in the order of the table."""
+    """Inserts `count` messages of any streams. Parameters of each: all columns, in the order of the table."""
     names = ", ".join(column.name for column in messages.columns)
     rows = ",".join([f"({','.join('?' * len(messages.columns))})"] * count)
     return f"INSERT INTO messages ({names}) VALUES {rows}"
@@ -157,7 +159,7 @@ _from_index = (_of_stream, messages.c.idx >= bindparam("index"))
 
 
 def _page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """`columns` of at most `limit` messages of a stream from an index on."""
+    """A query for `columns` of at most `limit` messages of a stream, from an index on."""
     return (
         select(*columns)
         .where(*_from_index)
@@ -191,14 +193,14 @@ MEASURE_PAGE: Final = compiled(
     ),
     *("stream_id", "index", "limit"),
 )
-"""What a page would hold, without its data, as one row."""
+"""Measures a page as one row: numbers, sizes and checksums of its messages, without their data."""
 FIND_FITTING: Final = compiled(
     _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
     *("stream_id", "index", "bytes_max", "limit"),
 )
-"""SQLite knows the length of a value from its row and does not read the pages that hold the rest of it."""
+"""Finds the first message that fits. SQLite takes the length of a value from its row, and does not read the value."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
-"""The data of a page as one value."""
+"""Reads the data of a page as one value."""
 READ_JOINED_TIMES: Final = compiled(
     select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
 )
@@ -219,7 +221,7 @@ NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id 
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""The next stream id that has messages, whether or not there is such a stream."""
+"""Finds the next stream id that has messages, whether or not the stream has a row."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 
@@ -227,4 +229,4 @@ COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream
 
 JOIN_PROBE: Final = "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
 JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
-"""Older versions of SQLite end a joined value at its first zero byte; there, pages are read row by row."""
+"""An older SQLite ends a joined value at its first zero byte. With such a version, pages are read row by row."""

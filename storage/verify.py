@@ -1,7 +1,7 @@
-"""Checks everything that is stored: the file, the schema, every stream, every message. It repairs nothing.
+"""Verifies a whole database: the file, the schema, every stream, every message, every seal. It repairs nothing.
 
-It reads one state of the database from beginning to end, one row in memory at a time. On a node in use that
-keeps the write-ahead log from being emptied meanwhile; a large database is better checked from a backup.
+It reads one state of the database from beginning to end, with one row in memory at a time. While it reads the database
+of a running node, the write-ahead log cannot be emptied; it is better to verify a backup of a large database.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from storage.seal import SEAL, find_broken
 from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
-"""More are counted, not listed."""
+"""Further problems are counted, but not listed."""
 PROGRESS_MESSAGES = 10_000
-"""How often progress is told within a stream."""
+"""Progress is reported after this many messages of a stream."""
 
 Progress = Callable[[int, int], None]
-"""Told how many streams and messages were checked so far."""
+"""A function that is called with the numbers of streams and messages checked so far."""
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. size_bytes: of data; problems: the first PROBLEMS_MAX; problem_count: all of them."""
+    """The result of a verification.
+
+    streams, messages, size_bytes: how many were read, and the bytes of their data. problems: the first PROBLEMS_MAX
+    problems; problem_count: the number of all problems.
+    """
 
     streams: int
     messages: int
@@ -43,8 +47,11 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
-    """Check all of it. Raises StorageError where the database cannot be read at all; damage that can be read
-    around is a problem in the report."""
+    """Verify the whole database.
+
+    Damage that leaves the rest readable is a problem in the report. Raises StorageError where the database cannot be
+    read at all.
+    """
     session.begin()
     try:
         return _Verification(session.connection, progress or _ignore).run()
@@ -55,11 +62,11 @@ def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
 
 
 def _ignore(streams: int, messages: int) -> None:
-    """Nobody watches."""
+    """The progress function of a caller that does not watch."""
 
 
 class _Verification:
-    """One pass over everything; the counters are of what was checked so far."""
+    """One pass over a database. The counters say how much has been checked so far."""
 
     def __init__(self, connection: sqlite3.Connection, progress: Progress) -> None:
         self._connection = connection
@@ -72,12 +79,14 @@ class _Verification:
         self._sealed = True
 
     def run(self) -> VerifyReport:
+        # The schema first: it tells whether the rows of this version have seals.
         self._check_schema()
         self._check_file()
         for stream_id in self._ids(NEXT_STREAM):
             self._check_stream(stream_id)
             self._streams += 1
             self._progress(self._streams, self._messages)
+        # Messages without a stream are in no stream that was checked above.
         self._check_orphans()
         self._check_seals()
         return VerifyReport(
@@ -101,7 +110,7 @@ class _Verification:
         version = execute("PRAGMA user_version").fetchone()[0]
         if not 1 <= version <= SCHEMA_VERSION:
             self._problem(f"the file has user_version {version}, not {SCHEMA_VERSION}")
-        # A file of version 1 is as it should be, too: its rows are sealed by the start that brings it up to date.
+        # Version 1 is sound, too: its rows have no seals until a start brings the file up to date.
         self._sealed = version != 1
         for table in metadata.sorted_tables:
             columns = {row[1] for row in execute(f"PRAGMA table_info('{table.name}')")}
@@ -120,7 +129,7 @@ class _Verification:
             self._problem(f"the file cannot be checked to the end: {error}")
 
     def _check_stream(self, stream_id: int) -> None:
-        """The row against its messages; where reading breaks off, the rest of the stream is not checked."""
+        """Check the row of a stream against its messages. An error of SQLite ends the check of this stream."""
         try:
             record = StreamRecord(*self._connection.execute(GET_STREAM, (stream_id,)).fetchone())
             name = f"stream {stream_id} ({record.name}/{record.partition})"
@@ -134,13 +143,15 @@ class _Verification:
             self._problem(f"{name} holds {size_bytes} bytes, its row says {record.size_bytes}")
 
     def _check_messages(self, name: str, record: StreamRecord) -> int:
-        """Indexes and checksums of one stream; the bytes of its data."""
+        """Check the indexes and checksums of one stream, and return the bytes of its data."""
         expected, size_bytes = record.first_index, 0
         for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
+            # The indexes follow each other without a gap.
             if index > expected:
                 self._problem(f"{name}: {_range(expected, index)} missing")
             elif index < expected:
                 self._problem(f"{name}: message {index} is stored where {expected} belongs")
+            # The checksum fits.
             damage = find_damage(record.stream_id, index, *columns)
             if damage is not None:
                 self._problem(damage)
@@ -150,6 +161,7 @@ class _Verification:
             if self._messages % PROGRESS_MESSAGES == 0:
                 self._progress(self._streams, self._messages)
         self._size_bytes += size_bytes
+        # The last message is the one before the next index.
         if expected < record.next_index:
             self._problem(f"{name}: {_range(expected, record.next_index)} missing")
         elif expected > record.next_index:
@@ -166,7 +178,7 @@ class _Verification:
             self._problem(f"the table of messages cannot be read to its end: {error}")
 
     def _check_seals(self) -> None:
-        """The rows of all tables that have seals. What is sealed in this version must be."""
+        """Check the seal of every row in the tables that have seals."""
         for table in SEALED if self._sealed else ():
             try:
                 if has_seal(self._connection, table) is False:
@@ -178,7 +190,7 @@ class _Verification:
                 self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
-        """All stream ids in a table, each found from the one before, so that no cursor stays open."""
+        """All stream ids of a table. Each is found from the one before, so that no cursor stays open."""
         stream_id = -1
         while True:
             stream_id = self._connection.execute(statement, (stream_id,)).fetchone()[0]
@@ -188,5 +200,5 @@ class _Verification:
 
 
 def _range(start: int, end: int) -> str:
-    """Messages from start up to, not including, end, and what they are doing."""
+    """A subject and its verb for the messages from `start` up to, not including, `end`."""
     return f"message {start} is" if end == start + 1 else f"messages {start} to {end - 1} are"

@@ -24,7 +24,7 @@ from storage.contract import Session
 from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, storage_error
-from storage.leftovers import remove_unfinished, unfinished_of
+from storage.leftovers import part_path, remove_parts
 from storage.schema import SCHEMA_VERSION
 from storage.session import SqliteSession
 from storage.verify import verify
@@ -67,7 +67,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
     """
     database = Database.open(source, read_only=True)
     made = _make_folder(target)
-    part = unfinished_of(target / FILE_NAME)
+    part = part_path(target / FILE_NAME)
     try:
         session = database.read_session()
         try:
@@ -184,7 +184,7 @@ def names_in(folder: Path) -> list[str]:
 def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
     for file in files:
         file.unlink(missing_ok=True)
-    remove_unfinished(folder / FILE_NAME)
+    remove_parts(folder / FILE_NAME)
     remove_folders(made)
 
 

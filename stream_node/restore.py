@@ -22,7 +22,7 @@ from index_service.lease_storage import raise_fences
 from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
-from storage.leftovers import BESIDE, find_unfinished, remove_unfinished, unfinished_of
+from storage.leftovers import FILE_SUFFIXES, find_parts, part_path, remove_parts
 from storage.lock import FILE_NAME as LOCK_NAME
 from storage.lock import DirectoryLock, left_in_this_boot
 from storage.migrate import migrate
@@ -88,9 +88,9 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
     4. give the copy its name, which takes it from the old one. That is one step, on disk when this returns.
     """
     database = target / FILE_NAME
-    part = unfinished_of(database)
+    part = part_path(database)
     # Of an earlier restore that was interrupted; its log would be taken for the new copy's.
-    remove_unfinished(database)
+    remove_parts(database)
     try:
         if _copy_file(backup / FILE_NAME, part, progress) != manifest.sha256:
             raise _damaged(backup)
@@ -100,7 +100,7 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
         _settle(database)
         rename_durably(part, database)
     finally:
-        remove_unfinished(database)
+        remove_parts(database)
 
 
 def _settle(database: Path) -> None:
@@ -117,7 +117,7 @@ def _settle(database: Path) -> None:
         except DatabaseCorrupt as error:
             logger.warning("old_database_not_readable", reason=str(error))
         sync(database)
-    for suffix in filter(None, BESIDE):
+    for suffix in filter(None, FILE_SUFFIXES):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
     sync(database.parent)
 
@@ -186,7 +186,7 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """What a restore would replace. Raises BackupError where it must not."""
     # What an interrupted restore has left is replaced without asking.
-    unfinished = {path.name for path in find_unfinished(target / FILE_NAME)}
+    unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
         return Present(found=False)
     if not over:

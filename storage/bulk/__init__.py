@@ -1,1 +1,1 @@
-"""Bulk reads: pages of a stream as Arrow, read by a process of its own."""
+"""Bulk reads: pages of a stream as Arrow, read by another process so that they hold up neither pushes nor pulls."""

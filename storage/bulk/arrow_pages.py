@@ -1,9 +1,9 @@
-"""Reads a range of one stream out of the database file as Arrow record batches. For processes other than the node.
+"""ArrowPages: reads a range of one stream from the database file as Arrow record batches, in a process beside the node.
 
-It brings an SQLite of its own (ADBC's driver). Two copies of SQLite in one process do not see each other's locks, and
-one of them closing the file drops the locks of both; so the node reads through a child process
-(`storage.bulk.child_main`), and Spark's workers, which may read the file too, are processes of their own. Nothing of
-this project is imported here, since those workers may not have it.
+ADBC's driver brings an SQLite of its own. Two copies of SQLite in one process do not see each other's locks, and when
+one of them closes the file, the locks of both are lost. So the node reads through a child process
+(`storage.bulk.child_main`). Spark's workers may read the file too; they are processes of their own. This module
+imports nothing of the project, since those workers may not have it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from urllib.parse import quote
 import pyarrow as pa
 
 BUSY_TIMEOUT_MS = 5_000
-"""ADBC sets none; without it a read fails while another connection opens or closes the write-ahead log."""
+"""ADBC sets no busy timeout. Without one, a read fails while another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
-"""Of the file, read through a mapping, which takes a fifth less than reads by SQLite's pages. SQLite's own limit."""
+"""This much of the file is read through a memory mapping, which takes a fifth less time. It is SQLite's own limit."""
 ROWS_MAX = 16_384
-"""Keys and headers, of 20 KiB a row at most, are not looked at before they are read."""
+"""The most rows of a page. Their keys and headers, 20 KiB a row at most, are not measured before they are read."""
 ASSUMED_ROW_BYTES = 1_024
-"""The size of a row before any was read."""
+"""The assumed size of a row before one has been read."""
 ROW_OVERHEAD_BYTES = 40
-"""What index, time, checksum and the offsets of the others take, at most."""
+"""The most bytes that index, time, checksum and the offsets of the other columns take."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""What one statement may bring into memory of data; rows too large for their share come back empty, and are asked for
-again, fewer at once."""
+"""The most data that one statement may bring into memory. A row that is larger than its share comes back without data;
+then the statement is repeated for fewer rows."""
 
 
 class PagesError(Exception):
@@ -45,11 +45,11 @@ class PagesDamaged(PagesError):
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """Rows that follow each other without a gap, and the stream as it was a moment after they were read.
+    """Rows that follow each other without a gap, and the bounds of the stream a moment after they were read.
 
-    start: index of the first row; where there are none, where reading goes on. first_index, next_index: the stream's.
-    created_us: of the stream. batch: columns `index`, `time_us`, then `checksum` where asked for, `key` and `beside`
-    where asked for and any row has one, `data` where asked for.
+    start: the index of the first row; without rows, the index where reading goes on. first_index, next_index,
+    created_us: those of the stream. batch: the columns `index` and `time_us`, then `checksum` if asked for, `key` and
+    `beside` if asked for and if any row has one, and `data` if asked for.
     """
 
     created_us: int
@@ -65,7 +65,7 @@ class ArrowPage:
 
 @dataclass(frozen=True)
 class Columns:
-    """What to read beside index and time."""
+    """The columns to read, in addition to index and time. beside: keys and headers."""
 
     data: bool = True
     beside: bool = True
@@ -73,9 +73,9 @@ class Columns:
 
 
 class ArrowPages:
-    """One connection to the file, which cannot write. A context manager, for one thread.
+    """One connection to the database file, for reading only. A context manager, used by one thread.
 
-    path: of the database file. Raises PagesError where it cannot be opened.
+    path: the path of the database file. Raises PagesError where it cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -133,14 +133,16 @@ class ArrowPages:
             batch = self._rows(stream_id, start, min(end, start + rows), columns)
         batch = _fitting(batch, bytes_max)
         if batch.num_rows:
-            # Half of what it was at least, so that one small page does not make the next one far too large.
+            # The estimate falls to half at most, so that one page of small rows does not make the next one far too
+            # large.
             seen_bytes = _size(batch) // batch.num_rows
             self._row_bytes[stream_id] = max(seen_bytes, ROW_OVERHEAD_BYTES, min(row_bytes, bytes_max // rows) // 2)
         bounds = self._bounds(stream_id)
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """The rows of that range; None where one of them is larger than its share of the memory."""
+        """The rows of a range; None if one of them is larger than its share of the memory."""
+        # With several rows, each may have its share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
         if columns.beside and stream_id not in self._with_beside:
             batch = self._plain_rows(stream_id, start, end, columns, share_bytes)
@@ -163,8 +165,10 @@ class ArrowPages:
     def _plain_rows(
         self, stream_id: int, start: int, end: int, columns: Columns, share_bytes: int | None
     ) -> pa.RecordBatch:
-        """Those rows of the range that have neither key nor headers, and fit: usually all, and cheaper by a tenth than
-        with two columns that have nothing."""
+        """The rows of a range that have neither key nor headers, and fit into their share of the memory.
+
+        Usually these are all rows of the range, and two empty columns less save a tenth of the time.
+        """
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"
         if columns.data:
@@ -174,7 +178,7 @@ class ArrowPages:
         return self._fetch(_select(names, stream_id, start, end, condition), end - start)
 
     def _bounds(self, stream_id: int) -> tuple[int, int, int]:
-        """Creation time, first and next index, as they are now. Raises StreamGone."""
+        """Creation time, first and next index of a stream at this moment. Raises StreamGone."""
         found = self._fetch(f"SELECT created_us, first_index, next_index FROM streams WHERE id = {int(stream_id)}")
         if not found.num_rows:
             raise StreamGone(f"there is no stream {stream_id}; it has been deleted")
@@ -182,7 +186,7 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """All rows of a statement in one batch: the driver guesses a column's type from its first batch alone."""
+        """All rows of a statement in one batch. The driver guesses the type of a column from its first batch only."""
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
             cursor.execute(statement)
@@ -197,12 +201,12 @@ INTEGERS = ("index", "time_us", "checksum")
 
 
 def _names(columns: Columns) -> list[str]:
-    """The columns that every row has, but for its data."""
+    """The columns that have a value in every row, without `data`."""
     return ['idx AS "index"', "time_us", *(["checksum"] if columns.checksum else [])]
 
 
 def _select(names: Sequence[str], stream_id: int, start: int, end: int, condition: str = "true") -> str:
-    """A statement for the rows of a range."""
+    """The statement for the rows of a range."""
     return (
         f"SELECT {', '.join(names)} FROM messages WHERE stream_id = {int(stream_id)} "
         f"AND idx >= {int(start)} AND idx < {int(end)} AND {condition} ORDER BY idx"
@@ -210,9 +214,10 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every column in its own type, whatever the driver guessed, and without those that have nothing.
+    """The batch with the right type for every column, whatever the driver guessed, and without `key` or `beside` if
+    empty.
 
-    Raises PagesDamaged.
+    Raises PagesDamaged where a value has another type than its column.
     """
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -232,7 +237,7 @@ def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
-    """The first rows of a batch that fit, and one at least."""
+    """The first rows of a batch that fit into `bytes_max`, but at least one."""
     if _size(batch) <= bytes_max or batch.num_rows <= 1:
         return batch
     fitting = bisect_right(range(1, batch.num_rows + 1), bytes_max, key=lambda rows: _size(batch.slice(0, rows)))
@@ -240,15 +245,16 @@ def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """What the rows take, in bytes."""
+    """The bytes that the rows take."""
     return int(batch.nbytes) + ROW_OVERHEAD_BYTES * int(batch.num_rows)
 
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
-    """The index of the first row, or where reading goes on. Raises PagesDamaged where a message is missing.
+    """The index of the first row, or without rows the index where reading goes on.
 
-    The bounds were read after the rows, so a message that is missing at the front and not before `first_index` by then
-    has not been deleted in good order.
+    Raises PagesDamaged where a message is missing. Retention may delete messages at the front while the page is read.
+    But the bounds were read after the rows, so a deleted message is below `first_index`; any other missing one is
+    damage.
     """
     _, first_index, next_index = bounds
     if not batch.num_rows:
@@ -263,14 +269,14 @@ def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Seq
 
 
 def ipc_size_bytes(batch: pa.RecordBatch) -> int:
-    """How many bytes `write_ipc` writes; nothing is copied for that."""
+    """The number of bytes that `write_ipc` writes. Nothing is copied to count them."""
     sink = pa.MockOutputStream()
     _write(batch, sink)
     return int(sink.size())
 
 
 def write_ipc(batch: pa.RecordBatch, room: memoryview) -> None:
-    """A batch as an Arrow IPC stream: schema, the batch, the end mark. room: of `ipc_size_bytes`, and not read-only."""
+    """Write a batch as an Arrow IPC stream: schema, batch, end mark. room: `ipc_size_bytes` writable bytes."""
     _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(room)))
 
 

@@ -1,7 +1,7 @@
-"""The thread that hands bulk reads to a child process and takes its pages back. It reads no database itself.
+"""ArrowThread: the thread that passes bulk reads to a child process and takes its pages. It reads no database itself.
 
-The child is started by the first read and lives until the runner closes. One that died is replaced at once; where the
-other one dies too, or one does not answer, the read fails, and the next read starts another.
+The first read starts the child, which lives until the runner closes. If the child has died, the thread starts another
+and asks once more. If that one dies too, or a child does not answer, the read fails, and the next read starts another.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
-"""Written while a page is read; several thousand a second."""
+"""The thread rests if the node has stored this many messages while a page was read; that is several thousand a
+second."""
 REST_PAGES = 2.0
-"""How long is rested beside such writing, in times of the page before: reading so takes a third of what it could."""
+"""The length of a rest, as a multiple of the time for the page before: reading then takes a third of the time."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""Twice the largest page, at each of its stations: read, packed, framed, half sent."""
+"""Twice the largest page for each of its four copies: read, packed, framed, half sent."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of malloc.h."""
+"""Constants of malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
 
 logger = structlog.get_logger(__name__)
@@ -41,7 +42,7 @@ class ArrowUnavailable(StorageError):
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """A page; see `storage.bulk.arrow_pages.ArrowPage`. body: an Arrow IPC stream of its rows."""
+    """One page, as `storage.bulk.arrow_pages.ArrowPage` describes it. body: an Arrow IPC stream of its rows."""
 
     created_us: int
     first_index: int
@@ -52,9 +53,10 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 
 class ArrowRead(Operation):
-    """Messages of one stream from `start` up to, not including, `end`, as Arrow; `answer` once it is done.
+    """Reads messages of one stream from `start` up to, not including, `end`, as Arrow.
 
-    bytes_max: what the page may have, but one message is always in it if there is one.
+    bytes_max: the largest size of the page; but one message is always in it, if there is one. answer: the page, once
+    the operation is done.
     """
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
@@ -82,22 +84,22 @@ class ArrowRead(Operation):
         self.answer: ArrowAnswer | None = None
 
     def packed(self) -> bytes:
-        """As the child reads it."""
+        """The request as the child reads it."""
         flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
         return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 
 
 def find_missing() -> str | None:
-    """Why this program cannot read in bulk, or None."""
+    """The reason why this program cannot read in bulk, or None."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
 
 
 def keep_large_blocks() -> None:
-    """Have the C library keep what pages are copied through, up to KEPT_BYTES, where it can be told so (glibc).
+    """Make the C library keep freed memory, up to KEPT_BYTES, instead of giving it back to the system (glibc only).
 
-    Otherwise it gives each block of some megabytes back to the system and gets it anew, page fault by page fault, which
-    was half of what a bulk read cost the node.
+    Otherwise each copy of a page of some megabytes gets new memory from the system, one page fault after the other,
+    which was half of the cost of a bulk read.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -108,8 +110,8 @@ def keep_large_blocks() -> None:
 class ArrowThread(threading.Thread):
     """Takes reads until it is told to stop, and posts each of them when it is done or has an error.
 
-    path: of the database. rows_written: how many messages have been written there so far. Whoever reads in bulk can
-    wait, so where many are written meanwhile there is a rest after each page.
+    path: the path of the database. rows_written: returns how many messages the node has stored so far. A bulk read can
+    wait, so while the node stores many messages, the thread rests after each page.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """rest: waits for so many seconds, in this thread; otherwise until it is told to stop at the latest."""
+        """rest: waits in this thread for a number of seconds; by default until `stop` at the latest."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0
@@ -138,7 +140,7 @@ class ArrowThread(threading.Thread):
         self._queue.put(operation)
 
     def stop(self) -> None:
-        """End after what was submitted, without a rest."""
+        """End after the reads that were submitted, without further rests."""
         self._stopping.set()
         self._queue.put(None)
 
@@ -175,12 +177,12 @@ class ArrowThread(threading.Thread):
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
     def _ask_child(self, request: bytes) -> Answer:
-        """Of the child that is there, or of another where that one is gone. Raises OSError, EOFError."""
+        """Ask the child; if it has died, start another and ask that. Raises OSError, EOFError."""
         if self._child is not None:
             try:
                 return self._child.ask(request)
             except (BrokenPipeError, EOFError):
-                # It was most likely on its way out before it was asked.
+                # Most likely the child was ending before it was asked.
                 self._end_child()
         self._child = BulkChild(self._path)
         self.children += 1

@@ -1,6 +1,4 @@
-"""The process that reads in bulk, from the side of who asks it: started, asked, ended. Why there is one at all:
-`storage.bulk.arrow_pages`.
-"""
+"""BulkChild: starts the child process for bulk reads, asks it and ends it. The child runs `storage.bulk.child_main`."""
 
 from __future__ import annotations
 
@@ -16,18 +14,21 @@ from storage.bulk.child_main import ANSWER
 from storage.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
-"""A page takes some ten milliseconds; the child's own wait for a busy database is 5 s."""
+"""A page takes some ten milliseconds, and the child waits up to 5 s for a busy database."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
-"""Status, bounds as `storage.bulk.child_main` has them, and the bytes."""
+"""Status and bounds, as `storage.bulk.child_main` draws them, and the bytes of the answer."""
 
 
 class BulkChild:
-    """`storage.bulk.child_main` for one database file. For one thread. Raises OSError where it cannot be started."""
+    """The child process for one database file. Used by one thread.
+
+    Raises OSError where the process cannot be started.
+    """
 
     def __init__(self, path: Path) -> None:
-        # It finds this package where this process found it.
+        # The child has to find this package where this process found it.
         home = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         self._memory = SharedMemory.create()
@@ -41,8 +42,9 @@ class BulkChild:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C is for the node, which ends its child when it has drained. Not a session of its own: Linux may
-                # give sessions equal shares, whatever the child's niceness in its own (sched(7), autogroup).
+                # Ctrl-C goes to the node, which ends its child when it has drained, so the child has a process group of
+                # its own. It has no session of its own: Linux may share the processor equally between sessions, and the
+                # child's niceness would count only within its own (sched(7), autogroup).
                 process_group=0,
             )
         except BaseException:
@@ -53,13 +55,13 @@ class BulkChild:
         self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def ask(self, request: bytes) -> Answer:
-        """Raises OSError, TimeoutError, EOFError; then it is of no use any more."""
+        """Ask for one page. Raises OSError, TimeoutError, EOFError; after an error the child must be ended."""
         self._requests.write(request)
         status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(ANSWER.size))
         return status, (created_us, first, following, start, rows), bytes(self._memory.view(size))
 
     def end(self) -> None:
-        """Once. It is given some time to end by itself."""
+        """End the child, and kill it if it does not end by itself. To be called once."""
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -71,8 +73,8 @@ class BulkChild:
             self._process.wait()
 
     def _read(self, size: int) -> bytes:
-        """Exactly so many bytes."""
-        # Not select(), which knows no descriptor above 1,023: a node may have ten thousand connections.
+        """Read exactly `size` bytes of the answer."""
+        # select() would not do: it takes no descriptor above 1,023, and a node may have ten thousand connections.
         ready = select.poll()
         ready.register(self._answers, select.POLLIN)
         taken = b""

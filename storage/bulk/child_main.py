@@ -1,14 +1,14 @@
-"""The process that reads pages for a node's bulk reads, with an SQLite and an interpreter lock of its own.
+"""The child process for bulk reads, with an SQLite and an interpreter lock of its own.
 
-Started by `storage.bulk.child` as `python -m storage.bulk.child_main FILE DESCRIPTOR`. It answers requests on standard
-input, one after the other, on standard output, and ends when the input ends, also when the node was killed. Why it is
-a process: `storage.bulk.arrow_pages`.
+`storage.bulk.child` starts it as `python -m storage.bulk.child_main FILE DESCRIPTOR`. It reads requests from standard
+input and answers them on standard output, one after the other. It ends when the input ends, so also when the node is
+killed. `storage.bulk.arrow_pages` says why this is a process.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
-columns: 1 data, 2 key and beside, 4 checksum. `size` bytes are then in the memory shared by that descriptor, until the
-next request: an Arrow IPC stream where the status is OK, else a text.
+columns: a sum of 1 for data, 2 for key and beside, 4 for checksum. The answer itself stands in the memory that the
+descriptor shares, `size` bytes, until the next request: an Arrow IPC stream if the status is OK, else a text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until the input ends. What the file or a request can cause is answered, and ends nothing."""
+    """Answer requests until the input ends. An error of the file or of a request is an answer too."""
     from storage.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
@@ -56,7 +56,7 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
 
 
 def _share(page: ArrowPage, memory: SharedMemory) -> int:
-    """Write a page where the node copies it from; how large it is. Raises PagesError."""
+    """Write a page into the shared memory, and return its size. Raises PagesError."""
     from storage.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
 
     size = ipc_size_bytes(page.batch)
@@ -69,6 +69,6 @@ def _share(page: ArrowPage, memory: SharedMemory) -> int:
 
 
 if __name__ == "__main__":
-    # Pushes and pulls go first where there are not enough cores for all.
+    # Where there are not enough cores, pushes and pulls of the node go first.
     os.nice(NICE)
     serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)

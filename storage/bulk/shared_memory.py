@@ -1,7 +1,7 @@
-"""Memory that a process and its child share: one writes what the other copies out. Who may do so when is theirs to say.
+"""SharedMemory: memory that a process and its child share. The two agree on when which of them may write.
 
-A page of some megabytes so costs one copy on each side. Through a pipe it would be cut into pieces, with two changes of
-process for each.
+A page of some megabytes costs one copy on each side. A pipe would cut it into pieces, with two changes of process for
+each piece.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import os
 import tempfile
 
 STEP_BYTES = 4 * 1024 * 1024
-"""It grows by multiples of this, and has as much at first."""
+"""The memory has this size at first, and grows by multiples of it."""
 
 
 class SharedMemory:
-    """descriptor: of a file without a name, which a child inherits and makes its own `SharedMemory` of.
+    """Memory in a file without a name, which two processes map.
 
-    Invariant: the file is as large as it ever had to be, and `_map` covers what it was at the last `view`.
+    descriptor: the descriptor of the file. A child inherits it, and makes its own `SharedMemory` from it.
+    Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -26,7 +27,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> SharedMemory:
-        """Raises OSError where there is no room for it."""
+        """Make new memory. Raises OSError where there is no room for it."""
         memory = cls(_open_file())
         try:
             memory.grow(STEP_BYTES)
@@ -36,21 +37,21 @@ class SharedMemory:
         return memory
 
     def grow(self, size_bytes: int) -> None:
-        """Have room for so many bytes at least. Raises OSError where there is none."""
+        """Make the memory at least this large. Raises OSError where there is no room."""
         if size_bytes > os.fstat(self.descriptor).st_size:
             _allocate(self.descriptor, -(-size_bytes // STEP_BYTES) * STEP_BYTES)
 
     def view(self, size_bytes: int) -> memoryview:
-        """The first so many bytes, which the other side changes when it is its turn. Raises EOFError beyond the end."""
+        """The first `size_bytes`, which the other process may change later. Raises EOFError beyond the end."""
         if self._map is None or len(self._map) < size_bytes:
-            # The old one is unmapped with the last view of it.
+            # The old mapping goes when the last view of it goes.
             self._map = mmap.mmap(self.descriptor, 0)
         if len(self._map) < size_bytes:
             raise EOFError(f"{size_bytes} bytes of shared memory that has {len(self._map)}")
         return memoryview(self._map)[:size_bytes]
 
     def close(self) -> None:
-        """Once. The other side keeps what it has mapped."""
+        """Close the file. To be called once. The other process keeps its mapping."""
         self._map = None
         os.close(self.descriptor)
 
@@ -64,7 +65,7 @@ def _open_file() -> int:
 
 def _allocate(descriptor: int, size_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
-        # What is not there when it is written to ends the process by a signal.
+        # Allocate now: writing to a page that has no room would kill the process with a signal.
         os.posix_fallocate(descriptor, 0, size_bytes)
     else:
         os.ftruncate(descriptor, size_bytes)

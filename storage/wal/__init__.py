@@ -1,1 +1,1 @@
-"""The write-ahead log of SQLite, read byte by byte: judged after an unclean stop, repaired, surveyed."""
+"""The write-ahead log of SQLite, read without SQLite: checked before a start, rewritten, searched for messages."""

@@ -1,4 +1,4 @@
-"""Looks at the write-ahead log of a data directory before SQLite does, and refuses a log that is damaged.
+"""Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
 
 SQLite reads a log up to the first frame that does not fit, and passes over the rest in silence.
 `storage.wal.scan_machine` judges whether the rest is damage; this module opens, copies, cuts and replaces the files.
@@ -31,13 +31,13 @@ WAL_SUFFIX: Final = "-wal"
 SHM_SUFFIX: Final = "-shm"
 KEPT_SUFFIX: Final = ".damaged"
 PAGE_BYTES: Final = 8192
-"""Where neither the file nor the log tells."""
+"""The page size to assume where neither the file nor the log tells."""
 CHUNK_BYTES: Final = 1024 * 1024
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class Examined(NamedTuple):
-    """A log that is open, and what was found in it."""
+    """An open log, its scan and the verdict on it."""
 
     wal: WalReader
     found: Scan
@@ -50,12 +50,12 @@ def wal_path(database: Path) -> Path:
 
 
 def prepare_log(database: Path, *, rebooted: bool) -> None:
-    """Make the log one that SQLite reads to its end, before anything opens it. In a directory that is ours.
+    """Prepare the log so that SQLite reads all of it. The caller has the lock, and nothing has opened the database.
 
-    1. A damaged log is refused, and one whose database is gone. It stays as it is, and a copy of it is kept.
-    2. A last transaction that can be completed from what is known is completed.
-    3. What a kill or a power cut left behind the last commit is cut off: its frames would else stand behind the
-       commits to come, and look like damage.
+    1. Refuse a damaged log, and a log whose database is gone. The log stays, and a copy of a damaged one is kept.
+    2. Complete the last transaction, if all its pages are known.
+    3. Cut off the frames that a kill or a power cut has left behind the last commit: the next commits would overwrite
+       some of them, and the others would look like damage.
 
     Raises WalDamaged and other StorageError.
     """
@@ -70,6 +70,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
             if log.verdict is Verdict.TORN:
                 _cut(database, log)
                 return
+            # The last transaction is changed or lost. A copy of the log stays for whoever wants to look.
             kept = keep_copy(database)
             behind = list_behind(database, log.wal, log.found)
             if log.verdict is Verdict.COMPLETED:
@@ -88,8 +89,11 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: Examined) -> None:
-    """Raises StorageError where commits are in the log and the database is gone: SQLite would make an empty one and
-    remove the log. No power cut does that, since a first start syncs the database before it begins the log."""
+    """Raises StorageError if the log has commits and the database is gone: SQLite would make an empty one and remove
+    the log.
+
+    No power cut leaves that behind, since the first start syncs the database before it begins the log.
+    """
     found = log.found
     if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
         raise StorageError(
@@ -99,10 +103,11 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 
 def refuse_damaged(database: Path) -> None:
-    """Refuse to read beside a damaged log, where no node has the directory (a node has looked at its start).
+    """Refuse to read a database whose log is damaged. A running node has checked its log, so its database is not
+    refused.
 
-    Raises WalDamaged; nothing is changed. A last transaction that the next start would cut off is passed over: to
-    all that is known it was never confirmed.
+    A last transaction that the next start would cut off is no reason to refuse: as far as anybody knows, it was never
+    confirmed. Raises WalDamaged; nothing is changed.
     """
     try:
         if owner_lives(database.parent) and in_use(database.parent):
@@ -110,7 +115,7 @@ def refuse_damaged(database: Path) -> None:
         with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
             if log is None or log.verdict in (Verdict.SOUND, Verdict.TORN, Verdict.CUT):
                 return
-            # A node that runs has found the log whole when it started, and writes to it while we read.
+            # Look again: a node that started meanwhile writes to the log while we read it.
             if not in_use(database.parent):
                 raise damaged_error(database, log, kept=None)
     except OSError as error:
@@ -118,8 +123,11 @@ def refuse_damaged(database: Path) -> None:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a node has the data directory now. Where none has it, the lock is taken for a moment, in which a node
-    that starts would be refused: to be asked only where a node may run, or where none could start."""
+    """Whether a node has the data directory now.
+
+    If no node has it, this takes the lock for a moment, and a node that starts in this moment is refused. So call this
+    only where a node probably runs, or where none could start.
+    """
     try:
         lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -135,7 +143,7 @@ def in_use(directory: Path) -> bool:
 
 @contextmanager
 def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
-    """The log, open and judged; None where there is none, or nothing in it. Raises OSError."""
+    """Open and judge the log of a database; None if there is no log, or nothing in it. Raises OSError."""
     try:
         opened = wal_path(database).open("rb")
     except FileNotFoundError:
@@ -154,7 +162,7 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
 
 @contextmanager
 def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
-    """The page size of a database file, and its pages."""
+    """Open a database file for reading its pages. Gives the page size and a function that reads a page."""
     try:
         opened: BinaryIO | None = database.open("rb")
     except FileNotFoundError:
@@ -179,8 +187,10 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 
 
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
-    """The refusal, once a copy of the log is kept. Where there is no room for a copy, the damage is told all the same:
-    it is the reason why the node does not start, and the log itself stays."""
+    """Keep a copy of the damaged log, and return the error that refuses it.
+
+    Without room for a copy the error is the same: the damage is why the node does not start, and the log itself stays.
+    """
     try:
         kept = keep_copy(database)
     except OSError as error:
@@ -203,8 +213,10 @@ def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamage
 
 
 def keep_copy(database: Path) -> Path:
-    """A synced copy of the log beside it. Its name comes from its content, so that the same log is copied once and
-    no copy is ever written over. Raises OSError."""
+    """Make a synced copy of the log beside it.
+
+    The name comes from the content, so the same log is copied once, and no copy is ever overwritten. Raises OSError.
+    """
     source = wal_path(database)
     with source.open("rb") as reading:
         digest = hashlib.file_digest(reading, "sha256").hexdigest()
@@ -216,15 +228,17 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Put another log in the place of the present one, by one rename: a kill or a power cut leaves the one or the
-    other, whole. Nobody may have the database open. Raises OSError."""
-    # What SQLite keeps in shared memory tells of the log that goes.
+    """Replace the log by another one, with one rename: a kill or a power cut leaves one of the two, whole.
+
+    Nobody may have the database open. Raises OSError.
+    """
+    # SQLite's file of shared memory describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
     _write_synced(wal_path(database), pieces)
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Leave what SQLite reads of the log, and nothing behind it."""
+    """Cut off the log behind the last commit that SQLite reads."""
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:
         file.truncate(size_bytes)

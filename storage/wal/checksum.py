@@ -1,9 +1,9 @@
-"""The checksum of SQLite's write-ahead log, and how one wrong word is put right by it.
+"""The checksum of SQLite's write-ahead log, and the correction of one wrong word by it.
 
-Two sums over pairs of 32-bit words, modulo 2**32: s0 += x0 + s1, then s1 += x1 + s0. The words are little-endian or
-big-endian, as the log's header says. A pair takes the sums (s0, s1) to A * (s0, s1) + (x0, x0 + x1), where A is the
-matrix (1 1, 1 2). So the checksum is linear: many pairs are summed at once here, and an error in one word shows in the
-sums as a multiple of what that word weighs.
+The checksum is two sums over pairs of 32-bit words, modulo 2**32: s0 += x0 + s1, then s1 += x1 + s0. The words are
+little-endian or big-endian, as the log's header says. A pair (x0, x1) turns the sums (s0, s1) into A * (s0, s1) + (x0,
+x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. That has two uses here: many pairs are summed at
+once, and an error in one word shows in the sums as a multiple of the weight of that word.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, TypeAlias
 Sums: TypeAlias = tuple[int, int]
 
 LANES_MIN: Final = 64
-"""Fewer pairs are summed one by one."""
+"""Fewer pairs than this are summed one by one."""
 _MASK: Final = 0xFFFFFFFF
 _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """The sums over `data`, whose size is a multiple of 8, begun with those of what stands before it."""
+    """The sums over `data`, whose size is a multiple of 8. seed: the sums of the data before it."""
     pairs = len(data) // 8
     at_once = 1 << (pairs.bit_length() - 1) if pairs >= LANES_MIN else 0
     first = pairs - at_once
@@ -35,8 +35,11 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """The same for a number of pairs that is a power of two, four times as fast: each pair has its sums in a lane of 64
-    bits of two large integers, and the first half of the lanes is added to the second until one is left."""
+    """The sums for a number of pairs that is a power of two, four times as fast as `checksum` does it one by one.
+
+    Two large integers hold the two sums of each pair in lanes of 64 bits. The first half of the lanes is added to the
+    second half, until one lane is left.
+    """
     plan = _plan(len(data) // 8)
     if big_endian:
         words = array("I", data)
@@ -58,8 +61,11 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 class _Plan(NamedTuple):
-    """lanes: the lower halves of all lanes. halvings: bits of half the lanes, the mask of those, their lower halves,
-    and A to the power of how many they are."""
+    """The constants for one number of pairs.
+
+    lanes: a mask of the lower halves of all lanes. halvings: for each step, the bits of half the lanes, their mask, the
+    mask of their lower halves, and the matrix A to the power of their number.
+    """
 
     lanes: int
     halvings: tuple[tuple[int, int, int, tuple[int, int, int, int]], ...]
@@ -78,10 +84,12 @@ def _plan(pairs: int) -> _Plan:
 
 
 def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> list[bytes]:
-    """All that `data`, whose checksum is `sums`, can be when one 32-bit word is changed so that it becomes `wanted`.
+    """All versions of `data` in which one 32-bit word is changed so that the checksum is `wanted`. sums: the present
+    checksum.
 
-    Mostly one, or none. An error in the upper ten bits of a word alone can have happened in several places, since the
-    sums end at 2**32. That a word fits by accident has a chance of one in a million, a single byte of one in 2**43.
+    Usually there is one version or none. If only the upper ten bits of a word are wrong, several words can explain it,
+    since the sums are modulo 2**32. A word fits by accident with a chance of one in a million, a single byte with one
+    in 2**43.
     """
     need = ((wanted[0] - sums[0]) & _MASK, (wanted[1] - sums[1]) & _MASK)
     order = ">I" if big_endian else "<I"
@@ -97,8 +105,11 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """By how much each sum grows when a word grows by one; the inverse of the first or the second of them: they are
-    Fibonacci numbers that follow each other, so one of them is odd and can be divided by."""
+    """The weights of each word: by how much each sum grows when the word grows by one, and the inverse of one weight.
+
+    The two weights are Fibonacci numbers that follow each other, so at least one of them is odd and has an inverse. The
+    last value says whether it is the first.
+    """
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []
     for _ in range(words // 2):

@@ -1,4 +1,4 @@
-"""Writes a write-ahead log anew from what was read of it. The format is that of `storage.wal.scan_machine`."""
+"""Writes a write-ahead log anew from a scan. `storage.wal.scan_machine` draws the format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, 
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """The log up to `found.end` in pieces, with everything known put right and checksums that fit. A page that is lost
-    or was written again later stands as it was read."""
+    """The log up to `found.end`, in pieces: known pages corrected, and checksums that fit.
+
+    A page that is lost, or that a later frame has too, stays as it was read.
+    """
     yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
 
 
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
-    """A header and the first `end` frames, with checksums that fit; but a lost one whose page cannot be is left out."""
+    """A header and the first `end` frames, with checksums that fit. A lost frame of an impossible page is left out."""
     last = corrected.get(end)
     pages = wal.head(end).commit if last is None else last.commit
     magic = MAGIC | wal.big_endian

@@ -1,8 +1,9 @@
-"""Reads the format of SQLite's write-ahead log, and judges what stands behind a place that cannot be read.
+"""Scans a write-ahead log of SQLite, and judges whether a frame that does not fit is damage.
 
-This module gets bytes; `storage.wal.check` opens and changes the files. SQLite stops reading a log at the first frame
-whose checksum does not fit, and says nothing of the frames behind it. A power cut leaves such a frame at the end of the
-log, where nothing is lost; damage leaves one in the middle, and every commit behind it would be lost in silence.
+SQLite stops reading a log at the first frame whose checksum does not fit, and ignores all frames behind it without a
+word. A power cut leaves such a frame at the end of the log, where nothing is lost. Damage leaves one in the middle, and
+every commit behind it would be lost in silence. So this module reads the whole log. It gets bytes; `storage.wal.check`
+opens and changes the files.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
          0     4   magic: 0x377f0682, or 0x377f0683 where checksums are taken over big-endian words
@@ -33,9 +34,9 @@ from typing import Final, NamedTuple, TypeAlias
 from storage.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
-"""The bytes of the log at an offset, of a size; fewer at its end."""
+"""Reads the log: gets an offset and a size, and gives the bytes there, fewer at the end of the log."""
 FindPage: TypeAlias = Callable[[int], bytes | None]
-"""A page of the database file by its number; None where the file has no such page."""
+"""Gives a page of the database file by its number; None if the file has no such page."""
 
 HEADER_BYTES: Final = 32
 FRAME_HEAD_BYTES: Final = 24
@@ -43,17 +44,20 @@ MAGIC: Final = 0x377F0682
 VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
-"""A transaction of so many pages may have outgrown the page cache (16 MiB, some 2,000 pages). SQLite then writes pages
-to the log early, may write over them, and mends the checksums behind them only at the end: a kill in between leaves
-frames that do not fit, before a commit mark that does."""
+"""A transaction of this many pages may have outgrown the page cache (16 MiB, some 2,000 pages). SQLite then writes
+pages to the log early, may overwrite them, and corrects the checksums behind them only at the end. A kill in between
+leaves frames that do not fit before a commit frame that fits."""
 CORRECTED_MAX: Final = 64
-"""Frames for which a wrong word is looked for: each takes some milliseconds."""
+"""A wrong word is looked for in at most this many frames, since each takes some milliseconds."""
 HEADER: Final = struct.Struct(">IIIIII")
 PAIR: Final = struct.Struct(">II")
 
 
 class Frame(NamedTuple):
-    """The head of a frame. commit: pages of the database after it, 0 where it ends no transaction."""
+    """The head of a frame.
+
+    commit: the number of pages of the database after this frame; 0 if the frame does not end a transaction.
+    """
 
     page: int
     commit: int
@@ -62,8 +66,11 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A frame that does not fit. how: why its page is known all the same, or LOST. content: its page where it is known;
-    page, commit: as they were written."""
+    """A frame that does not fit.
+
+    how: from where its page is known all the same, or LOST. content: the page, if it is known. page, commit: the
+    numbers as they were written.
+    """
 
     frame: int
     how: How
@@ -73,10 +80,13 @@ class Damage(NamedTuple):
 
 
 class How(Enum):
-    """Why the page of a frame is known. SALT, CHECKSUM: only that part of its head is wrong. BYTE, WORD: so much of it
-    is wrong, and the checksum says what stood there. LATER: the page was written again behind it. FILE: the database
-    file has the page, which the checksum proves. It is not known: DOUBT, one byte is wrong, but it may be one of
-    several; LOST, for any other reason."""
+    """From where the page of a damaged frame is known.
+
+    SALT, CHECKSUM: only this part of the frame's head is wrong. BYTE, WORD: one byte or one word is wrong, and the
+    checksum tells its right value. LATER: a later frame has the same page, so this one is not needed. FILE: the
+    database file has the page, and the checksum proves it. The page is not known: DOUBT, one byte is wrong, but several
+    bytes could be the one; LOST, for any other reason.
+    """
 
     SALT = "salt"
     CHECKSUM = "checksum"
@@ -89,10 +99,13 @@ class How(Enum):
 
 
 class Verdict(Enum):
-    """SOUND: all that was committed can be read. TORN: behind the last commit are frames without one, as a kill or a
-    power cut leaves them. COMPLETED: the last transaction has frames that do not fit, and all of them are known.
-    CUT: the last transaction has frames that are not known; a power cut explains it, so it was never confirmed.
-    DAMAGED: what was confirmed cannot be read."""
+    """The state of a log.
+
+    SOUND: every commit can be read. TORN: frames without a commit stand behind the last commit, as a kill or a power
+    cut leaves them. COMPLETED: the last transaction has damaged frames, and the pages of all of them are known. CUT:
+    the last transaction has frames that are lost; a power cut explains that, so the transaction was never confirmed.
+    DAMAGED: a confirmed transaction cannot be read.
+    """
 
     SOUND = "sound"
     TORN = "torn"
@@ -102,9 +115,12 @@ class Verdict(Enum):
 
 
 class Scan(NamedTuple):
-    """What a log holds. frames: in the file; good: up to the last commit that SQLite reads; bad: the first frame that
-    does not fit although it belongs to the log (0: none); commits: frames behind `good` that end a transaction; end:
-    the last of them, 0 where there is none; damaged: the frames from `bad` to `end` that do not fit."""
+    """The result of reading a log. Frames are numbered from 1; 0 means none.
+
+    frames: the number of frames in the file. good: the last commit frame that SQLite reads. bad: the first frame that
+    belongs to the log and does not fit. commits: the commit frames behind `good`; end: the last of them. damaged: the
+    frames from `bad` to `end` that do not fit.
+    """
 
     header_valid: bool
     frames: int
@@ -116,23 +132,24 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The last frame that ends a transaction before any frame is lost; 0 where there is none."""
+        """The last commit frame before the first lost frame; 0 if there is none."""
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
     @property
     def lost(self) -> tuple[Damage, ...]:
+        """The damaged frames whose page is not known."""
         return tuple(each for each in self.damaged if each.how in (How.LOST, How.DOUBT))
 
 
 class WalReader:
-    """One log. Nothing of it is kept in memory but the heads of its frames.
+    """A log that is read frame by frame. Only the heads of its frames are kept in memory.
 
-    Invariant: `seed` is what the first frame's checksum begins with, as far as the header tells.
+    Invariant: `seed` is the value with which the checksum of the first frame begins, as far as the header tells.
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
-        """page_bytes: of the database file, where the header does not tell."""
+        """page_bytes: the page size of the database file, for a log whose header is damaged."""
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -160,15 +177,16 @@ class WalReader:
         return self._read(self.offset(number) + FRAME_HEAD_BYTES, self.page_bytes)
 
     def offset(self, number: int) -> int:
-        """Where a frame begins, or ends the one before."""
+        """The offset where a frame begins, and where the frame before ends."""
         return HEADER_BYTES + (number - 1) * self.frame_bytes
 
     def sums(self, number: int, seed: Sums) -> Sums:
-        """The checksum that a frame should have, behind one with the checksum `seed`."""
+        """The checksum that a frame should have, if the frame before has the checksum `seed`."""
         head = self.head(number)
         return checksum(PAIR.pack(head.page, head.commit) + self.page(number), seed, self.big_endian)
 
     def links(self, number: int, seed: Sums) -> bool:
+        """Whether a frame fits behind one with the checksum `seed`."""
         head = self.head(number)
         return head.page > 0 and self.sums(number, seed) == head.sums
 
@@ -178,18 +196,22 @@ class WalReader:
         return Frame(page, commit, raw[8:16], PAIR.unpack_from(raw, 16))
 
     def _guess_header(self, header: bytes) -> None:
-        """The header is damaged: its salts are those of the first frames, and its checksum is one of two."""
+        """Recover from a damaged header: the salts from the first frames, then the byte order that makes a frame
+        fit."""
+        # Most of the first three frames have the right salts, even if one of them is damaged.
         first = [frame.salts for frame in self.heads[:3]]
         if not first:
             return
         self.salts = max(first, key=first.count)
         stored = self.seed
+        # Either the header's checksum is right and another field is wrong, or the other way round.
         for big_endian in (False, True):
             self.big_endian = big_endian
             for seed in (stored, checksum(header[:24], (0, 0), big_endian)):
                 self.seed = seed
                 if self.links(1, seed):
                     return
+        # Both are wrong: the second frame begins with the checksum of the first, and needs no header.
         for big_endian in (False, True):
             self.big_endian = big_endian
             if self.frames > 1 and self.links(2, self.head(1).sums):
@@ -197,21 +219,25 @@ class WalReader:
 
 
 def scan(wal: WalReader, find_page: FindPage) -> Scan:
-    """Read the whole log: the frames that follow each other, and all that belongs to it behind the first that does not
-    fit. A frame behind it is checked against what is stored in the one before, so that it can be whole by itself."""
+    """Read the whole log, also behind the first frame that does not fit.
+
+    A frame behind a damaged one is checked against the checksum that is stored in the damaged one. So it can be found
+    whole, whatever happened to the frames before it.
+    """
+    # `whole` has the frames that fit; `doubtful` those that do not, with the checksum before each; `found` the damage
+    # that is explained.
     belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
     last = belong[-1] if belong else 0
     seed, good, bad = wal.seed, 0, 0 if wal.header_valid else 1
     whole: dict[int, Frame] = {}
     doubtful: dict[int, Sums | None] = {}
     found: dict[int, Damage] = {}
-    # One frame more: the salts of the last one may be what is wrong.
+    # Read one frame behind the last that has the log's salts: its salts alone may be wrong.
     for number in range(1, min(last + 1, wal.frames) + 1):
         head = wal.head(number)
         sums = wal.sums(number, seed)
-        # Frames with other salts may be left over from the log before this one, where a power cut took what was to
-        # stand over them. They fit behind each other; behind a whole frame of this log fits only one whose salts alone
-        # are wrong.
+        # A frame with other salts may be left over from an earlier life of the log, and fit behind another such frame.
+        # But if it fits behind a whole frame of this log, it belongs to this log and its salts alone are wrong.
         proven = head.salts == wal.salts or number == 1 or number - 1 in whole
         if sums == head.sums and head.page > 0 and proven:
             whole[number] = head
@@ -221,19 +247,19 @@ def scan(wal: WalReader, find_page: FindPage) -> Scan:
         elif number > last:
             break
         elif number < wal.frames and head.page > 0 and proven and wal.links(number + 1, sums):
-            # The next frame goes on from what this one's checksum should be.
+            # The next frame fits behind the checksum that this one should have, so only the stored checksum is wrong.
             whole[number] = head
             found[number] = Damage(number, How.CHECKSUM, head.page, head.commit, wal.page(number))
             seed = sums
         else:
             doubtful[number] = seed if proven else None
             seed = head.sums
-        # The first frame that does not fit is where SQLite stops; up to there every commit mark counts.
+        # SQLite stops at the first frame that does not fit, so only the commits before it are good.
         if number not in whole or number in found:
             bad = bad or number
         elif not bad and head.commit:
             good = number
-    # A wrong word is looked for in frames of this log alone: in another's it could only be found by accident.
+    # Look for one wrong word in the frames that certainly belong to this log; in others it would be found by accident.
     for number, seed in [(number, seed) for number, seed in doubtful.items() if seed is not None][:CORRECTED_MAX]:
         damage = _correct(wal, number, seed)
         if damage is not None:
@@ -250,10 +276,10 @@ def _finish(
     doubtful: dict[int, Sums | None],
     found: dict[int, Damage],
 ) -> Scan:
-    """Where the transactions behind the first bad frame end, and what is known of each bad frame before that.
+    """Find the commits behind the first bad frame, and what is known of each damaged frame up to the last commit.
 
-    whole: the frames that fit. doubtful: those that do not, each with the checksum that stands before it, or None where
-    the frame may be another log's. found: those of which one part alone is wrong.
+    whole: the frames that fit. doubtful: the frames that do not fit, each with the checksum that stands before it, or
+    None if the frame may belong to an earlier life of the log. found: the damage that is explained already.
     """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
@@ -267,6 +293,7 @@ def _finish(
         head = wal.head(number)
         damage = found.get(number, Damage(number, How.LOST, head.page, head.commit, None))
         if damage.how in (How.LOST, How.DOUBT):
+            # Two more places may have the page: a later frame, and the database file.
             seed, content = doubtful[number], find_page(head.page)
             if last_written.get(head.page, 0) > number:
                 damage = damage._replace(how=How.LATER)
@@ -279,13 +306,14 @@ def _finish(
 
 
 def _correct(wal: WalReader, number: int, seed: Sums) -> Damage | None:
-    """A frame with one word put right; None where that does not do."""
+    """The damage of a frame if one wrong word explains it, or None."""
     head = wal.head(number)
     data = PAIR.pack(head.page, head.commit) + wal.page(number)
     sums = checksum(data, seed, wal.big_endian)
+    # No frame of this log follows, so nothing confirms the stored checksum.
     last = number == wal.frames or wal.head(number + 1).salts != wal.salts
     possible = correct_word(data, sums, head.sums, wal.big_endian)
-    # Where nothing behind it tells, one of the two sums may be what is wrong.
+    # If only one of the two sums differs, the stored sum may be what is wrong, and not the page.
     if last and head.page > 0 and (sums[0] == head.sums[0]) != (sums[1] == head.sums[1]):
         how = How.DOUBT if possible else How.CHECKSUM
         return Damage(number, how, head.page, head.commit, None if possible else data[8:])
@@ -303,20 +331,21 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
 
 
 def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
-    """What a scan means: whether a power cut or a kill explains the frames that do not fit, or damage alone does.
+    """Judge a scan: can a power cut or a kill have left these frames, or is this damage?
 
-    - SQLite syncs every commit before the next transaction writes to the log. So a power cut takes frames of the last
-      transaction alone: two commits behind a bad frame are damage.
+    - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
+      transaction only, and two commits behind a bad frame mean damage.
     - A killed process leaves every write that it has finished. So unless the machine was started anew since
-      (`rebooted`), a whole frame behind a bad one is damage as well; a transaction that outgrew the page cache is
-      excepted, since SQLite writes such a transaction to the log in several passes.
-    - Without a restart of the machine, a last frame with one wrong byte is damage too: a kill may leave an older page
-      in the place of the frame, but hardly a page that differs in one byte.
-    - Everything else a power cut or a kill explains. The last transaction is completed where every byte of it is known.
+      (`rebooted`), a whole frame behind a bad one means damage too. The exception is a transaction that outgrew the
+      page cache: SQLite writes it to the log in several passes.
+    - Unless the machine was started anew, one wrong byte in the last frame means damage too: a kill may leave an older
+      page in the place of the frame, but hardly a page that differs in one byte.
+    - A power cut or a kill explains everything else. If every byte of the last transaction is known, it is completed.
       Otherwise it was never confirmed, and is cut off.
 
     in_file: the database file has all pages of the log. SQLite syncs the log's header before it writes a frame, so a
-    bad header before commits is damage, unless the log was about to begin anew; then all of it is in the file.
+    bad header before commits means damage. The exception is a log that was about to begin anew: the file has all its
+    pages.
     """
     if not found.bad:
         return Verdict.SOUND
@@ -324,7 +353,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
         return Verdict.TORN
     if not found.header_valid:
         return Verdict.TORN if in_file else Verdict.DAMAGED
-    # What was written in several passes can have a bad frame before its commit mark after a mere kill.
+    # After a mere kill, a transaction that was written in several passes can have a bad frame before its commit frame.
     spilled = found.end - found.good >= SPILL_FRAMES_MIN
     certain = found.end > found.bad or any(each.how is How.DOUBT for each in found.damaged)
     if len(found.commits) > 1 or (not rebooted and not spilled and certain):
@@ -334,7 +363,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
 
 
 def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:
-    """Whether the database file has every page as the log has it at its end."""
+    """Whether the database file has every page as it is at the end of the log."""
     if not found.end:
         return True
     contents = {each.frame: each for each in found.damaged}

@@ -1,7 +1,7 @@
-"""Says which streams have messages behind a damaged place of the write-ahead log, by asking SQLite.
+"""Finds the streams that have messages behind the damage of a write-ahead log, by asking SQLite.
 
-SQLite is given the same database file twice, under names of their own beside it: once with the log up to the damage,
-and once with all that stands behind it. The file is opened for reading only. It repairs nothing.
+SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with the
+whole log. The difference is what stands behind the damage. The file is opened for reading only; nothing is repaired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.wal.scan_machine import Scan, WalReader
 
 
 class Behind(NamedTuple):
-    """A stream-partition with messages from `first` up to, not including, `end` behind the damage."""
+    """A stream-partition whose messages from `first` up to, not including, `end` stand behind the damage."""
 
     name: str
     partition: int
@@ -36,7 +36,7 @@ class Behind(NamedTuple):
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
-    """The streams with messages behind `found.good`; None where that cannot be told."""
+    """The streams with messages behind `found.good`; None if SQLite cannot read them."""
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
         after = stream_ends(database, rebuild(wal, found))
@@ -51,13 +51,13 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
 
 
 def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """First and next index of every stream-partition with this log. Raises sqlite3.Error, OSError."""
+    """First and next index of every stream-partition, read with this log. Raises sqlite3.Error, OSError."""
     with opened_with_log(database, log) as connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
             return {}
         rows = connection.execute("SELECT name, partition, first_index, next_index FROM streams").fetchall()
     for name, *numbers in rows:
-        # Without its lost pages the log may make rows of what never was one.
+        # Pages are missing in such a log, so SQLite may show rows that nobody ever wrote.
         if not isinstance(name, str) or not all(isinstance(number, int) for number in numbers):
             raise sqlite3.DatabaseError(f"the table of streams has the row {name!r}, {numbers}")
     return {(name, partition): (first, end) for name, partition, first, end in rows}
@@ -65,8 +65,10 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 
 @contextmanager
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
-    """The database as it is with another log: a hard link to the file, which is opened for reading only, and a log of
-    its own. Raises sqlite3.Error, OSError."""
+    """Open the database with another log: a hard link to the file, opened for reading only, and the log beside it.
+
+    Raises sqlite3.Error, OSError.
+    """
     folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
     try:
         link = folder / database.name

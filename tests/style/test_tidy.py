@@ -28,6 +28,7 @@ LARGE: dict[str, str] = {
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
+    "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }
 
