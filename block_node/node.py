@@ -26,8 +26,8 @@ from block_node.persist.operations import ReadRoots
 from block_node.persist.plugin import Persistence
 from block_node.persist.store import BlockRetention, BlockStore, BlockStoreStatistics
 from block_node.publish.limits import PublishLimits
-from block_node.publish.publisher import DeskStatistics
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
+from block_node.publish.statistics import PublishStatistics
 from block_node.verification import Verification
 from ockam.address import local
 from ockam.message import Message
@@ -63,7 +63,7 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
     facility: FacilityStatistics
     store: BlockStoreStatistics
-    publish: DeskStatistics | None
+    publish: PublishStatistics | None
 
 
 class EarlyPublishers(Worker):
@@ -99,7 +99,7 @@ class BlockNode:
         self._new_id = new_id
         self._now_s = now_s
         self._when_ready: list[Callable[[], None]] = []
-        # Which block may come first, the desk decides; any other than block 0 is taken on trust.
+        # Which block may come first, the publish machine decides; any other than block 0 is taken on trust.
         self._start_chain = ChainState.starting_at(0 if settings.first_block == 0 else None)
         self.facility = Facility()
         self.store = BlockStore(

@@ -95,7 +95,7 @@ class BackfillService:
     @property
     def publishers(self) -> int:
         """How many are connected."""
-        return 0 if self._blocks.publishing is None else self._blocks.publishing.desk.publishers
+        return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.publishers
 
     @property
     def is_on(self) -> bool:

@@ -1,7 +1,7 @@
 """What the node answers to an offered block: one pure function of what it has and what is on its way to it.
 
 It follows specs/block_publish.md, "Base Protocol", and adds what several publishers need: the first header of a block
-wins, and everybody else skips it. It grants nothing; the desk (`block_node.publish.desk`) does.
+wins, and everybody else skips it. It changes nothing; `block_node.publish.publish_machine` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The publishing service: opens sessions, and passes notifications on to the desk. A plugin like the others.
+"""The publishing service: opens sessions, and hands notifications to the publish machine. A plugin like the others.
 
-What a session does is `block_node.publish.session`'s business, what is answered `block_node.publish.desk`'s.
+Which block is whose, and what is answered, is decided in `block_node.publish.publish_machine`. One publisher's messages
+are read in `block_node.publish.session`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession, PublishStatus, StreamEnded
-from block_node.publish.desk import PublishDesk
 from block_node.publish.limits import PublishLimits
-from block_node.publish.publisher import DeskStatistics
+from block_node.publish.publish_machine import PublishMachine
+from block_node.publish.runner import PublishRunner
 from block_node.publish.session import PublishSession, session_address
+from block_node.publish.statistics import PublishStatistics
 from ockam.address import Address, Route, local
 from ockam.message import Message
 from ockam.node import Node
@@ -38,18 +40,18 @@ TOKEN_BYTES_MAX = 64
 logger = structlog.get_logger(__name__)
 
 
-class KnownSession(msgspec.Struct, frozen=True):
-    """Which opening message a session came of."""
+class OpeningMessage(msgspec.Struct, frozen=True):
+    """The message that opened a session: its way back and its request. The same message again opens no other one."""
 
     route: Route
     request: OpenSession | OpenRootSession
 
 
 class PublishService:
-    """What outlives a crash of the worker: the desk, and which sessions there are.
+    """The machine, the sessions, and everything else of publishing that outlives a crash of the worker.
 
-    is_stored: whether a block is durable; asked where a notification may have been missed. first_block: with which the
-    chain of an empty node begins. store_refusal: why no block would be stored now, where that is known. new_id, now_s:
+    is_stored: whether a block is durable; asked where a notification may have been missed. first_block: the first block
+    of the chain of an empty node. store_refusal: why no block would be stored now, where that is known. new_id, now_s:
     randomness, and a clock that never goes back, in seconds; parameters so that a simulation can own them.
     """
 
@@ -71,71 +73,65 @@ class PublishService:
         self.limits = limits or PublishLimits()
         self.now_s = now_s
         self.store_refusal = store_refusal
-        self.desk = PublishDesk(
-            facility,
-            self.limits,
-            last_block=last_block,
-            first_block=first_block,
-            now_s=now_s,
-            go_on_soon=self._go_on_soon,
-        )
+        self.machine = PublishMachine(self.limits, last_block=last_block, first_block=first_block, now_s=now_s())
+        self.runner = PublishRunner(self.machine, facility, self.limits, now_s)
         self._is_stored = is_stored
         self._new_id = new_id
-        self._sessions: dict[KnownSession, Address] = {}
+        self._addresses: dict[OpeningMessage, Address] = {}
         self._opened = 0
-        self._lives = 0
-        self._context: Context | None = None
-
-    def worker_started(self, context: Context) -> None:
-        """A life of the worker begins; what an earlier one had under way is nobody's."""
-        self._lives += 1
-        self._context = context
-        if self._lives > 1:
-            self.desk.node_failed(NodeFailed("publishing failed; it was started anew"))
-            self._note_stored()
-
-    def _go_on_soon(self) -> None:
-        """Where the worker fails before, its next life and every tick go on."""
-        if self._context is not None:
-            self._context.call_later(0, self.desk.go_on)
-
-    def _note_stored(self) -> None:
-        """What became durable while the worker was away."""
-        while self._is_stored(block_number := self.desk.custody.watermark.next_block):
-            self.desk.persisted(PersistedNotification(block_number, True, Source.HISTORY))
+        self._worker_starts = 0
 
     def register(self, address: str = SERVICE_ADDRESS) -> None:
         """Start the worker."""
         self.node.register([local(address)], lambda: PublishWorker(self))
 
+    def worker_started(self, context: Context) -> None:
+        """The worker has started, at first or after a crash."""
+        self._worker_starts += 1
+        self.runner.call_later = context.call_later
+        if self._worker_starts == 1:
+            return
+        # Notifications may have been lost with the worker that failed, so nothing that was in flight can be trusted.
+        self.machine.node_failed(NodeFailed("publishing failed; it was started anew"), self.now_s())
+        self.runner.perform()
+        # Blocks that became durable meanwhile are not announced again.
+        while self._is_stored(number := self.machine.blocks.next_durable):
+            self.machine.persisted(PersistedNotification(number, True, Source.HISTORY), self.now_s())
+            self.runner.perform()
+
+    # Sessions.
+
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
         """Open a session, or answer for the one that this message opened before."""
-        known = KnownSession(message.return_route, request)
-        address = self._sessions.get(known)
+        opening = OpeningMessage(message.return_route, request)
+        address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
             worker.opened()
             return
         self._opened += 1
         address = session_address(self._new_id())
-        session = PublishSession(
-            self._opened, message, request, self.node, self.desk, self.now_s, self.limits.slice_bytes_max
-        )
-        self._sessions[known] = address
+        session = PublishSession(self._opened, message, request, self.node, self.runner)
+        self._addresses[opening] = address
         self.node.register([address], lambda: session)
 
-    def forget_closed(self) -> None:
-        """Sessions that have ended are not known any more."""
-        for known, address in list(self._sessions.items()):
+    def tick(self) -> None:
+        """Look at deadlines and at publishers that are gone; called every `tick_s`."""
+        for session in self.runner.sessions():
+            if not session.reachable:
+                session.leave()
+        self.machine.tick(self.now_s(), is_full=self.facility.full)
+        self.runner.perform()
+        for opening, address in list(self._addresses.items()):
             if not self.node.is_registered(address):
-                del self._sessions[known]
+                del self._addresses[opening]
 
-    def statistics(self) -> DeskStatistics:
-        return self.desk.statistics()
+    def statistics(self) -> PublishStatistics:
+        return self.machine.statistics()
 
 
 class PublishWorker(Plugin):
-    """Serves `block_publish`."""
+    """Serves `block_publish`, and hands notifications to the machine."""
 
     name: ClassVar[str] = "publish"
 
@@ -168,26 +164,28 @@ class PublishWorker(Plugin):
         self._service.open(message, request)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        ended = StreamEnded(PublishStatus.ERROR, self._service.desk.last_block, None, reason)
+        ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, reason)
         return PUBLISH.encode_response(ended)
 
     def handle_notification(self, notification: Notification) -> None:
-        desk = self._service.desk
+        machine, now_s = self._service.machine, self._service.now_s()
         if isinstance(notification, VerificationNotification):
-            desk.verified(notification)
+            machine.verified(notification, now_s)
         elif isinstance(notification, PersistedNotification):
-            desk.persisted(notification)
+            machine.persisted(notification, now_s)
         elif isinstance(notification, NodeFailed):
-            desk.node_failed(notification)
+            machine.node_failed(notification, now_s)
         elif isinstance(notification, NodeStopping):
-            desk.node_stops(notification)
+            machine.node_stops(notification.reason, now_s)
+        self._service.runner.perform()
 
     def _find_refusal(self) -> StreamEnded | None:
+        """Why no session can be opened now, as the publisher is told; None where one can."""
         service = self._service
-        missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.desk.last_block
+        missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.machine.last_block
         if missing:
             reason = f"the node is starting its {', '.join(sorted(missing))} anew; try again"
-        elif service.desk.publishers >= most:
+        elif service.machine.publishers >= most:
             reason = f"{most} publishers are connected already; try again later, or another node"
         elif (unstored := service.store_refusal()) is not None:
             reason = f"no block can be stored now: {unstored}; try another node"
@@ -197,6 +195,5 @@ class PublishWorker(Plugin):
         return StreamEnded(PublishStatus.ERROR, last_block, None, reason)
 
     def _tick(self) -> None:
-        self._service.desk.tick()
-        self._service.forget_closed()
+        self._service.tick()
         self.context.call_later(self._service.limits.tick_s, self._tick)

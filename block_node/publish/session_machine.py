@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from block_node.protocol import Piece
+
 
 class State(enum.Enum):
     """IDLE: a header comes next. RECEIVING: a block is on its way. DISCARDING: what comes before the next header is the
@@ -89,32 +91,58 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
 """Whatever is not here cannot happen: the session has those inputs only in the states that they belong to."""
 
 
+class RequestRefused(Exception):
+    """The publisher sent what the protocol does not allow here; the stream ends with INVALID_REQUEST."""
+
+
+class MessageMissing(Exception):
+    """A message of the session was lost on its way, so that what follows cannot be used."""
+
+
 class SessionMachine:
     """A state, the block that is on its way (None where none is), and the next message's number.
 
-    Invariant: `block_number` is set exactly in RECEIVING, between an accepted header and its end.
+    Invariant: `block_number` is set exactly in RECEIVING, between an accepted header and its end; `in_item`, that an
+    item has begun and its last piece has not come, is true in RECEIVING alone (`check`).
     """
 
     def __init__(self) -> None:
         self.state = State.IDLE
         self.block_number: int | None = None
+        self.in_item = False
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Go on by one input. block_number: of the header that was accepted."""
+        """Make one step of the table. block_number: of the header that was accepted."""
         action, self.state = TRANSITIONS[self.state, happened]
         if happened is Input.ACCEPTED:
             self.block_number = block_number
         elif self.state is not State.RECEIVING:
             self.block_number = None
+            self.in_item = False
         return action
 
     def header(self, block_number: int) -> Action:
-        """The header of a block has come."""
+        """The header of a block has come. A header ends an item that has not come whole."""
+        self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
+    def items(self, piece: Piece) -> Action:
+        """Items have come, the first of which is no header. Raises RequestRefused."""
+        begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
+        if self.state is State.RECEIVING and begins_item is self.in_item:
+            raise RequestRefused("the pieces of an item do not follow each other")
+        action = self.take(Input.ITEMS)
+        if action is Action.REFUSE_REQUEST:
+            raise RequestRefused("items came before a header")
+        if action is Action.ADD:
+            self.in_item = piece is Piece.FIRST or piece is Piece.MIDDLE
+        return action
+
     def block_end(self, block_number: int) -> Action:
-        """The end of a block has come."""
+        """The end of a block has come. Raises RequestRefused."""
+        if self.in_item:
+            raise RequestRefused(f"block {self.block_number} ends in the middle of an item")
         foreign = self.state is State.RECEIVING and block_number != self.block_number
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
@@ -127,6 +155,48 @@ class SessionMachine:
         self.next_sequence += 1
         return True
 
+    def check(self) -> None:
+        """The invariant."""
+        assert (self.block_number is not None) == (self.state is State.RECEIVING)
+        assert not self.in_item or self.state is State.RECEIVING
 
-class MessageMissing(Exception):
-    """A message of the session was lost on its way, so that what follows cannot be used."""
+
+class PublisherState:
+    """What is known of one publisher. Its session writes `is_held` and `used_s`, the publish machine all else.
+
+    wants_roots: its acknowledgements name the roots of the blocks. session: what it may send when, and the block that
+    it sends. cursor: the block with which it goes on, by what it sent and was told. newest_offered: its highest header.
+    behind: the block that it offered last, where that was too high. is_held: the service does not read from it.
+    used_s, asked_s: when it last sent something, and when it was last told to go back.
+    """
+
+    __slots__ = (
+        "asked_s",
+        "behind",
+        "cursor",
+        "is_held",
+        "newest_offered",
+        "publisher_id",
+        "session",
+        "used_s",
+        "wants_roots",
+    )
+
+    def __init__(self, publisher_id: int, wants_roots: bool, now_s: float) -> None:
+        self.publisher_id = publisher_id
+        self.wants_roots = wants_roots
+        self.session = SessionMachine()
+        self.cursor = -1
+        self.newest_offered = -1
+        self.behind: int | None = None
+        self.is_held = False
+        self.used_s = self.asked_s = now_s
+
+    def is_idle(self, since_s: float) -> bool:
+        """The publisher sends no block, and has sent nothing since then though it was read from."""
+        return self.session.block_number is None and not self.is_held and self.used_s <= since_s
+
+    def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
+        """The publisher may have the wanted block: it is beyond that one, or had it and is silent since then."""
+        is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
+        return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

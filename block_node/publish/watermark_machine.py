@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 
 class Watermark:
-    """last_block: the watermark; None where nothing is durable. next_block: the one that moves it on.
+    """last_block: the watermark; None where nothing is durable. next_durable: the one that moves it on.
 
     first_block: with which the chain of an empty node begins, or where what is stored ends before it. The first header
     may begin it lower (`begin_at`), as long as nothing of it is durable.
-    Invariant: what is in `above` is durable and above `next_block`, which is not.
+    Invariant: what is in `above` is durable and above `next_durable`, which is not.
     """
 
     def __init__(self, last_block: int | None, first_block: int) -> None:
@@ -18,7 +18,7 @@ class Watermark:
         self._begun = last_block == self._start - 1
         self._above: set[int] = set()
         self.last_block = last_block
-        self.next_block = self._start
+        self.next_durable = self._start
 
     @property
     def above(self) -> Collection[int]:
@@ -27,25 +27,25 @@ class Watermark:
     def begin_at(self, block_number: int) -> None:
         """The chain begins with this block, if it comes."""
         assert not self._begun, "a chain begins once"
-        self.next_block = block_number
+        self.next_durable = block_number
 
     def forget_begin(self) -> None:
         """Nothing is on its way any more: if nothing became durable either, the chain has not begun."""
         if not self._begun:
-            self.next_block = self._start
+            self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """This block is durable, and not below `next_block`; whether the watermark moved."""
+        """This block is durable, and not below `next_durable`; whether the watermark moved."""
         self._above.add(block_number)
-        before = self.next_block
-        while self.next_block in self._above:
-            self._above.remove(self.next_block)
-            self.last_block = self.next_block
-            self.next_block += 1
+        before = self.next_durable
+        while self.next_durable in self._above:
+            self._above.remove(self.next_durable)
+            self.last_block = self.next_durable
+            self.next_durable += 1
             self._begun = True
-        return self.next_block != before
+        return self.next_durable != before
 
     def check(self) -> None:
         """The invariant."""
-        assert all(block_number > self.next_block for block_number in self._above)
-        assert self.last_block is None or self.last_block < self.next_block
+        assert all(block_number > self.next_durable for block_number in self._above)
+        assert self.last_block is None or self.last_block < self.next_durable

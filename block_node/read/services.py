@@ -85,4 +85,4 @@ class BlockReaders:
 
     def _next_expected(self) -> int | None:
         publishing = self._blocks.publishing
-        return None if publishing is None else publishing.desk.next_block
+        return None if publishing is None else publishing.machine.blocks.next_block

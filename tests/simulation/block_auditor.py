@@ -11,9 +11,9 @@ from block_node.blocks.items import join_block
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
-from block_node.publish.custody import Custody
-from block_node.publish.leases_machine import Lease
+from block_node.publish.block_machine import BlockInFlight
 from block_node.publish.limits import PublishLimits
+from block_node.publish.publish_machine import PublishMachine
 from ockam.message import Message
 from storage.contract import Session
 from tests.simulation.auditor import BrokenPromise
@@ -32,7 +32,7 @@ class BlockAuditor:
         self._chain = chain
         self._log = ChainLog("blocks")
         self._session: Session | None = None
-        self._leases: dict[int, tuple[Lease, float]] = {}
+        self._in_flight: dict[int, tuple[BlockInFlight, float]] = {}
         self._broken: BrokenPromise | None = None
         self._seen_s = 0.0
         self._acknowledged_before = -1
@@ -42,7 +42,7 @@ class BlockAuditor:
     def attach(self, session: Session | None) -> None:
         """From now on look through this reading session; None while there is no node."""
         self._session = session
-        self._leases.clear()
+        self._in_flight.clear()
 
     def leaving(self, message: Message) -> None:
         """An answer leaves the node: what it says is safe must be committed, without a hole, and never go back.
@@ -87,23 +87,23 @@ class BlockAuditor:
         if isinstance(response, SubscribedItems) and response.verified:
             self._check_committed(response.block_number, response.block_number)
 
-    def check_leases(self, custody: Custody, limits: PublishLimits, now_s: float) -> None:
+    def check_in_flight(self, machine: PublishMachine, limits: PublishLimits, now_s: float) -> None:
         """No block is anybody's for longer than all its stages may take."""
-        custody.check()
+        machine.check()
         longest_s = limits.block_s_max * 2 + limits.processing_s_max * 3
-        known, self._leases = self._leases, {}
-        for lease in custody.leases.all():
-            same, since_s = known.get(lease.block_number, (lease, now_s))
-            since_s = since_s if same is lease else now_s
-            self._leases[lease.block_number] = lease, since_s
+        known, self._in_flight = self._in_flight, {}
+        for block in machine.blocks.all():
+            same, since_s = known.get(block.number, (block, now_s))
+            since_s = since_s if same is block else now_s
+            self._in_flight[block.number] = block, since_s
             if since_s + longest_s < now_s:
-                raise BrokenPromise(f"block {lease.block_number} is leased for {now_s - since_s:g} s")
+                raise BrokenPromise(f"block {block.number} is in flight for {now_s - since_s:g} s")
 
-    def check_no_leases(self, custody: Custody) -> None:
-        """Nobody is left who could have one."""
-        custody.check()
-        if len(custody.leases):
-            raise BrokenPromise(f"leases of the blocks {sorted(custody.leases)} were forgotten")
+    def check_none_in_flight(self, machine: PublishMachine) -> None:
+        """No publisher is left that could send a block."""
+        machine.check()
+        if len(machine.blocks):
+            raise BrokenPromise(f"the blocks {sorted(machine.blocks)} were forgotten in flight")
 
     def check_log(self, session: Session) -> None:
         """Everything acknowledged is stored as it was, and nothing else that could be taken for a block."""

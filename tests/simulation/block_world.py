@@ -63,7 +63,7 @@ class BlockOutcome(msgspec.Struct, frozen=True):
     refused_operations: int
     sessions: int
     streams_ended: int
-    leases_expired: int
+    blocks_expired: int
     blocks_refused: int
     resends: int
     subscriptions: int
@@ -134,7 +134,7 @@ class BlockWorld:
             refused_operations=self._refused,
             sessions=sum(publisher.sessions for publisher in self._publishers),
             streams_ended=sum(publisher.refused for publisher in self._publishers),
-            leases_expired=self._expired,
+            blocks_expired=self._expired,
             blocks_refused=self._blocks_refused,
             resends=self._resends,
             subscriptions=sum(subscriber.connections for subscriber in self._subscribers),
@@ -235,11 +235,11 @@ class BlockWorld:
         if block_node.publishing is None:
             return
         statistics = block_node.publishing.statistics()
-        self._expired += statistics.leases.expired
+        self._expired += statistics.in_flight.expired
         self._blocks_refused += statistics.refused_blocks
         self._resends += statistics.resends_asked
         if self._done.is_set():
-            self._auditor.check_no_leases(block_node.publishing.desk.custody)
+            self._auditor.check_none_in_flight(block_node.publishing.machine)
 
     async def _watch(self, block_node: BlockNode) -> None:
         while True:
@@ -248,7 +248,7 @@ class BlockWorld:
             for subscriber in self._subscribers:
                 subscriber.check()
             if block_node.publishing is not None:
-                self._auditor.check_leases(block_node.publishing.desk.custody, LIMITS, trio.current_time())
+                self._auditor.check_in_flight(block_node.publishing.machine, LIMITS, trio.current_time())
 
     async def _crash_workers(self, node: Node, times: int) -> None:
         """Now and then a plugin fails; the node makes a new one."""

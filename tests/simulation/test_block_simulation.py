@@ -1,4 +1,4 @@
-"""Goal: no acknowledged block is ever lost or changed, acknowledgements never pass a hole, every lease is returned, a
+"""Goal: no acknowledged block is ever lost or changed, acknowledgements never pass a hole, no block stays in flight, a
 healthy publisher always makes progress, and a subscriber gets each block once and in order, whatever other publishers,
 the network, the disk and backfill do, and nodes die of.
 
@@ -19,8 +19,9 @@ from block_node.events import PersistedNotification, VerificationNotification
 from block_node.item_splitting import Chunk
 from block_node.persist.plugin import Persistence
 from block_node.protocol import Acknowledgement, PublishResponse
-from block_node.publish.custody import Custody
-from block_node.publish.leases_machine import Lease
+from block_node.publish.block_machine import BlockInFlight, Blocks, Change, Then
+from block_node.publish.block_machine import Stage as BlockStage
+from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session import PublishSession
 from block_node.read.subscription import Stage, SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
@@ -55,9 +56,9 @@ def run_seeds(seeds: range, ground: Path) -> None:
         ("crashes", 150),
         ("refused_operations", 90),
         ("streams_ended", 200),
-        ("leases_expired", 1),
+        ("blocks_expired", 1),
         ("blocks_refused", 8),
-        ("resends", 100),
+        ("resends", 60),
         ("subscriptions", 180),
         ("withdrawn", 30),
     ):
@@ -96,18 +97,25 @@ def plant_an_acknowledgement_past_a_hole(monkeypatch: pytest.MonkeyPatch) -> Non
     def tell_the_highest(self: PublishSession, response: PublishResponse) -> None:
         """Acknowledge all that is on its way above, whether what is below it has come or not."""
         if isinstance(response, Acknowledgement):
-            response = Acknowledgement(self._desk.custody.view.frontier - 1)
+            response = Acknowledgement(self._machine.blocks.view.frontier - 1)
         tell(self, response)
 
     monkeypatch.setattr(PublishSession, "tell", tell_the_highest)
 
 
-def plant_a_lease_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave_it(self: Custody, lease: Lease, reason: str) -> None:
-        """The publisher has gone, or has had its time; nobody takes the block back."""
-        lease.deadline_s = float("inf")
+def plant_a_block_that_is_forgotten_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Blocks.step
 
-    monkeypatch.setattr(Custody, "give_up", leave_it)
+    def leave_it(self: Blocks, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
+        """The publisher has gone, or has had its time; nobody takes the block back, nor looks at the invariant."""
+        given_up = (Change.PUBLISHER_LEFT, Change.PUBLISHER_WENT_ON, Change.TIMED_OUT, Change.EVICTED)
+        if block.stage is not BlockStage.RECEIVING or change not in given_up:
+            return step(self, block, change)
+        block.deadline_s = float("inf")
+        return ()
+
+    monkeypatch.setattr(Blocks, "step", leave_it)
+    monkeypatch.setattr(PublishMachine, "check", lambda self: None)
 
 
 def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +157,7 @@ def plant_a_subscription_that_begins_too_high(monkeypatch: pytest.MonkeyPatch) -
     [
         pytest.param(plant_an_acknowledgement_before_the_commit, "is not stored", id="before-the-commit"),
         pytest.param(plant_an_acknowledgement_past_a_hole, "is not stored", id="past-a-hole"),
-        pytest.param(plant_a_lease_that_is_forgotten, "is leased for", id="forgotten-lease"),
+        pytest.param(plant_a_block_that_is_forgotten_in_flight, "is in flight for", id="forgotten-in-flight"),
         pytest.param(plant_a_bad_block_that_passes, "another root", id="bad-block"),
         pytest.param(plant_items_that_are_given_before_they_are_verified, "is not stored", id="given-too-early"),
         pytest.param(plant_a_bad_block_that_is_not_withdrawn, "is not what was published", id="not-withdrawn"),

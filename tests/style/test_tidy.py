@@ -26,6 +26,8 @@ LARGE: dict[str, str] = {
     "ockam/connection.py": "the two directions of a connection share its backlog, its deadlines and its end",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
+    "block_node/publish/publish_machine.py": "one owner of all that is being published; its parts stand beside it",
+    "block_node/publish/block_machine.py": "one table, and the blocks that it is about with their order and deadlines",
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
     "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",

@@ -259,7 +259,7 @@ async def bench(
             block_node.start()
             await ready.wait()
             yield made
-            made.publishing.desk.custody.check()
+            made.publishing.machine.check()
             await runner.aclose()
             nursery.cancel_scope.cancel()
     finally:

@@ -201,7 +201,7 @@ async def the_node_goes_on(world: Bench, good: Publisher) -> None:
     good.block(BLOCK)
     await good.wait_for(Acknowledgement(0))
     await world.settle()
-    assert len(world.publishing.desk.custody.leases) == 0
+    assert world.publishing.statistics().in_flight.blocks == 0
     assert not world.all_of(NodeFailed)
     assert world.stored() == [0]
 
@@ -270,7 +270,7 @@ async def test_the_service_opens_sessions_and_nothing_else(tmp_path: Path, paylo
         await world.settle()
         assert len(answers) == 1
         assert answers[0].startswith("Invalid request: ")
-        assert world.publishing.desk.publishers == 0
+        assert world.publishing.machine.publishers == 0
 
 
 async def test_an_opening_that_comes_again_is_answered_by_the_same_session(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ async def test_an_opening_that_comes_again_is_answered_by_the_same_session(tmp_p
         first = publisher.to
         await publisher.open(b"token")
         assert publisher.to == first
-        assert world.publishing.desk.publishers == 1
+        assert world.publishing.machine.publishers == 1
         await publisher.open(b"another")
         assert publisher.to != first
 

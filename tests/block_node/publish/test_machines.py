@@ -11,11 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from block_node.events import (
+    EVENT_OVERHEAD_BYTES,
+    ITEM_OVERHEAD_BYTES,
+    ItemsReceived,
+)
 from block_node.protocol import Piece
+from block_node.publish.block_machine import TRANSITIONS as BLOCK_TABLE
+from block_node.publish.block_machine import Blocks, Change, Stage, Then
 from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, Stalled
 from block_node.publish.decision import PublishView, Verdict, decide
-from block_node.publish.leases_machine import Chunk, Leases, Stage
-from block_node.publish.session_machine import TRANSITIONS, Action, Input, MessageMissing, SessionMachine, State
+from block_node.publish.limits import PublishLimits
+from block_node.publish.session_machine import (
+    TRANSITIONS,
+    Action,
+    Input,
+    MessageMissing,
+    PublisherState,
+    SessionMachine,
+    State,
+)
 from block_node.publish.watermark_machine import Watermark
 
 BLOCKS = range(6)
@@ -110,14 +125,14 @@ def test_the_watermark_is_the_end_of_what_is_durable_without_a_hole(
     durable: list[int], last: int | None, first: int
 ) -> None:
     mark = Watermark(last, first)
-    known = set(range(mark.next_block))
+    known = set(range(mark.next_durable))
     for number in durable:
-        if number >= mark.next_block:
-            before = mark.next_block
+        if number >= mark.next_durable:
+            before = mark.next_durable
             moved = mark.durable(number)
             known.add(number)
             expected = next(number for number in range(100) if number not in known)
-            assert (moved, mark.next_block) == (expected != before, expected)
+            assert (moved, mark.next_durable) == (expected != before, expected)
             if moved:
                 assert mark.last_block == expected - 1
             mark.forget_begin()
@@ -127,50 +142,82 @@ def test_the_watermark_is_the_end_of_what_is_durable_without_a_hole(
 def test_a_chain_that_did_not_begin_goes_back_to_where_it_should() -> None:
     mark = Watermark(None, 5)
     mark.begin_at(2)
-    assert mark.next_block == 2
+    assert mark.next_durable == 2
     mark.forget_begin()
-    assert mark.next_block == 5
+    assert mark.next_durable == 5
     mark.begin_at(2)
     assert mark.durable(2)
     mark.forget_begin()
-    assert (mark.last_block, mark.next_block) == (2, 3)
+    assert (mark.last_block, mark.next_durable) == (2, 3)
     with pytest.raises(AssertionError):
         mark.begin_at(1)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["grant", "add", "take", "return"]), st.integers(0, 4)), max_size=60))
-def test_leases_are_counted_in_and_out(steps: list[tuple[str, int]]) -> None:
-    leases, model = Leases(), dict[int, list[int]]()
+LIVE = (Stage.RECEIVING, Stage.COMPLETE, Stage.VERIFYING, Stage.VERIFIED)
+GONE = (Stage.MISSING, Stage.OVER)
+
+
+def test_the_block_table_has_every_change_and_drops_what_the_plugins_would_keep() -> None:
+    anytime = (Change.STORED, Change.BACKFILLED, Change.PUBLISHER_LEFT, Change.NODE_FAILED)
+    assert {(stage, change) for stage in LIVE for change in anytime} <= BLOCK_TABLE.keys()
+    assert {change for _, change in BLOCK_TABLE} == set(Change)
+    assert [change for stage, change in BLOCK_TABLE if stage is Stage.MISSING] == [Change.ACCEPTED]
+    assert Stage.OVER not in {stage for stage, _ in BLOCK_TABLE}
+    told_by_plugins = (Change.REFUSED, Change.SUPERSEDED, Change.NODE_FAILED)
+    for (stage, change), step in BLOCK_TABLE.items():
+        leaves = stage in LIVE and step.stage in GONE
+        kept_by_plugins = stage is not Stage.VERIFIED and change not in told_by_plugins
+        assert (Then.DROP in step.then) == (leaves and kept_by_plugins) or change is Change.BEGUN_ANEW
+        assert Then.SKIP not in step.then or Then.DISCARD in step.then
+        if Then.DISCARD in step.then:
+            assert (stage, leaves) == (Stage.RECEIVING, True)
+        if Then.ORPHAN in step.then:
+            assert step.stage is stage
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "add", "forward", "leave"]), st.integers(0, 4)), max_size=60))
+def test_blocks_in_flight_are_counted_in_and_out(steps: list[tuple[str, int]]) -> None:
+    blocks, model = Blocks(PublishLimits(), Watermark(None, 0)), dict[int, list[bytes]]()
+    publisher = PublisherState(1, False, 0.0)
     for what, number in steps:
-        lease = leases.find(number)
-        assert (lease is None) == (number not in model)
-        if what == "grant" and lease is None:
-            leases.grant(number, 1, 10.0)
+        block = blocks.find(number)
+        assert (block is None) == (number not in model)
+        if what == "begin" and block is None:
+            blocks.begin(number, publisher, 10.0)
             model[number] = []
-        elif what == "add" and lease is not None:
-            leases.add(lease, Chunk([b"item"], number + 7, Piece.WHOLE))
-            model[number].append(number + 7)
-        elif what == "take" and lease is not None and lease.queue:
-            assert leases.next_chunk(lease).size_bytes == model[number].pop(0)
-        elif what == "return" and lease is not None:
-            leases.give_back(lease)
+        elif what == "add" and block is not None:
+            item = bytes(number + 7)
+            blocks.add(block, [item], Piece.WHOLE)
+            model[number].append(item)
+        elif what == "forward":
+            event = blocks.forward(10.0)
+            if isinstance(event, ItemsReceived):
+                assert event.block_number == 0
+                assert event.items == [model[0].pop(0)]
+        elif what == "leave" and block is not None:
+            blocks.step(block, Change.PUBLISHER_LEFT)
             del model[number]
-        leases.check()
-        assert leases.queued_bytes == sum(map(sum, model.values()))
-        assert [each.block_number for each in leases.all()] == sorted(model)
+        blocks.check()
+        assert [each.number for each in blocks.all()] == sorted(model)
+        waiting = [item for items in model.values() for item in items]
+        overhead_bytes = (ITEM_OVERHEAD_BYTES + EVENT_OVERHEAD_BYTES) * len(waiting)
+        assert blocks.queued_bytes == sum(map(len, waiting)) + overhead_bytes
+    statistics = blocks.statistics()
+    assert statistics.begun - statistics.over == statistics.blocks == len(model)
 
 
-def test_late_and_stalled_leases() -> None:
-    leases = Leases()
-    for number, deadline_s in ((0, 10.0), (1, 20.0), (2, 30.0), (5, 5.0)):
-        leases.grant(number, 1, deadline_s)
-    complete = leases.find(5)
-    assert complete is not None
-    complete.stage = Stage.COMPLETE
-    assert [lease.block_number for lease in leases.late(20.0)] == [0, 1], "a complete block waits for those before it"
-    assert [lease.block_number for lease in leases.stalled(5, 3)] == [0, 1]
-    assert [lease.block_number for lease in leases.stalled(4, 3)] == [0]
-    assert leases.stalled(3, 3) == []
+def test_late_and_stalled_blocks() -> None:
+    blocks = Blocks(PublishLimits(block_s_max=10.0), Watermark(None, 0))
+    for number, begun_s in ((0, 0.0), (1, 10.0), (2, 20.0), (5, -5.0)):
+        blocks.begin(number, PublisherState(number, False, 0.0), begun_s)
+    blocks.step(blocks.get(5), Change.ENDED)
+    assert [block.number for block in blocks.late(20.0)] == [0, 1], "a complete block waits for those before it"
+    assert [block.number for block in blocks.stalled(2)] == [0, 1]
+    assert [block.number for block in blocks.stalled(1)] == [0]
+    assert list(blocks.stalled(0)) == []
+    blocks.get(0).publisher.is_held = True  # type: ignore[union-attr]
+    blocks.extend_held(100.0)
+    assert [block.number for block in blocks.late(20.0)] == [1], "who is not read from is not late"
 
 
 def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[Stalled | None]:

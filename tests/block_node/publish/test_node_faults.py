@@ -69,7 +69,7 @@ async def test_a_plugin_that_fails_ends_every_stream(tmp_path: Path, name: str, 
             assert response == Acknowledgement(1)
         assert response.status is PublishStatus.ERROR
         await sender.wait_for(response)
-        assert len(world.publishing.desk.custody.leases) == 0
+        assert world.publishing.statistics().in_flight.blocks == 0
         opened = await open_anew(idle)
         assert opened.last_block in (0, 1)
         for block in BLOCKS[opened.next_block :]:

@@ -106,7 +106,7 @@ async def test_p7_a_block_that_is_too_high_is_behind_and_the_stream_stays_open(t
         blocks = chain_of(3)
         publisher.block(blocks[2])
         assert await publisher.expect(Behind) == Behind(2, None, 0)
-        assert len(world.publishing.desk.custody.leases) == 0
+        assert world.publishing.statistics().in_flight.blocks == 0
         publisher.block(blocks[0])
         assert await publisher.expect(Acknowledgement) == Acknowledgement(0)
         publisher.block(blocks[2])
@@ -171,5 +171,5 @@ async def test_p10_an_end_with_an_impossible_range_only_closes(tmp_path: Path) -
         publisher.end_stream(PublisherEndCode.TOO_FAR_BEHIND, 9, 4)
         await world.settle()
         assert not publisher.told
-        assert world.publishing.desk.publishers == 0
+        assert world.publishing.machine.publishers == 0
         assert not world.all_of(NewestBlockKnownToNetwork)

@@ -29,7 +29,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.desk import PublishDesk
+from block_node.publish.publish_machine import PublishMachine
 from ockam.message import Message
 from tests.block_node.publish.samples import Publisher, bench, chain_of, spoilt
 
@@ -153,14 +153,14 @@ async def test_p16_a_header_that_somebody_else_sends_is_skipped_and_the_hole_is_
 
 
 async def test_p17_a_runtime_error_ends_that_stream_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = PublishDesk.offer
+    offer = PublishMachine.offer
 
-    def failing(self: PublishDesk, session: Any, block_number: int) -> Any:
-        if block_number == 7:
+    def failing(self: PublishMachine, publisher: Any, number: int, now_s: float) -> Any:
+        if number == 7:
             raise RuntimeError("block 7")
-        return offer(self, session, block_number)
+        return offer(self, publisher, number, now_s)
 
-    monkeypatch.setattr(PublishDesk, "offer", failing)
+    monkeypatch.setattr(PublishMachine, "offer", failing)
     async with bench(tmp_path) as world:
         unlucky, other = await world.publisher(), await world.publisher()
         unlucky.header(0)
@@ -186,7 +186,7 @@ async def test_p18_a_partial_block_leaves_nothing_behind(
         else:
             first.vanish()
         with trio.fail_after(10):
-            while world.publishing.desk.publishers == 3:
+            while world.publishing.machine.publishers == 3:
                 await trio.sleep(0.1)
         for block in blocks:
             second.block(block)
@@ -277,7 +277,7 @@ async def test_p21_two_blocks_beyond_is_no_stall_and_a_lone_publisher_has_a_dead
         await slow.wait_for(Acknowledgement(2))
         ended = await slow.expect(StreamEnded)
         assert (ended.status, ended.last_block, ended.block_number) == (PublishStatus.TIMEOUT, 2, 3)
-        assert world.publishing.statistics().leases.expired == 1
+        assert world.publishing.statistics().in_flight.expired == 1
 
 
 async def test_p21_several_that_stall_are_all_ended(tmp_path: Path) -> None:

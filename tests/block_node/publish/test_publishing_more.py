@@ -48,7 +48,7 @@ async def test_p23_what_is_persisted_already_changes_nothing(tmp_path: Path) -> 
                 world.block_node.facility.publish(PersistedNotification(number, succeeded, Source.HISTORY))
         await world.settle()
         assert not publisher.told
-        assert world.publishing.desk.last_block == 2
+        assert world.publishing.machine.last_block == 2
 
 
 @pytest.mark.parametrize("holes", [1, 2])
@@ -206,13 +206,12 @@ async def test_p28_a_publisher_that_sends_ahead_is_held_until_there_is_room(tmp_
         eager.block(blocks[1], 1)
         eager.block(blocks[2], 1)
         mailbox = world.node.find_mailbox(eager.to) if eager.to is not None else None
-        leases = world.publishing.desk.custody.leases
         assert mailbox is not None
         for _ in range(200):
             eager.header(2)
         await world.settle()
         assert len(mailbox) > 100, "it is not read"
-        assert leases.queued_bytes < 6_000
+        assert world.publishing.statistics().in_flight.queued_bytes < 6_000
         slow.items(blocks[0].items[2:])
         slow.end_block(0)
         await slow.wait_for(Acknowledgement(1))
@@ -236,7 +235,7 @@ async def test_p28_a_plugin_without_room_holds_the_publishers(tmp_path: Path) ->
         mailbox = world.node.find_mailbox(publisher.to)
         assert mailbox is not None
         assert len(mailbox) > 500
-        assert world.publishing.desk.custody.leases.queued_bytes < 21_000
+        assert world.publishing.statistics().in_flight.queued_bytes < 21_000
         persistence.inlet.resume()
         publisher.block(block)
         assert await publisher.expect(Acknowledgement) == Acknowledgement(0)
@@ -259,7 +258,7 @@ async def test_p28_what_waited_goes_on_a_slice_at_a_time(tmp_path: Path) -> None
         seen = sum(len(event.items) for event in world.all_of(ItemsReceived))
         most = 0
         with trio.fail_after(PATIENCE_S):
-            while world.publishing.desk.last_block != 11:
+            while world.publishing.machine.last_block != 11:
                 await trio.lowlevel.checkpoint()
                 now = sum(len(event.items) for event in world.all_of(ItemsReceived))
                 most, seen = max(most, now - seen), now

@@ -84,7 +84,7 @@ def _begun(server: Server) -> bool:
     blocks = server.statistics().services.blocks
     assert blocks is not None
     publish = blocks.node.publish
-    return publish is not None and publish.leases.granted > 0
+    return publish is not None and publish.in_flight.begun > 0
 
 
 async def opened(connection: BlockConnection, token: bytes) -> Conversation:

@@ -1,0 +1,482 @@
+"""Everything that is being published on one node: which publisher sends which block, and how far each block is. Pure.
+
+The machine is told what publishers, plugins and the clock say. It changes its own state at once, and lists what is to
+happen outside (answers to publishers, events for the plugins, log lines) in `effects`, for the runner to carry out
+(`block_node.publish.runner`). Nothing is called from inside a change, so that no one ever sees a change half done.
+
+An acknowledgement is a watermark: all blocks up to it are verified and durable. Every publisher is told it.
+Times are the caller's, in seconds. The rules are those of specs/block_publish.md; `block_node.publish.decision` has the
+answer to a header.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from block_node.blocks.errors import FailureKind
+from block_node.events import (
+    BlockDropped,
+    CatchUpStalled,
+    ItemEvent,
+    NewestBlockKnownToNetwork,
+    NodeFailed,
+    PersistedNotification,
+    PublisherChange,
+    PublisherStatus,
+    Source,
+    VerificationNotification,
+)
+from block_node.protocol import (
+    Acknowledgement,
+    Behind,
+    DuplicateBlock,
+    EndStream,
+    Piece,
+    PublisherEndCode,
+    PublishResponse,
+    PublishStatus,
+    ResendBlock,
+    RootAcknowledgement,
+    SkipBlock,
+    StreamEnded,
+)
+from block_node.publish.block_machine import BlockInFlight, Blocks, Change, Stage, Then
+from block_node.publish.catch_up_machine import CatchUp
+from block_node.publish.decision import Verdict, decide
+from block_node.publish.durable_roots import DurableRoots, named
+from block_node.publish.effects import Effect, EndSession, LogLine, Tell
+from block_node.publish.limits import PublishLimits
+from block_node.publish.plugin_watch_machine import PluginWatch
+from block_node.publish.session_machine import Action, Input, PublisherState
+from block_node.publish.statistics import PublishStatistics
+from block_node.publish.watermark_machine import Watermark
+
+
+class PublishMachine:
+    """The state of publishing on one node.
+
+    last_block: the highest stored block; None on an empty node. first_block: the one with which an empty node begins.
+    blocks: the blocks, which the machine alone changes. effects: what is to be done outside, oldest first.
+    forward_due, admit_due: whether the runner is to forward what can be forwarded, and to look again at the publishers
+    that are held; the runner clears both.
+
+    Invariant (`check`): that of its blocks; and a publisher's session receives a block exactly where that block is
+    RECEIVING and belongs to that publisher. A block in any other stage belongs to an open session, or to none.
+    """
+
+    def __init__(self, limits: PublishLimits, *, last_block: int | None, first_block: int, now_s: float) -> None:
+        self._limits = limits
+        self.blocks = Blocks(limits, Watermark(last_block, first_block))
+        self._publishers: dict[int, PublisherState] = {}
+        self._roots = DurableRoots()
+        self._catch_up = CatchUp()
+        self._ticked_s = now_s
+        self._plugins = PluginWatch(limits.processing_s_max, now_s)
+        self._acknowledgements = self._refused = self._resends = self._failures = 0
+        self.effects: deque[Effect] = deque()
+        self.forward_due = self.admit_due = False
+
+    # What is known.
+
+    @property
+    def last_block(self) -> int | None:
+        """The highest acknowledged block."""
+        return self.blocks.last_block
+
+    @property
+    def publishers(self) -> int:
+        return len(self._publishers)
+
+    def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
+        """Whether to read on from this publisher. has_room: whether the plugins take items now; asked if it matters."""
+        if not self.blocks.is_crowded:
+            return True
+        # The rest of the block that goes to the plugins is what makes room; nothing else moves on before it.
+        if publisher.session.block_number == self.blocks.next_to_verify:
+            return has_room()
+        return self.blocks.has_gap
+
+    def statistics(self) -> PublishStatistics:
+        return PublishStatistics(
+            publishers=self.publishers,
+            last_block=self.last_block,
+            next_block=self.blocks.next_block,
+            target_block=self._catch_up.target,
+            catch_up_stalled=self._catch_up.stalled,
+            in_flight=self.blocks.statistics(),
+            acknowledgements=self._acknowledgements,
+            refused_blocks=self._refused,
+            resends_asked=self._resends,
+            node_failures=self._failures,
+        )
+
+    def check(self) -> None:
+        """The invariant."""
+        self.blocks.check()
+        for block in self.blocks.all():
+            publisher = block.publisher
+            if publisher is None:
+                assert block.stage is not Stage.RECEIVING
+            else:
+                assert self._publishers.get(publisher.publisher_id) is publisher
+                assert (block.stage is Stage.RECEIVING) == (publisher.session.block_number == block.number)
+        for publisher in self._publishers.values():
+            publisher.session.check()
+            assert publisher.session.block_number is None or publisher.session.block_number in self.blocks
+
+    # What publishers do.
+
+    def join(self, publisher: PublisherState) -> None:
+        """A session has been opened."""
+        self._publishers[publisher.publisher_id] = publisher
+        self.effects.append(PublisherStatus(PublisherChange.CONNECTED, len(self._publishers)))
+
+    def leave(self, publisher: PublisherState, now_s: float) -> None:
+        """The publisher is gone, and is told nothing. Safe to repeat."""
+        self._close(publisher, None)
+        self.go_on(now_s)
+
+    def end(
+        self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
+    ) -> None:
+        """End the publisher's stream, and tell it why. Safe to repeat."""
+        self._end(publisher, status, block_number, reason)
+        self.go_on(now_s)
+
+    def header(self, publisher: PublisherState, number: int, items: list[bytes], now_s: float) -> None:
+        """The header of a block has come. items: the header itself, and those that came with it."""
+        session = publisher.session
+        before = session.block_number
+        action = session.header(number)
+        if action is Action.DISCARD:
+            return
+        if action is Action.BEGIN_ANEW:
+            block = self.blocks.get(number)
+            self._change(block, Change.BEGUN_ANEW, "its publisher began it anew")
+            self._add(block, items, Piece.WHOLE, now_s)
+            return
+        # A publisher sends one block at a time: the header of another one says that the first will not be finished.
+        if action is Action.GIVE_BACK_AND_OFFER and before is not None:
+            self._change(
+                self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
+            )
+        if self.offer(publisher, number, now_s) is Verdict.ACCEPT:
+            session.take(Input.ACCEPTED, number)
+            self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
+        else:
+            session.take(Input.REFUSED)
+        # The block that was given back is missing now; other publishers may have it.
+        if action is Action.GIVE_BACK_AND_OFFER:
+            self.go_on(now_s)
+
+    def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
+        """Answer a header. With ACCEPT the block is in flight; else the publisher is told why it is not."""
+        publisher.newest_offered = max(publisher.newest_offered, number)
+        publisher.cursor = number + 1
+        view = self.blocks.view
+        verdict = decide(number, view)
+        publisher.behind = number if verdict is Verdict.BEHIND else None
+        if verdict is Verdict.ACCEPT:
+            self.blocks.begin(number, publisher, now_s)
+        elif verdict is Verdict.DUPLICATE and view.last_block is not None:
+            publisher.cursor = view.last_block + 1
+            self._tell(publisher, DuplicateBlock(number, view.last_block))
+        elif verdict is Verdict.SKIP:
+            self._tell(publisher, SkipBlock(number))
+        else:
+            publisher.cursor = view.wanted
+            self._tell(publisher, Behind(number, view.last_block, view.wanted))
+            # The network is at that block; backfill is told where the node does not get closer to it.
+            stalled = self._catch_up.offered(number, self.last_block, now_s)
+            if stalled is not None:
+                self.effects.append(CatchUpStalled(stalled.target_block, self.last_block, stalled.contacts))
+        return verdict
+
+    def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
+        """Items have come, the first of which is no header. Raises RequestRefused."""
+        session = publisher.session
+        if session.items(piece) is Action.ADD:
+            assert session.block_number is not None, "a session that adds items receives a block"
+            self._add(self.blocks.get(session.block_number), items, piece, now_s)
+
+    def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
+        """The end of a block has come; the action says whether it came in place. Raises RequestRefused."""
+        current = publisher.session.block_number
+        action = publisher.session.block_end(number)
+        if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
+            self._change(self.blocks.get(current), Change.ENDED)
+            self._end_stalled(current)
+            self.go_on(now_s)
+        return action
+
+    def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
+        """The publisher ends its stream. One that is too far ahead says up to which block the network is."""
+        publisher.session.take(Input.STREAM_END)
+        latest = end.latest_block
+        if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and latest >= (end.earliest_block or 0):
+            publisher.behind = max(latest, -1 if publisher.behind is None else publisher.behind)
+        self.leave(publisher, now_s)
+
+    # What the plugins get and say.
+
+    def forward(self, now_s: float) -> ItemEvent | None:
+        """The next event for the plugins, which the service publishes at once; None where there is none now."""
+        return self.blocks.forward(now_s)
+
+    def verified(self, notification: VerificationNotification, now_s: float) -> None:
+        """A block was verified, or failed to be."""
+        number = notification.block_number
+        block = self.blocks.find(number)
+        if not notification.attempt:
+            # A backfilled block in the place of the next one: publishers go on behind it.
+            if notification.success and number == self.blocks.next_to_verify:
+                self.blocks.verified_below(number + 1)
+                if block is not None:
+                    self._change(block, Change.BACKFILLED, "the block has come in another way")
+                self.go_on(now_s)
+        elif block is not None and block.attempt == notification.attempt:
+            # An older attempt's result says nothing about the items that come now.
+            if notification.success:
+                self._change(block, Change.VERIFIED)
+                block.root = notification.root
+                self.blocks.allow_processing(block, now_s)
+            else:
+                self._refuse(block, notification)
+            self.go_on(now_s)
+
+    def persisted(self, notification: PersistedNotification, now_s: float) -> None:
+        """A block is durable, or could not be stored."""
+        number = notification.block_number
+        if number < self.blocks.next_durable:
+            return
+        if not notification.succeeded:
+            self._not_persisted(notification, now_s)
+            return
+        block = self.blocks.find(number)
+        # Only the very attempt that was stored is the publisher's own block; another one may have the same number.
+        is_own = block is not None and block.stage is Stage.VERIFIED and block.root == notification.root
+        owner = block.publisher if block is not None and is_own else None
+        self._roots.note(number, notification.root, owner.publisher_id if owner is not None else None)
+        if block is not None:
+            self._change(block, Change.STORED, "the block has come in another way")
+        # The watermark moves over this block and over durable ones behind it, but never over a hole.
+        if self.blocks.durable(number):
+            self._acknowledge()
+        self._end_stalled(number)
+        self.go_on(now_s)
+
+    def node_failed(self, failure: NodeFailed, now_s: float) -> None:
+        """End every stream: what is not durable is to be sent again."""
+        self._failures += 1
+        status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
+        self._end_all(status, failure.block_number, failure.reason, now_s)
+
+    def node_stops(self, reason: str, now_s: float) -> None:
+        """End every stream in good order: what is not acknowledged is to be sent elsewhere, or again."""
+        self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
+
+    # What the clock does.
+
+    def tick(self, now_s: float, *, is_full: bool) -> None:
+        """To be called every `tick_s`: deadlines, silent publishers, holes that no publisher fills.
+
+        is_full: the plugins take no items.
+        """
+        idle_s_max = self._limits.idle_s_max
+        for publisher in list(self._publishers.values()):
+            if publisher.is_idle(now_s - idle_s_max):
+                self._end(publisher, PublishStatus.TIMEOUT, None, f"nothing came for {idle_s_max:g} s")
+        failure = self._check_deadlines(now_s)
+        if failure is None:
+            failure = self._plugins.check(now_s, is_full=is_full, awaited_block=self.blocks.awaited)
+        # When the node has failed, every stream ends; nothing is to be asked of publishers before.
+        if failure is None:
+            self.go_on(now_s)
+        else:
+            self.effects.append(failure)
+        self.check()
+
+    def go_on(self, now_s: float) -> None:
+        """Something has changed: ask for what is missing, forward what can be, read from publishers that were held."""
+        self.blocks.rest()
+        self._ask_for_missing(now_s)
+        self._make_room(now_s)
+        self.forward_due = self.admit_due = True
+
+    # One block.
+
+    def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
+        """Items of the block have come from its publisher."""
+        self.blocks.add(block, items, piece)
+        if block.number == self.blocks.next_to_verify:
+            self.forward_due = True
+        elif self.blocks.is_crowded:
+            self._make_room(now_s)
+
+    def _refuse(self, block: BlockInFlight, notification: VerificationNotification) -> None:
+        """The block failed verification, after which the plugins have forgotten it."""
+        failure, reason = notification.failure, notification.reason
+        self._refused += 1
+        fields = {"block": block.number, "failure": failure, "reason": reason}
+        self.effects.append(LogLine("block_refused", fields, is_warning=True))
+        if notification.informational:
+            self._change(block, Change.SUPERSEDED)
+            return
+        too_large = failure == FailureKind.LIMIT_EXCEEDED.value
+        status = PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF
+        self._change(block, Change.REFUSED, reason, status)
+
+    def _change(
+        self,
+        block: BlockInFlight,
+        change: Change,
+        reason: str = "",
+        status: PublishStatus = PublishStatus.UNKNOWN,
+    ) -> None:
+        """Make one step of the table with this block, and list what follows.
+
+        reason: for people. status: with which the publisher's stream ends, where it ends.
+        """
+        publisher = block.publisher
+        for then in self.blocks.step(block, change):
+            if then is Then.DROP:
+                if block.stage is Stage.MISSING:
+                    self.effects.append(LogLine("block_given_up", {"block": block.number, "reason": reason}))
+                # Without this the plugins would wait for the rest of the block, and judge the next one behind it.
+                if block.attempt:
+                    self.effects.append(BlockDropped(block.number, block.attempt, reason))
+                    block.attempt = 0
+            elif then is Then.ORPHAN:
+                block.publisher = None
+            elif publisher is None:
+                # Its publisher has left, so that there is no session to change.
+                continue
+            elif then is Then.DISCARD:
+                publisher.session.take(Input.TAKEN_AWAY)
+            elif then is Then.SKIP:
+                self._tell(publisher, SkipBlock(block.number))
+            elif then is Then.END_STREAM:
+                self._end(publisher, status, block.number, reason)
+
+    # All blocks.
+
+    def _ask_for_missing(self, now_s: float) -> None:
+        """Ask for the lowest missing block: every publisher that is beyond it, and from time to time those that had it
+        and are silent.
+
+        Other missing blocks are not asked for, since a publisher that sends this one goes on with those above it.
+        """
+        wanted, resend_s = self.blocks.next_block, self._limits.resend_s
+        for publisher in self._publishers.values():
+            if publisher.is_to_be_asked(wanted, now_s - resend_s):
+                self._ask(publisher, wanted, now_s)
+
+    def _ask(self, publisher: PublisherState, number: int, now_s: float) -> None:
+        publisher.cursor, publisher.asked_s = number, now_s
+        self._tell(publisher, ResendBlock(number))
+        self._resends += 1
+
+    def _make_room(self, now_s: float) -> None:
+        """Where too much is in flight above a missing block, give up blocks that are not complete, lowest first.
+
+        Without this the missing block could not come, as no publisher is read, and all would wait for ever.
+        """
+        if not self.blocks.is_crowded:
+            return
+        for block in self.blocks.all():
+            if not (self.blocks.is_crowded and self.blocks.has_gap):
+                return
+            publisher = block.publisher
+            if block.stage is Stage.RECEIVING and publisher is not None:
+                self._change(block, Change.EVICTED, "a block below it is missing, and too much is waiting")
+                self._ask(publisher, self.blocks.next_to_verify, now_s)
+
+    def _end_stalled(self, finished: int) -> None:
+        """Take blocks far below a finished one from publishers that do not send them.
+
+        A publisher that is held cannot send, and keeps its block.
+        """
+        for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
+            if block.publisher is not None and not block.publisher.is_held:
+                self._change(
+                    block, Change.TIMED_OUT, f"block {finished} is complete, and this one is not", PublishStatus.TIMEOUT
+                )
+
+    def _acknowledge(self) -> None:
+        """Tell every publisher up to which block all are durable."""
+        last_block = self.last_block
+        assert last_block is not None, "the watermark has moved"
+        self._catch_up.reached(last_block)
+        self._acknowledgements += 1
+        roots = self._roots.take(last_block)
+        for publisher in self._publishers.values():
+            if publisher.wants_roots:
+                self._tell(publisher, RootAcknowledgement(last_block, named(roots, publisher.publisher_id)))
+            else:
+                self._tell(publisher, Acknowledgement(last_block))
+
+    def _not_persisted(self, notification: PersistedNotification, now_s: float) -> None:
+        """A verified block could not be stored."""
+        number = notification.block_number
+        stages = {block.stage for block in self.blocks.all()}
+        if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
+            # A publisher waits for this block, or for one that the plugins have judged as a continuation of it.
+            reason = f"block {number} is not confirmed: {notification.reason}"
+            self.effects.append(NodeFailed(reason, True, number))
+            return
+        # Verification goes back to what is durable, so a block of which it has some items could not pass any more.
+        for block in self.blocks.all():
+            if block.attempt:
+                self._change(block, Change.EVICTED, f"block {number} before it could not be stored")
+        self.blocks.verify_again_from(number)
+        self.go_on(now_s)
+
+    def _check_deadlines(self, now_s: float) -> NodeFailed | None:
+        """End every stage that took too long. Where the plugins are late, the node has failed."""
+        # While the service does not read from a publisher, that one cannot be late.
+        self.blocks.extend_held(now_s - self._ticked_s)
+        self._ticked_s = now_s
+        for block in self.blocks.late(now_s):
+            if block.stage is not Stage.RECEIVING:
+                is_verified = block.stage is Stage.VERIFIED
+                missed = "stored" if is_verified else "verified"
+                reason = f"block {block.number} was not {missed} in {self._limits.processing_s_max:g} s"
+                return NodeFailed(reason, is_verified, block.number)
+            allowed_s = self._limits.block_s_max + block.earned_s
+            self._change(
+                block, Change.TIMED_OUT, f"the block was not complete after {allowed_s:g} s", PublishStatus.TIMEOUT
+            )
+        return None
+
+    # Publishers.
+
+    def _end(self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str) -> None:
+        self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
+
+    def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
+        """The session is over, in whatever way. Safe to repeat. `go_on` is to follow."""
+        if self._publishers.pop(publisher.publisher_id, None) is None:
+            return
+        self.effects.append(EndSession(publisher.publisher_id, ended))
+        publisher.session.take(Input.FAULT)
+        # A block that has not come whole is missing from now on; a complete one goes its way without its publisher.
+        for block in self.blocks.all():
+            if block.publisher is publisher:
+                self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
+        if publisher.behind is not None and (self.last_block is None or publisher.behind > self.last_block):
+            # The publisher did not send the missing blocks, so backfill must (specs/block_publish.md, "Base Protocol").
+            self.effects.append(NewestBlockKnownToNetwork(publisher.behind))
+        self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
+
+    def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
+        """End every stream. The plugins have forgotten every block that is not durable."""
+        for block in self.blocks.all():
+            self._change(block, Change.NODE_FAILED)
+        self.blocks.verify_again_from(self.blocks.next_durable)
+        for publisher in list(self._publishers.values()):
+            self._end(publisher, status, block_number, reason)
+        self.go_on(now_s)
+
+    def _tell(self, publisher: PublisherState, response: PublishResponse) -> None:
+        self.effects.append(Tell(publisher.publisher_id, response))

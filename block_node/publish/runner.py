@@ -1,0 +1,153 @@
+"""Carries out what the publish machine lists: answers to publishers, events for the plugins, log lines.
+
+It decides nothing (`block_node.publish.publish_machine`) and reads no messages (`block_node.publish.session`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from block_node.events import CatchUpStalled, ItemsReceived
+from block_node.facility import Facility
+from block_node.protocol import PublishResponse, StreamEnded
+from block_node.publish.effects import Effect, EndSession, LogLine, Tell
+from block_node.publish.limits import PublishLimits
+from block_node.publish.publish_machine import PublishMachine
+from block_node.publish.session_machine import PublisherState
+
+logger = structlog.get_logger(__name__)
+
+
+class Session(Protocol):
+    """The worker of one publisher's session, `block_node.publish.session.PublishSession`."""
+
+    publisher: PublisherState
+
+    @property
+    def reachable(self) -> bool: ...
+
+    def tell(self, response: PublishResponse) -> None: ...
+
+    def close(self, ended: StreamEnded | None) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def admit(self) -> None: ...
+
+
+class PublishRunner:
+    """The publish machine and its surroundings: the sessions, the facility, and the clock.
+
+    Every change of the machine is followed by `perform`. call_later: of the service's worker, which sets it when it
+    starts. The runner outlives that worker; what a failed worker had scheduled is done by the next tick.
+    """
+
+    def __init__(
+        self, machine: PublishMachine, facility: Facility, limits: PublishLimits, now_s: Callable[[], float]
+    ) -> None:
+        self.machine = machine
+        self.limits = limits
+        self.now_s = now_s
+        self.call_later: Callable[[float, Callable[[], None]], None] = lambda delay_s, function: None
+        self._facility = facility
+        self._sessions: dict[int, Session] = {}
+        self._performing = self._waits_for_room = self._is_resting = False
+        self._forwarded_items = 0
+
+    def sessions(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def join(self, session: Session) -> None:
+        """The session has its address, and can be told answers."""
+        self._sessions[session.publisher.publisher_id] = session
+        self.machine.join(session.publisher)
+        self.perform()
+
+    def may_read(self, publisher: PublisherState) -> bool:
+        """Whether to read on from this publisher; if not, its session is admitted later."""
+        return self.machine.may_read(publisher, self._has_room)
+
+    def perform(self) -> None:
+        """Carry out all effects, forward what is due, and admit sessions. Called after every change of the machine.
+
+        An effect may be answered at once, by a plugin, with another change. Such a call from within leaves its effects
+        to the one that is already here, so that everything happens in the order in which the machine listed it.
+        """
+        if self._performing:
+            return
+        machine = self.machine
+        self._performing = True
+        self._forwarded_items = 0
+        try:
+            while True:
+                # Effects go first: they may say that what would be forwarded is not wanted any more.
+                if machine.effects:
+                    self._carry_out(machine.effects.popleft())
+                elif machine.forward_due:
+                    self._forward()
+                else:
+                    break
+        finally:
+            self._performing = False
+        # Only now it is known whether there is room for more.
+        if machine.admit_due:
+            machine.admit_due = False
+            for session in self.sessions():
+                if session.publisher.is_held and self.may_read(session.publisher):
+                    session.admit()
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Tell):
+            session = self._sessions.get(effect.publisher_id)
+            if session is not None:
+                session.tell(effect.response)
+        elif isinstance(effect, EndSession):
+            session = self._sessions.pop(effect.publisher_id, None)
+            if session is not None:
+                session.close(effect.ended)
+        elif isinstance(effect, LogLine):
+            (logger.warning if effect.is_warning else logger.info)(effect.event, **effect.fields)
+        else:
+            if isinstance(effect, CatchUpStalled):
+                logger.warning("block_catch_up_stalled", target=effect.target_block, last_block=effect.last_block)
+            self._facility.publish(effect)
+
+    def _forward(self) -> None:
+        """Publish one event with items, unless the plugins are full or everybody else on the node is to have a turn."""
+        machine, limit = self.machine, self.limits.slice_items_max
+        machine.forward_due = False
+        if self._forwarded_items >= limit:
+            return
+        self._is_resting = False
+        if self._facility.full:
+            # Asked once: the facility keeps the function until there is room.
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                self._facility.when_room(self._room)
+            return
+        event = machine.forward(self.now_s())
+        if event is None:
+            return
+        machine.forward_due = True
+        if isinstance(event, ItemsReceived):
+            self._forwarded_items += len(event.items)
+        self._facility.publish(event)
+        if self._forwarded_items >= limit:
+            # After a slice the rest waits for the next turn, or one large block would stop the whole node meanwhile.
+            self._is_resting = True
+            self.call_later(0, self._go_on)
+
+    def _room(self) -> None:
+        self._waits_for_room = False
+        self.machine.forward_due = True
+        self.perform()
+
+    def _go_on(self) -> None:
+        self.machine.go_on(self.now_s())
+        self.perform()
+
+    def _has_room(self) -> bool:
+        return not self._facility.full and not self._is_resting
