@@ -25,10 +25,10 @@ soak: setup-dev ## run the tests that take minutes
 check: setup-dev ## formatting, lint, types and locks: what CI runs before the tests
 	@VENV="$(VENV)" ./check
 
-bench: setup-run ## measure a node on this machine, beside its peers, for docs/performance.md
+bench: setup-dev ## measure a node on this machine, beside its peers, for docs/performance.md
 	@$(PYTHON) -m bench all --peer all $(CEILING) --output bench/results/bench.json $(ARGS)
-	@$(PYTHON) bench/draw_plots.py bench/results/bench.json docs/plots
-	@$(PYTHON) bench/write_tables.py bench/results/bench.json docs/performance.md
+	@$(PYTHON) -m bench.draw_plots bench/results/bench.json docs/plots
+	@$(PYTHON) -m bench.write_tables bench/results/bench.json docs/performance.md
 
 smoke: setup-run ## a bench of half a minute, to see that it runs
 	@$(PYTHON) -m bench all --quick --peer all

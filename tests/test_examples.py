@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +18,7 @@ from stream_node.process import NodeProcess
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 WITH_SPARK = {"plots.py"}
+SVG = "{http://www.w3.org/2000/svg}"
 WITHOUT_NODE = {"fork_tree.py"}
 LINES_MAX = 48
 RUN_TIMEOUT_S = 60.0
@@ -23,10 +26,6 @@ SPARK_TIMEOUT_S = 240.0
 """Where other work takes most of the machine, the start of Spark alone takes half a minute."""
 IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))}
 """The packages are found from any folder, also where this project is not installed."""
-
-
-def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.spark, pytest.mark.soak] if name in WITH_SPARK else []
 
 
 @pytest.fixture
@@ -51,11 +50,24 @@ def run_example(name: str, node: NodeProcess) -> list[str]:
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in EXAMPLES])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_SPARK])
 def test_an_example_runs_on_a_fresh_node(name: str, node: NodeProcess) -> None:
-    if name in WITH_SPARK:
-        pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     assert run_example(name, node)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_the_plots_have_a_point_for_each_row_of_gold(node: NodeProcess) -> None:
+    """Method: the points in each file are counted, and compared with the number that the example prints."""
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    lines = run_example("plots.py", node)
+    assert [line.partition(":")[0] for line in lines] == ["rates.svg", "latency.svg"]
+    for line in lines:
+        name, points = re.findall(r"([\w.]+): (\d+) points", line)[0]
+        plot = ElementTree.parse(node.data_dir.parent / name)
+        # matplotlib puts the markers of a line into one group, and refers to the marker once for each point.
+        drawn = [group for group in plot.iter(f"{SVG}g") if group.get("id", "").startswith("line2d")]
+        assert max(len(list(group.iter(f"{SVG}use"))) for group in drawn) == int(points) > 0
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,4 +1,4 @@
-"""The script that draws the plots: each point is where its figure belongs."""
+"""The plots and tables of docs/performance.md: each point and each cell is the figure of its samples."""
 
 from __future__ import annotations
 
@@ -7,38 +7,73 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "draw_plots.py"
-SVG = "{http://www.w3.org/2000/svg}"
+import msgspec
+import pytest
+
+from bench.draw_plots import PLOTS, draw, points_of
+from bench.report import Report
+
+ROOT = Path(__file__).parents[2]
 
 
 def _sample(system: str, window: int, per_second: float) -> dict[str, object]:
     return {
-        **{"work": "push", "system": system, "window": window, "messages": per_second, "seconds": 1},
+        **{"work": "push", "system": system, "window": window, "messages": int(per_second), "seconds": 1},
         **{"size_bytes": 100, "streams": 1, "clients": 1, "log_messages": 0, "p50_us": None},
     }
 
 
-def test_points_are_medians_at_their_place_on_logarithmic_axes(tmp_path: Path) -> None:
-    """Goal: a plot shows what was measured. Method: three decades of a known line; equal steps between its points."""
+def _report(samples: list[dict[str, object]]) -> dict[str, object]:
+    return {"started": "then", "machine": "this", "sqlite": "3", "quick": False, "load": [1.0], "samples": samples}
+
+
+def _run(module: str, *arguments: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", f"bench.{module}", *map(str, arguments)]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def _decades() -> list[dict[str, object]]:
+    """Ours on a straight line over four decades, the second point as the median of three; one point of another."""
     samples = [_sample("stream-node", 10**power, 1000 * 10**power) for power in range(4)]
-    samples += [_sample("stream-node", 10, 1.0), _sample("stream-node", 10, 1e9), _sample("redis", 1, 1e5)]
-    source, target = tmp_path / "report.json", tmp_path / "plots"
-    source.write_text(json.dumps({"samples": samples}))
-    subprocess.run([sys.executable, SCRIPT, source, target], check=True)
-    assert [path.name for path in target.iterdir()] == ["windows.svg"]
-    plot = ElementTree.fromstring((target / "windows.svg").read_text())
-    places = [
-        (float(circle.attrib["cx"]), float(circle.attrib["cy"]), circle.findtext(f"{SVG}title") or "")
-        for circle in plot.iter(f"{SVG}circle")
-    ]
-    ours = [(x, y) for x, y, said in places if said.startswith("stream-node: ")]
-    assert len(ours) == 4
-    steps = {(round(x2 - x1), round(y2 - y1)) for (x1, y1), (x2, y2) in pairwise(ours)}
-    ((right, down),) = steps
-    assert right > 0 > down
-    assert "redis: 100,000 at 1" in [said for _, _, said in places]
+    samples += [_sample("stream-node", 10, 1), _sample("stream-node", 10, 1e9), _sample("redis", 1, 1e5)]
+    return samples
+
+
+def test_points_are_medians_at_their_place_on_logarithmic_axes() -> None:
+    """Goal: a plot shows what was measured. Method: three decades of a known line; equal steps between its points."""
+    report = msgspec.convert(_report(_decades()), type=Report)
+    plot = next(plot for plot in PLOTS if plot.name == "windows")
+    points = points_of(plot, report.samples)
+    assert points == {"stream-node": [(1, 1e3), (10, 1e4), (100, 1e5), (1_000, 1e6)], "redis": [(1, 1e5)]}
+    figure = draw(plot, points)
+    figure.draw_without_rendering()
+    axes: Any = figure.axes[0]
+    drawn = {line.get_label(): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.lines}
+    assert drawn == points
+    places = [axes.transData.transform(point) for point in drawn["stream-node"]]
+    steps = [(right[0] - left[0], right[1] - left[1]) for left, right in pairwise(places)]
+    assert all(step == pytest.approx(steps[0]) and min(step) > 0 for step in steps)
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == (
+        *("Durable pushes by window", "unconfirmed pushes", "messages/s"),
+    )
+
+
+def test_a_report_becomes_one_file_for_each_plot_that_has_samples(tmp_path: Path) -> None:
+    """Goal: `make bench` changes files only where figures changed. Method: draw twice, and compare the bytes."""
+    source = tmp_path / "report.json"
+    source.write_text(json.dumps(_report(_decades())))
+    for target in (tmp_path / "once", tmp_path / "again"):
+        _run("draw_plots", source, target)
+        assert [path.name for path in target.iterdir()] == ["windows.svg"]
+    drawn, again = ((tmp_path / name / "windows.svg").read_bytes() for name in ("once", "again"))
+    assert drawn == again
+    texts = {
+        "".join(text.itertext()).strip() for text in ElementTree.fromstring(drawn).iter() if text.tag.endswith("}text")
+    }
+    assert {"Durable pushes by window", "stream-node", "redis"} <= texts
 
 
 def test_tables_have_the_medians_and_take_the_place_of_those_before(tmp_path: Path) -> None:
@@ -47,21 +82,15 @@ def test_tables_have_the_medians_and_take_the_place_of_those_before(tmp_path: Pa
         {**_sample("stream-node", 10, per_second), **nothing, "fsyncs_per_second": 5.0} for per_second in (1, 5, 999)
     ]
     report = {
-        **{
-            "started": "then",
-            "machine": "this",
-            "sqlite": "3",
-            "load": [1.0],
-            "versions": {},
-            "absent": ["nats: gone"],
-        },
-        **{"samples": samples, "codecs": [], "goals": [{"what": "x", "at_most": True, "wanted": 2, "measured": 3.0}]},
+        **_report(samples),
+        **{"versions": {}, "absent": ["nats: gone"], "codecs": []},
+        **{"goals": [{"what": "x", "at_most": True, "wanted": 2, "measured": 3.0}]},
     }
     source, document = tmp_path / "report.json", tmp_path / "performance.md"
     source.write_text(json.dumps(report))
     document.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
     for _ in range(2):
-        subprocess.run([sys.executable, SCRIPT.with_name("write_tables.py"), source, document], check=True)
+        _run("write_tables", source, document)
     text = document.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")

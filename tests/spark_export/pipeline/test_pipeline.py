@@ -6,7 +6,6 @@ A whole build with an embedded Spark; the tables are read back with pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from spark_export.exporter.layout import hive_folder
 from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
 from spark_export.pipeline.jobs import build
-from spark_export.pipeline.plots import line_chart
 from stream_service.stored import decode_beside
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -191,18 +189,3 @@ def test_batches_updates_and_reorgs(tables: Path) -> None:
     assert {row["number"] for row in rows(tables, "silver/updates", source="message")} == {2}
     (reorg,) = rows(tables, "gold/reorgs")
     assert (reorg["stream"], reorg["fork_number"], reorg["depth"], reorg["blocks"]) == ("topic.a", 1, 1, 1)
-
-
-def test_a_plot_of_gold(tables: Path) -> None:
-    points = [(row["minute"], float(row["messages"])) for row in rows(tables, "gold/rates", stream="orders")]
-    chart = line_chart("messages <&>", "per minute", {"orders": points, "nothing": []})
-    assert "messages &lt;&amp;&gt; (per minute)" in chart
-    assert chart.count("<circle") == 2
-    assert line_chart("empty", "1", {}).startswith("<svg")
-
-
-def test_a_chart_of_a_short_time_tells_its_ends_apart() -> None:
-    moments = [(datetime(2026, 11, 21, 8, 30, second), 1.0) for second in (5, 9)]
-    chart = line_chart("short", "1", {"one": moments})
-    assert "08:30:05.000000" in chart
-    assert "08:30:09.000000" in chart

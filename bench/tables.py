@@ -1,0 +1,138 @@
+"""The tables of a report: one for the goals, one for each kind of work, one for the codecs. Figures are medians.
+
+A table is headings and rows of text; `bench/show.py` prints it, `bench/write_tables.py` puts it into a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from bench.plan import MIB
+from bench.report import Goal, Report, Sample
+
+KEYS = ("system", "window", "size_bytes", "streams", "clients", "log_messages")
+"""The fields that tell the rows of a table apart. Samples that differ in the round alone make one row."""
+KEY_HEADINGS = {"system": "who", "window": "window or page", "size_bytes": "bytes", "log_messages": "stored before"}
+
+
+class FigureTable(NamedTuple):
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+
+
+class Column(NamedTuple):
+    """figure: None where a sample has none."""
+
+    heading: str
+    figure: Callable[[Sample], float | None]
+    form: str
+
+
+def _mib_per_second(sample: Sample) -> float | None:
+    return sample.bytes_per_second / MIB if sample.seconds else None
+
+
+def _server_cpu_us(sample: Sample) -> float | None:
+    """Processor time of the server for each message, in microseconds."""
+    if sample.server_cpu_s is None or not sample.messages:
+        return None
+    return sample.server_cpu_s / sample.messages * 1e6
+
+
+def _server_mib(sample: Sample) -> float | None:
+    return None if sample.server_memory_bytes is None else sample.server_memory_bytes / MIB
+
+
+COLUMNS = (
+    Column("messages/s", lambda sample: sample.per_second if sample.seconds else None, "{:,.0f}"),
+    Column("MiB/s", _mib_per_second, "{:,.1f}"),
+    Column("p50 µs", lambda sample: sample.p50_us, "{:,.0f}"),
+    Column("p99 µs", lambda sample: sample.p99_us, "{:,.0f}"),
+    Column("p99.9 µs", lambda sample: sample.p999_us, "{:,.0f}"),
+    Column("server CPU µs a message", _server_cpu_us, "{:,.1f}"),
+    Column("CPU s", lambda sample: sample.cpu_s, "{:,.1f}"),
+    Column("server MiB", _server_mib, "{:,.0f}"),
+    Column("fsyncs/s", lambda sample: sample.fsyncs_per_second, "{:,.0f}"),
+)
+TITLES = {
+    "push": "Durable pushes by window",
+    "latency": "Single durable pushes",
+    "pull": "Stored messages pulled, 1,000 a page",
+    "fanout": "Consumers that follow one publisher (messages are deliveries)",
+    "push by size": "Durable pushes by size",
+    "push by streams": "Durable pushes round robin to many streams",
+    "push by clients": "Durable pushes by many connections to one stream",
+    "memory": "Memory while ten million messages are pushed",
+    "idle connections": "Memory with idle connections",
+    "slow disk": "Publishers that wait for each confirm, when each sync takes 5 ms longer",
+    "pull by log": "Single pulls from anywhere in a log",
+    "push by log": "Pushes to the end of a log",
+    "cardinal: made": "Cardinal messages made of blocks",
+    "cardinal: put together and ordered": "Cardinal messages put together and ordered, in one process",
+    "cardinal: sent through a node": "Cardinal messages sent through a node of four partitions",
+    "cardinal: received and ordered through a node": "Cardinal messages received through a node and ordered",
+    "export": "Messages of 200 bytes brought into Parquet by Spark, local[2] (CPU of Spark, Python and the node)",
+    "push beside an export": "Pushes as long as an export runs on the same two cores, and alone",
+    "whole run of an export": "Whole runs of `stream-node export run`, from start to end (p50 is the time of one)",
+    "block: published until verified and durable": "Blocks published until verified and durable (messages are items)",
+    "block: from its end to its acknowledgement": "Single blocks, from the end to the acknowledgement",
+    "block: caught up with by a subscriber": "Blocks caught up with by a subscriber (messages are items)",
+    "block: one of 100 MB, published, read and fetched": "One block of 100 MB, published, read and fetched",
+    "backfill: filled from one node": "Holes filled from one other node (messages are blocks of 300 items)",
+    "backfill: a live block, from its beginning to its acknowledgement": "Live blocks, with and without a backfill",
+    "backfill: filled beside live blocks": "Holes filled beside twenty live blocks a second",
+    "backfill: filled with blocks of a megabyte": "Growth of the node with buffers of two sizes (window, bytes)",
+}
+"""The title of each kind of work, in the order of the document."""
+
+
+def goal_table(goals: Sequence[Goal]) -> FigureTable:
+    return FigureTable("Goals", ["goal", "wanted", "measured", "met"], [_goal_row(goal) for goal in goals])
+
+
+def work_tables(report: Report) -> Iterator[FigureTable]:
+    """A table for each kind of work that was measured, known ones first."""
+    for work in dict.fromkeys([*TITLES, *(sample.work for sample in report.samples)]):
+        samples = report.find(work)
+        if samples:
+            yield _work_table(TITLES.get(work, work), samples)
+
+
+def codec_table(report: Report) -> FigureTable:
+    rows = []
+    for codec in dict.fromkeys(sample.codec for sample in report.codecs):
+        rounds = [sample for sample in report.codecs if sample.codec == codec]
+        encoded, decoded = (
+            median(sample.encode_per_second for sample in rounds),
+            median(sample.decode_per_second for sample in rounds),
+        )
+        rows.append([codec, f"{encoded:,.0f}", f"{decoded:,.0f}"])
+    return FigureTable("BARE PushRequest, validating", ["codec", "encoded/s", "decoded/s"], rows)
+
+
+def _goal_row(goal: Goal) -> list[str]:
+    bound = f"at {'most' if goal.at_most else 'least'} {goal.wanted:g}"
+    if goal.measured is None:
+        return [goal.what, bound, "", "not measured"]
+    return [goal.what, bound, f"{goal.measured:.2f}", "yes" if goal.met else "**no**"]
+
+
+def _work_table(title: str, samples: Sequence[Sample]) -> FigureTable:
+    """Keys with one value and columns without a figure say nothing, and are left out."""
+    groups: dict[tuple[Any, ...], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(tuple(getattr(sample, key) for key in KEYS), []).append(sample)
+    keys = [at for at, key in enumerate(KEYS) if key == "system" or len({group[at] for group in groups}) > 1]
+    columns = [column for column in COLUMNS if any(column.figure(sample) is not None for sample in samples)]
+    rows = []
+    for group, rounds in groups.items():
+        cells = [f"{group[at]:,}" if isinstance(group[at], int) else str(group[at]) for at in keys]
+        for column in columns:
+            figures = [value for sample in rounds if (value := column.figure(sample)) is not None]
+            cells.append(column.form.format(median(figures)) if figures else "")
+        rows.append(cells)
+    headings = [KEY_HEADINGS.get(KEYS[at], KEYS[at]) for at in keys]
+    return FigureTable(title, [*headings, *(column.heading for column in columns)], rows)
