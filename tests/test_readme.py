@@ -1,4 +1,4 @@
-"""The README is run: its commands in order, in an empty folder, with the output that it shows.
+"""The README and two pages are run: their commands in order, in an empty folder, with the output that they show.
 
 Not run are the lines that begin with `make`: they set up the environment that this test runs in, or run this test.
 """
@@ -13,11 +13,20 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 
+from tools.record_session import KILL, SESSION
+
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/operating.md", "docs/block-node.md")
+}
+"""The pages whose commands are run."""
+
+README = PAGES["README.md"]
+README_LINES_MAX = 130
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS = re.compile(r"\d+\.\d+ s\b")
 DEFAULT_ADDRESS = "127.0.0.1:4000"
@@ -31,12 +40,14 @@ class Block(NamedTuple):
     text: str
 
 
-BLOCKS = [Block(*match.groups()) for match in BLOCK.finditer(README)]
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    return [Block(*match.groups()) for match in BLOCK.finditer(text)]
 
 
 def commands() -> list[str]:
     """The lines of the README that are typed into a shell."""
-    return [line for block in BLOCKS if block.language == "sh" for line in block.text.splitlines()]
+    return [line for block in blocks(README) if block.language == "sh" for line in block.text.splitlines()]
 
 
 class Reader:
@@ -121,10 +132,11 @@ class Reader:
         return result.stdout
 
 
-def test_what_the_readme_says_to_do_works_and_prints_what_it_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_says_to_do_works_and_prints_what_it_shows(tmp_path: Path, page: str) -> None:
     with Reader(tmp_path) as reader:
         output = ""
-        for block in BLOCKS:
+        for block in blocks(PAGES[page]):
             if block.language == "sh":
                 output = "".join(map(reader.type, block.text.splitlines()))
             elif block.language == "python":
@@ -133,6 +145,20 @@ def test_what_the_readme_says_to_do_works_and_prints_what_it_shows(tmp_path: Pat
                 assert block.language == "text", f"nobody runs {block.language}"
                 assert SECONDS.sub("… s", output) == SECONDS.sub("… s", block.text)
         assert reader.stop() == 0
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= README_LINES_MAX
+
+
+def test_the_picture_shows_commands_of_the_readme_and_loads_nothing() -> None:
+    svg = (ROOT / "docs" / "session.svg").read_text(encoding="utf-8")
+    texts = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    typed = "".join("".join(text.itertext()) for text in texts).replace("\xa0", " ")
+    assert re.findall('https?:[^"]*', svg) == ["http://www.w3.org/2000/svg"]
+    for command in SESSION:
+        assert f"$ {command}" in typed
+        assert command.removesuffix(" &") in (*commands(), KILL)
 
 
 def test_the_quick_start_shows_the_main_commands() -> None:
