@@ -18,7 +18,7 @@ import trio
 
 from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
 from ockam.connection import Connection
-from ockam.connection_limits import ConnectionLimits, ConnectionStatistics
+from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
 from ockam.listener import SilentConnections, accept_all, connections_that_fit

@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from ockam.address import split_host_port
-from ockam.connection_limits import ConnectionLimits
+from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from storage.database import Database
@@ -86,7 +86,7 @@ class Server:
                         node,
                         nursery,
                         allow_forward=config.allow_forward,
-                        limits=_connection_limits(config),
+                        limits=_connection_machine(config),
                         connections_max=config.connections_max,
                         memory_bytes_max=config.peer_memory_bytes_max,
                     )
@@ -153,7 +153,7 @@ class Server:
         logger.info("stopped", connections=connections, **stored, statistics=msgspec.to_builtins(statistics))
 
 
-def _connection_limits(config: Config) -> ConnectionLimits:
+def _connection_machine(config: Config) -> ConnectionLimits:
     return ConnectionLimits(
         frame_s=config.frame_timeout_s,
         send_s=config.send_timeout_s,

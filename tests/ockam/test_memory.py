@@ -13,7 +13,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ockam import connection as connection_module
+from ockam import connection_machine
 from ockam.address import Address, local
 from ockam.memory import SHARE_BYTES_MIN, Holdings, PeerMemory
 from ockam.message import Message
@@ -202,7 +202,7 @@ class Gives(Worker):
 
 async def test_unread_answers_share_one_bound_and_the_worst_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers that read nothing, and one that reads all it asks for."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 16 * 1024 * KIB)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 16 * 1024 * KIB)
     bound = 8 * 1024 * KIB
     async with serve(memory_bytes_max=bound) as server:
         server.node.register([local("gives")], Gives)

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from ockam import connection as connection_module
+from ockam import connection_machine
 from ockam.address import Address, local, tcp
-from ockam.connection_limits import ConnectionLimits
+from ockam.connection_machine import ConnectionLimits
 from ockam.message import Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -97,7 +97,7 @@ async def test_bytes_that_trickle_do_not_extend_the_time_of_a_frame() -> None:
 async def test_a_peer_that_never_reads_is_closed_as_a_slow_consumer_and_reading_from_it_stops_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 100_000)
     async with serve(limits=ConnectionLimits(send_s=0.3)) as server:
         good, bad = await server.peer(HEAD), await server.peer(HEAD)
         frame = bad.frame((local("echo"),), bytes(100_000))
@@ -115,7 +115,7 @@ async def test_a_peer_that_never_reads_is_closed_as_a_slow_consumer_and_reading_
 
 
 async def test_too_much_unsent_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 1_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 1_000_000)
 
     class Flood(Worker):
         def handle(self, message: Message) -> None:

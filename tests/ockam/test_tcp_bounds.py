@@ -10,10 +10,10 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from ockam import connection as connection_module
+from ockam import connection_machine
 from ockam import tcp as tcp_module
 from ockam.address import SHOWN_BYTES_MAX, Address, local, tcp
-from ockam.connection_limits import ConnectionLimits
+from ockam.connection_machine import ConnectionLimits
 from ockam.listener import OPEN_FILES_RESERVE, connections_that_fit
 from ockam.message import Message
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
@@ -46,8 +46,8 @@ class Held(Worker):
 
 async def test_who_forwards_to_a_slow_node_waits_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The far node stops reading; the near one must not take more of the six peers than a few messages each."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 3_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 500_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 3_000_000)
     monkeypatch.setattr("ockam.mailbox.BYTES_MAX", 1_000_000)
     held = Held()
     async with serve() as far, serve(allow_forward=[far.address]) as near, trio.open_nursery() as nursery:
@@ -68,8 +68,8 @@ async def test_who_forwards_to_a_slow_node_waits_and_nothing_is_lost(monkeypatch
 
 async def test_who_sends_to_another_connection_that_does_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first hop is the other connection's own address, as in an answer that comes back through a node."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 10_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 100_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 10_000_000)
     routes: list[tuple[Address, ...]] = []
 
     class Routes(Worker):
@@ -226,7 +226,7 @@ class Late(Worker):
 
 @pytest.mark.parametrize("bad", [b"", b"\x00\x00\x00\x01\x00"], ids=["half-closed", "bad-frame"])
 async def test_what_was_asked_before_the_end_is_answered(bad: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LINGER_QUIET_S", 0.4)
+    monkeypatch.setattr(connection_machine, "LINGER_QUIET_S", 0.4)
     async with serve() as server:
         server.node.register([local("late")], Late)
         peer = await server.peer(HEAD)
@@ -245,7 +245,7 @@ async def test_a_peer_that_asked_nothing_lately_is_let_go_at_once(mock_clock: tr
         peer = await server.peer(HEAD)
         await peer.send((local("echo"),), b"x")
         await peer.receive()
-        mock_clock.jump(connection_module.LINGER_S_MAX + 1.0)
+        mock_clock.jump(connection_machine.LINGER_S_MAX + 1.0)
         ended_s = trio.current_time()
         await peer.stream.send_eof()
         await peer.wait_closed()
@@ -253,7 +253,7 @@ async def test_a_peer_that_asked_nothing_lately_is_let_go_at_once(mock_clock: tr
 
 
 async def test_a_slow_consumer_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 1_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 1_000_000)
 
     class Flood(Worker):
         def handle(self, message: Message) -> None:

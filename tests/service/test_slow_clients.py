@@ -15,7 +15,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam import connection as connection_module
+from ockam import connection_machine
 from ockam.address import Route, split_host_port
 from ockam.message import Origin
 from ockam.wire import Wire
@@ -65,7 +65,7 @@ async def test_a_consumer_that_never_reads_is_closed_and_its_answers_do_not_pile
     tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages shrink while answers wait; then its requests are not read any more; then it is closed."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 1_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 1_000_000)
     most_waiting = 0
     with capture_logs() as logs:
         async with served(tmp_path, send_timeout_s=0.3) as server, neighbour(server):
@@ -81,7 +81,7 @@ async def test_a_consumer_that_never_reads_is_closed_and_its_answers_do_not_pile
                     await trio.sleep(0.005)
             good = await server.peer(wire)
             assert len((await good.pull(route, 0, 10)).messages) > 0
-    assert most_waiting < connection_module.BACKLOG_BYTES_HARD + 4 * 1024 * 1024
+    assert most_waiting < connection_machine.BACKLOG_BYTES_HARD + 4 * 1024 * 1024
     (line,) = [line for line in logs if line["event"] == "slow_consumer"]
     assert line["peer"].startswith("127.0.0.1:")
 
@@ -90,7 +90,7 @@ async def test_a_consumer_that_never_reads_is_closed_and_its_answers_do_not_pile
 async def test_a_publisher_that_never_reads_its_confirms_is_closed_and_its_stream_goes_on(
     tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 10_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 10_000)
     async with served(tmp_path, send_timeout_s=0.3) as server, neighbour(server):
         bad = await server.peer(wire)
         route = await bad.create("s")
@@ -165,7 +165,7 @@ async def test_who_does_not_read_pages_holds_up_nobody_else_on_the_stream(
 
     While nothing is taken nothing looks for it, and when the peer has gone nothing of its pulls is left.
     """
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 500_000)
     monkeypatch.setattr(pull_machine, "PULLS_WAITING_MAX", 50)
     looked: Counter[str] = Counter()
     is_behind = Origin.is_behind
@@ -200,7 +200,7 @@ async def test_slow_readers_get_all_pages_in_the_order_of_their_pulls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each asks for pages that are hundreds of times as much as may wait for it; one has a read of its own for each."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 100_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 100_000)
     monkeypatch.setattr(pull_machine, "PULLS_PER_BATCH_MAX", 7)
 
     async def pull_slowly(server: Served, route: Route) -> None:
@@ -225,7 +225,7 @@ async def test_pulls_that_are_held_back_share_the_bound_of_all_peers(
 ) -> None:
     """A peer that takes no answers and goes on asking is closed for its pulls alone; here each weighs 100 kB."""
     monkeypatch.setattr(pulls_module, "PULL_MEMORY_BYTES", 100_000)
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_SOFT", 500_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 500_000)
     bound = 8 * 1024 * 1024
     async with served(tmp_path, peer_memory_bytes_max=bound, pull_bytes_max=200_000) as server, neighbour(server):
         good, bad = await server.peer(), await server.peer()
@@ -262,7 +262,7 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
 
 async def test_too_many_answers_at_once_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hard limit, for answers that were on their way before reading stopped."""
-    monkeypatch.setattr(connection_module, "BACKLOG_BYTES_HARD", 3_000_000)
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 3_000_000)
     with capture_logs() as logs:
         async with served(tmp_path, pull_bytes_max=1_000_000) as server, neighbour(server):
             bad = await server.peer()

@@ -23,7 +23,9 @@ FUNCTION_LINES = 70
 # What is longer, and why it is better in one piece: "path" or "path::function" -> reason.
 LARGE: dict[str, str] = {
     "ockam/frames.py": "the reader and the writer of one format, with what each remembers to be fast",
-    "ockam/connection.py": "the two directions of a connection share its backlog, its deadlines and its end",
+    "ockam/connection.py": "a connection's two directions wake each other and end together",
+    "tests/ockam/test_connection_machine.py": "one machine's table, its deadlines, and a model of all its steps",
+    "ockam/connection_machine.py": "the table of a connection, and what its states mean for both directions",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
     "block_node/publish/publish_machine.py": "one owner of all that is being published; its parts stand beside it",
