@@ -26,6 +26,7 @@ APPLICATION_ID = 0x53744E64
 alone."""
 
 metadata = MetaData()
+"""All tables of the database. A package adds its tables by defining them with this object."""
 
 streams = Table(
     "streams",
