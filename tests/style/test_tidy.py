@@ -52,6 +52,9 @@ HOSTS = re.compile(
 # History belongs to git: a comment that names a commit goes stale, and says when where it should say why.
 COMMIT = re.compile(r"\b(?:commit|revision|sha) [`']?(?=[a-f]*\d)[0-9a-f]{7,40}\b", re.IGNORECASE)
 
+# A merge that somebody resolved by half.
+CONFLICT = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
+
 TEXT = (".py", ".md", ".toml", ".sh", ".yml", ".yaml", ".lock", ".html", ".js", ".css", "Makefile", "check", "run")
 
 
@@ -131,7 +134,7 @@ def word_problems(root: Path) -> list[str]:
         place = path.relative_to(root)
         if place.parts[0] in ("build", "dist") or place.parts[:2] == ("tests", "vectors") or "vendor" in place.parts:
             continue
-        rules = [(UNFINISHED, "says"), (HOSTS, "names a registry's host:")]
+        rules = [(UNFINISHED, "says"), (HOSTS, "names a registry's host:"), (CONFLICT, "has a conflict of a merge:")]
         if place.parts[0] != "tests" and path.suffix != ".lock":
             rules.append((COMMIT, "cites"))
         text = path.read_text(encoding="utf-8")
@@ -235,6 +238,11 @@ def test_a_forbidden_word_is_found(tmp_path: Path, path: str, word: str) -> None
     (found,) = word_problems(plant(tmp_path, {path: f"# {word}: later"}))
     assert found.startswith(path)
     assert found.endswith(word)
+
+
+@pytest.mark.parametrize("mark", ["<" * 7 + " ", ">" * 7 + " ", "=" * 7])
+def test_a_conflict_of_a_merge_is_found(tmp_path: Path, mark: str) -> None:
+    assert len(word_problems(plant(tmp_path, {"docs/x.md": f"a\n{mark}\nb\n"}))) == 1
 
 
 def test_a_cited_commit_is_found(tmp_path: Path) -> None:
