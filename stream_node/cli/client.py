@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream_node.cli.asking import asking
+from stream_node.cli.asking import Asking, asking
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -44,14 +44,18 @@ def with_client(
 
 
 def open_client(
-    target: Target, on_link: Callable[[ClientError | None], None] | None = None
+    target: Target, on_link: Callable[[ClientError | None], None] | None = None, *, is_given: bool = True
 ) -> AbstractAsyncContextManager[StreamClient]:
-    """A client of that node that speaks as the options of the command say. on_link: as of `stream_client.connect`."""
+    """A client of that node, which waits for answers as long as --timeout says.
+
+    on_link: as of `stream_client.connect`. is_given: it is the node of --node, --context and --via, so that --service,
+    --index-service and --framing are said of it. They are not said of any other node that a command needs.
+    """
     from ockam.address import tcp
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
-    given = asking()
+    given = asking() if is_given else Asking(timeout=asking().timeout)
     return connect(
         target.address,
         via=tuple(tcp(hop) for hop in target.via),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.asking import asking
-from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.client import get_partitions, open_client, with_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import counted, say
 from stream_node.cli.progress import ProgressLine
@@ -81,9 +80,8 @@ def copy(
 
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """A client of the node of the copy: at an address, or of a context by its name."""
-    from ockam.address import complete_address, tcp
-    from stream_client import connect
+    """A client of the node of the copy: at an address, or of a context by its name. None: the node of the original."""
+    from ockam.address import complete_address
     from stream_node.contexts import Target, contexts_file, load_contexts
 
     if to is None:
@@ -91,14 +89,7 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
         return
     found = load_contexts(contexts_file()).targets.get(to)
     target = found if found is not None else Target(complete_address(to))
-    async with connect(
-        target.address,
-        via=tuple(map(tcp, target.via)),
-        service=target.service,
-        index_service=target.index_service,
-        framing=target.framing,
-        contact_timeout_s=asking().contact_timeout_s,
-    ) as client:
+    async with open_client(target, is_given=False) as client:
         yield client
 
 

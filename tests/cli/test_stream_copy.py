@@ -18,6 +18,7 @@ from stream_client import Header, Retention, blocking
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import StreamCopied
+from tests.support import strangers
 
 MESSAGES = st.lists(
     st.tuples(
@@ -118,3 +119,11 @@ def test_what_cannot_be_copied_is_told(at_node: CommandLine, node: NodeProcess, 
     assert f"{stream} 2/0 is no copy of {stream}: the messages at 1 differ" in differs
     assert "has 2 partitions already, and a copy" in at_node("stream", "copy", stream, f"{stream} 3").failed(1)
     assert "cannot reach" in at_node("stream", "copy", stream, "x", "--to", "127.0.0.1:1").failed(3)
+
+
+def test_the_node_of_the_copy_is_waited_for_as_long_as_said(at_node: CommandLine, stream: str) -> None:
+    """The service there says that it is there, and nothing more."""
+    at_node("push", stream, stdin=b"one\n")
+    with strangers.answering(strangers.greets_and_refuses_once) as address:
+        line = at_node("stream", "copy", stream, stream, "--to", address, "--timeout", "0.3").failed(1)
+    assert f"{address} has not answered for 0.3 s" in line
