@@ -1,4 +1,4 @@
-"""What a client can run into, whose fault it is, and whether asking again helps.
+"""The errors of the clients: each says whose fault it is, and whether asking again helps.
 
 Errors of other libraries are mapped to these where they enter: in `shell.async_shell`, `shell.blocking_shell` and
 `core.payloads`.
@@ -6,22 +6,21 @@ Errors of other libraries are mapped to these where they enter: in `shell.async_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from ockam.errors import RemoteProtocolError
-    from stream_client.core.requests import Push
 
 Fault: TypeAlias = Literal["caller", "node", "network"]
-"""Who must act: the caller changes the request, the node's operator looks at the node, the network needs time."""
+"""Who must act: the caller changes the request, the operator looks at the node, or the network needs time."""
 
 
 class ClientError(Exception):
     """Base of every error of the clients.
 
     fault: who must act. retriable: the same request may succeed later, unchanged. in_doubt: the request may have been
-    carried out all the same; without it, it has not been, and sending it again does nothing twice.
+    carried out all the same. Without in_doubt it has not been carried out, and you may safely send it again.
     """
 
     fault: Fault = "caller"
@@ -30,11 +29,11 @@ class ClientError(Exception):
 
 
 class InvalidArgument(ClientError, ValueError):
-    """The program passed a value that cannot be sent, or that means nothing; nothing was sent."""
+    """The program passed a value that cannot be sent, or that has no meaning; nothing was sent."""
 
 
 class NodeUnreachable(ClientError):
-    """No connection could be made, or nothing answers. What was asked over an earlier one may have been carried out."""
+    """No connection could be made, or nothing answers. Requests sent over an earlier one may have been carried out."""
 
     fault: Fault = "network"
     retriable = True
@@ -62,8 +61,10 @@ class RequestRefused(ClientError):
 
 
 class NodeFailed(ClientError):
-    """The node could not carry the request out (a full disk, say), and answered so. The text is the node's reason; it
-    says so where the request may have been carried out all the same."""
+    """The node could not carry the request out (its disk is full, say), and answered so. The text is the node's reason.
+
+    The reason says so where the request may have been carried out all the same.
+    """
 
     fault = "node"
     retriable = True
@@ -78,7 +79,7 @@ class PushFailed(ClientError):
 
 
 class PushNotStored(PushFailed):
-    """The message is not stored, and will not be unless it is pushed again (a full disk, say)."""
+    """The message is not stored (the disk is full, say), and will not be unless it is pushed again."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -86,7 +87,7 @@ class PushNotStored(PushFailed):
 
 
 class PushUnknown(PushFailed):
-    """Nobody knows whether the message is stored: its sync failed, say. Pushed again, it may be stored twice.
+    """It is not known whether the message is stored: its sync failed, say. Pushed again, it may be stored twice.
 
     An idempotent publisher does not raise this at once: it sends the message again until the node knows.
     """
@@ -98,48 +99,30 @@ class PushUnknown(PushFailed):
         super().__init__(f"the message may have been stored, or not: {reason}")
 
 
-class PushesFailed(PushFailed):
-    """Some pushes of a publisher failed that its owner had not asked about; `pushes` are these, each with its error.
-
-    fault, retriable: of the first that no retry helps, else of the first. in_doubt: of any.
-    """
-
-    def __init__(self, pushes: Iterable[Push]) -> None:
-        self.pushes: Sequence[Push] = tuple(pushes)
-        errors = [push.error for push in self.pushes if push.error is not None]
-        decisive = next((error for error in errors if not error.retriable), errors[0])
-        self.fault, self.retriable = decisive.fault, decisive.retriable
-        doubts = sum(error.in_doubt for error in errors)
-        self.in_doubt = doubts > 0
-        what = "1 message was" if len(errors) == 1 else f"{len(errors)} messages were"
-        may = f" ({doubts} of them may have been stored)" if doubts and len(errors) > 1 else ""
-        super().__init__(f"{what} not confirmed{may}; the first: {errors[0]}")
-
-
 class UnexpectedAnswer(ClientError):
-    """The other side answered with something that is not an answer to this request; it is not a stream node."""
+    """The other side sent bytes that are no answer to this request; it is not a stream node."""
 
     fault = "node"
     in_doubt = True
 
 
 class NotAStreamNode(UnexpectedAnswer):
-    """Something else answers at that address; the text says what."""
+    """Another kind of server answers at that address; the text says which."""
 
 
 class NotSupported(RequestRefused):
-    """The other side is a stream service that does not have this protocol; the text says what cannot be done there."""
+    """The other side is a stream service without this protocol; the text says which action it cannot do."""
 
 
 class RouteRefused(NodeUnreachable):
-    """A node on the way does not pass on what is sent: its operator allows no such destination."""
+    """A node on the route does not pass messages on to the next one: its operator does not allow that destination."""
 
     fault = "caller"
     retriable = False
 
 
 class RouteLost(NodeUnreachable):
-    """A node on the way cannot reach the next one just now: what was asked may or may not have been carried out."""
+    """A node on the route cannot reach the next one just now: the request may or may not have been carried out."""
 
 
 class StreamNotFound(ClientError):
@@ -147,14 +130,14 @@ class StreamNotFound(ClientError):
 
 
 class PositionBeyondEnd(ClientError):
-    """A saved position lies beyond the stream's end: the stream was deleted, and made again, since it was saved."""
+    """A saved position lies beyond the stream's end: since the save, the stream was deleted and made again."""
 
 
 class LeaseLost(ClientError):
-    """This consumer no longer has these partitions of a shared stream; what it had not saved comes to somebody else.
+    """This consumer has lost the leases of these partitions. Messages behind its last save go to another member.
 
-    Raised inside the iterator. The iteration may be taken up again: it goes on with the partitions that are left, and
-    with those that the members give it later.
+    Raised inside the iterator. You may take the iteration up again: it goes on with the partitions that are left, and
+    with those that it gets later.
     """
 
     retriable = True
@@ -167,18 +150,18 @@ class LeaseLost(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client has been closed by its owner. What had no answer then may have been carried out."""
+    """The program has closed the client. Requests without an answer then may have been carried out."""
 
     in_doubt = True
 
 
 def silent(address: str) -> NodeUnreachable:
-    """Connections are made, and nothing comes over any of them."""
+    """The error for an address that accepts connections and sends nothing over any of them."""
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """What the other side sent is not what a node sends: already the first bytes, or later ones."""
+    """The error for bytes that no node sends: NotAStreamNode if the first ones were wrong already."""
     if error.kind == "header":
         return NotAStreamNode(f"{address} is no stream node: {error}")
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

@@ -1,6 +1,6 @@
-"""Ends a block of a program when the program is told to stop, so that its consumers and publishers end in good order.
+"""Ends a block of a program when a signal says to stop, so that consumers and publishers end in good order.
 
-Without this, SIGTERM kills a Python program on the spot: leases stay until they run out, and positions are not saved.
+Without it, SIGTERM kills a Python program at once: leases stay until they run out, and positions are not saved.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from stream_client.shell.interruption import raise_when_whole
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-"""What service managers and terminals send: systemd and containers SIGTERM, Ctrl-C SIGINT, a closed terminal SIGHUP."""
+"""The signals to stop: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP from a closed terminal."""
 
 
 class Stopped:
-    """What ended a block. signal: the number that came, or None where the block ended by itself."""
+    """How a block ended. signal: the number of the signal that ended it, or None where it ended by itself."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -27,12 +27,12 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancel the block at the first of these signals (STOP_SIGNALS where none is named), and go on behind it.
+    """Cancel the block at the first of these signals (STOP_SIGNALS by default), and go on behind the block.
 
     async with stop_on_signals(), connect() as client: ...
 
-    The message at hand does not count as processed and comes again. The second signal does what it would do without
-    this. A signal that the program was started to ignore (`nohup`) stays ignored. For the main thread only.
+    The message at hand does not count as processed and comes again. The second signal acts as it does without this
+    block. A signal that the program was started to ignore (`nohup`) stays ignored. For the main thread only.
     """
     import anyio
 
@@ -47,7 +47,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
                 async for number in received:
                     stopped.signal = number
                     break
-            # The signals have their former meaning again by now: the next one is not held up by a slow end.
+            # The receiver is closed by now, so the next signal acts as ever and does not wait for a slow end.
             tasks.cancel_scope.cancel()
 
         if chosen:
@@ -57,7 +57,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
-            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
+            # Raised behind the task group, so that the error leaves the block as it is and not as a group of one.
             body_error = error
         tasks.cancel_scope.cancel()
     if body_error is not None:
@@ -66,7 +66,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """As `stop_on_signals`, for the blocking client: the block is left from wherever it stands."""
+    """As `stop_on_signals`, for the blocking client: an exception leaves the block from wherever it stands."""
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
@@ -75,7 +75,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
             signal.signal(number, handler)
 
     def leave(number: int, frame: FrameType | None) -> None:
-        # The second signal does what it would do without this: the end of the block may be slow.
+        # The second signal acts as it does without this block, since the end of the block may be slow.
         restore()
         stopped.signal = number
         raise_when_whole(_Leave())
@@ -91,7 +91,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 
 
 class _Leave(BaseException):
-    """Raised by the signal handler. No `except Exception` of the program keeps it."""
+    """Raised by the signal handler. It is no Exception, so that no `except Exception` of the program stops it."""
 
 
 def _not_ignored(signals: Sequence[signal.Signals]) -> list[signal.Signals]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ockam.address import Address, Route
 from stream_client.core.states_machine import CallState
-from stream_client.errors import ClientError, RequestRefused
+from stream_client.errors import ClientError, PushFailed, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
 from stream_service.limits import StreamLimits
@@ -103,6 +103,25 @@ class Push(Waiting):
 
     def payload(self, request_id: int) -> bytes:
         return PUSH.encode_request(PushRequest(request_id, self.data))
+
+
+class PushesFailed(PushFailed):
+    """Pushes of a publisher failed, and the program had not asked for their results.
+
+    pushes: the failed ones, each with its error. fault, retriable: those of the first error that no retry helps, or
+    else of the first error. in_doubt: whether any of them is in doubt.
+    """
+
+    def __init__(self, pushes: Iterable[Push]) -> None:
+        self.pushes: Sequence[Push] = tuple(pushes)
+        errors = [push.error for push in self.pushes if push.error is not None]
+        decisive = next((error for error in errors if not error.retriable), errors[0])
+        self.fault, self.retriable = decisive.fault, decisive.retriable
+        doubts = sum(error.in_doubt for error in errors)
+        self.in_doubt = doubts > 0
+        what = "1 message was" if len(errors) == 1 else f"{len(errors)} messages were"
+        may = f" ({doubts} of them may have been stored)" if doubts and len(errors) > 1 else ""
+        super().__init__(f"{what} not confirmed{may}; the first: {errors[0]}")
 
 
 class KeyedPush(Push):

@@ -1,11 +1,11 @@
-"""What one member of a shared stream may process, and until when. Pure: no I/O, no clock; time is an argument.
+"""Decides which partitions one member of a consumer group may process, and until when. Pure: time is an argument.
 
-The node's word holds for its time to live, counted from before the request was sent; so the member stops no later than
-the node gives its partitions to others, however long the answer took and however long the process stood still. Only
-the answer to the latest request counts.
+A lease holds for the node's time to live, counted from the moment before the request was sent. So the member stops no
+later than the node gives its partitions to others, however long the answer took and however long the process stood
+still. Only the answer to the latest request counts.
 
-    what happens                       a partition held          one not held
-    answer names it, same fence        held on                   -
+    event                              a partition held          one not held
+    answer names it, same fence        still held                -
     answer names it, another fence     lost, and got anew        got
     answer does not name it            lost                      -
     answer asks it back                held, asked back          -
@@ -25,11 +25,11 @@ RENEWALS_PER_TTL = 3
 
 
 class LeaseClientMachine:
-    """One member's leases of one stream. now_s: seconds on a clock that does not jump back nor stand still.
+    """One member's leases of one stream. now_s: seconds on a clock that neither jumps back nor stands still.
 
-    request_id: one below that of the first request. The node ignores a member's requests with lower ids than it has
-    seen, so it must be higher in every later life of a member that keeps its id.
-    Invariant: `asked_back` is part of what is held; what is held is valid until `_deadline_s`.
+    request_id: one below the id of the first request. The node ignores a member's requests with ids lower than one it
+    has seen, so a member that keeps its member id over a restart must begin with a higher request id.
+    Invariant: partitions asked back are held; all held partitions may be processed until `_deadline_s`.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class LeaseClientMachine:
         self.members = 0
 
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
-        """The next request: join, go on, or leave. It counts from now, so send it at once; it ends the one before."""
+        """The next request: join, renew, or leave. Send it at once, since its leases count from now.
+
+        Answers to earlier requests no longer count.
+        """
         self._expire(now_s)
         self._request_id += 1
         self._sent_s = now_s
@@ -62,7 +65,7 @@ class LeaseClientMachine:
         )
 
     def answer(self, response: LeaseResponse, now_s: float) -> bool:
-        """Take in the answer to the latest request, and no other; whether it changed anything for the consumer."""
+        """Apply the answer to the latest request, and ignore any other; whether anything changed for the consumer."""
         if response.request_id != self._request_id:
             return False
         before = dict(self._held), set(self._asked_back)
@@ -84,17 +87,17 @@ class LeaseClientMachine:
         return set(self._held) if now_s < self._deadline_s else set()
 
     def asked_back(self, now_s: float) -> set[int]:
-        """Those of them that others are to have."""
+        """The held partitions that the node asks back for other members."""
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """It is processed no more: the next request does not name it. Safe to repeat."""
+        """Stop holding the partition: the next request does not name it. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """The node has said by other means that somebody else has it (a save was fenced off)."""
+        """Stop holding a partition that the node has given to another member: it refused a save under our fence."""
         self.give_back(partition)
 
     def next_due_s(self) -> float:
@@ -103,7 +106,7 @@ class LeaseClientMachine:
         return min(renewal_s, self._deadline_s) if self._held else renewal_s
 
     def has_run_out(self, now_s: float) -> bool:
-        """Whether there are leases that are over and that the next request will no longer name."""
+        """Whether leases are over that the next request will no longer name."""
         return bool(self._held) and now_s >= self._deadline_s
 
     def check(self) -> None:

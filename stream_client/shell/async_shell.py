@@ -80,9 +80,9 @@ class Dialled(NamedTuple):
 
 
 class AsyncShell:
-    """The I/O of one client in tasks. See `session.Shell`.
+    """The I/O of one client in tasks of its own. It implements `session.Shell`.
 
-    Its tasks are shielded from the caller's cancellation, so that `close` can still send what waits.
+    Its tasks are shielded from the caller's cancellation, so that `close` can still send the last messages.
     """
 
     def __init__(self, address: str, core: ClientCore, framing: Framing) -> None:
@@ -101,31 +101,34 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled, reconnect: Reconnect | None) -> None:
-        """Serve connection after connection, the first one given, until `close`."""
+        """Serve one connection after another until `close`, beginning with `first`."""
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
-        # Before the caller goes on, so that its client is connected from the first moment on.
+        # Done before any task runs, so that the caller's client is connected from the first moment on.
         self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client where something else than a node answers, or nothing of the service in time."""
+        """End the client where another kind of server answers, or where the service sends nothing in time."""
         began_s = anyio.current_time()
+        # A node greets at once. A connection that has brought nothing by now, or has ended, is in doubt.
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
+        # `identify` asks as other clients do, which blocks: in a thread, so that the client goes on meanwhile.
         if not self.core.connection.received_bytes:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+        # A node may greet while its service is missing, or cannot be reached; then every request would wait in vain.
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
             if not self.core.service_route.reached:
                 self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
-        """Send what waits to be sent, if that goes at once; then end."""
+        """Send the bytes that wait, for at most LAST_WORDS_S; then end."""
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
             while self._stream is not None and (self._sending or self.core.connection.outgoing_bytes):
                 self._sent = anyio.Event()
@@ -136,6 +139,7 @@ class AsyncShell:
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
         if waiting.done:
             return
+        # The caller waits for an answer, so its request must not wait for the sending task to be scheduled.
         self._send_at_once()
         done = anyio.Event()
         waiting.when_done(done.set)
@@ -178,7 +182,8 @@ class AsyncShell:
         hello = await self._greet(stream)
         if hello:
             return Dialled(stream, HEAD, hello)
-        # A node that has taken our hello for the beginning of a legacy frame waits for the rest of it; so call anew.
+        # A legacy node takes our hello for the beginning of a frame and waits for its rest, so this connection is of no
+        # more use.
         await anyio.aclose_forcefully(stream)
         try:
             with anyio.fail_after(CONNECT_TIMEOUT_S):
@@ -187,7 +192,7 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
 
     async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Say hello as the head framing does; what comes within a while, nothing from a node that does not speak it."""
+        """Say hello as the head framing does, and wait a while; the bytes that come. A legacy node sends none."""
         try:
             with anyio.move_on_after(self._auto_wait_s):
                 await stream.send(HEAD.hello)
@@ -200,15 +205,19 @@ class AsyncShell:
         return b""
 
     async def _keep_connected(self, dialled: Dialled, reconnect: Reconnect | None) -> None:
+        """Serve connection after connection; end the client where a lost one is not to be made again."""
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             while True:
                 received_bytes = self.core.connection.received_bytes
                 fault = await self._serve(dialled)
+                # Without reconnecting nothing can answer any more: each request fails, now and later.
                 if backoff is None:
                     self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
                     return
                 self.core.disconnected(fault)
+                # Only a connection that brought something resets the delays: a server that accepts and hangs up would
+                # else be called again at once, for ever.
                 if self.core.connection.received_bytes > received_bytes:
                     backoff.succeeded()
                     self._auto_wait_s = AUTO_WAIT_S
@@ -219,12 +228,14 @@ class AsyncShell:
                 self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
+        """Have the core ask again for late answers; drop a connection over which nothing comes any more."""
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
             if self.core.check_progress() and self._stream is not None:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
+        """A new connection, tried for until there is one. Requests fail meanwhile when `give_up_s` has passed."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -239,15 +250,16 @@ class AsyncShell:
                 return connected
 
     def _take_over(self, dialled: Dialled) -> None:
-        """Have a new connection be the client's: what is to be sent goes along it from now on."""
+        """Make a new connection the client's: everything is sent along it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         raw = dialled.stream.extra(SocketAttribute.raw_socket)
-        # Under asyncio it is wrapped: a transport there may hold what was sent before, and is not to be overtaken.
+        # Under asyncio the socket is wrapped. The transport there may still hold earlier bytes, which later ones must
+        # not overtake, so nothing is written to that socket directly.
         self._socket = raw if isinstance(raw, socket.socket) else None
 
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
-        """Carry one connection to its end; what the other side did wrong, if that ended it."""
+        """Serve one connection to its end. Returns the other side's fault, if a fault ended the connection."""
         fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
@@ -261,6 +273,7 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
+        """Read until the connection ends. received: the bytes that came while it was made. Returns as `_serve`."""
         try:
             if received:
                 self.core.receive_data(received)
@@ -272,6 +285,7 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
+        """Send what the core has, whenever it has something. scope: cancelled when the connection is broken."""
         while True:
             data = self.core.data_to_send()
             self._sending = bool(data)
@@ -287,8 +301,10 @@ class AsyncShell:
                 return
 
     def _send_at_once(self) -> None:
-        """Send what the socket takes without waiting, since somebody waits for the answer: the sending task, woken,
-        would do it a turn of the event loop later. It sends the rest."""
+        """Send as much as the socket takes without waiting; the sending task sends the rest.
+
+        The sending task alone would send everything a turn of the event loop later, and the caller waits.
+        """
         link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
             data = self.core.data_to_send()
@@ -301,7 +317,7 @@ class AsyncShell:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a connection could not be made; AnyIO keeps that behind what it raises."""
+    """Why a connection could not be made. AnyIO hides the reason in the cause of its own error."""
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]

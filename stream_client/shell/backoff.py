@@ -1,4 +1,4 @@
-"""When a lost connection is made again: growing delays with jitter. It keeps no time and draws no numbers itself."""
+"""Decides when a lost connection is made again: growing delays with jitter. Time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable
 import msgspec
 
 GROWTH = 1.2
-"""A node that was away for some seconds is noticed within half a second, since the next delay is at most a fifth of the
-time that it has been away. With doubled delays it would be away twice as long for its clients."""
+"""With this growth the next delay is at most a fifth of the time that the node has been away, so that clients notice a
+node that was away for some seconds within half a second. With doubled delays the outage would be twice as long."""
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """How a lost connection is made again: delays in seconds, each GROWTH times the one before, up to delay_s_max.
+    """How a lost connection is made again.
 
-    A delay is drawn between its half and its whole, so that many clients do not come back together.
+    delay_s: the first delay. Each delay is GROWTH times the one before, up to delay_s_max, and a random part of up to
+    half of it is left out, so that many clients do not come back together.
 
-    give_up_s: after so long without a connection that brings anything, everything that waits fails with
-    NodeUnreachable, and what is asked later fails at the next attempt; attempts go on. None waits for ever.
+    give_up_s: when no connection has brought anything for this long, every waiting request fails with NodeUnreachable,
+    and each later request fails at the next attempt. Attempts go on. None: requests wait for ever.
     """
 
     delay_s: float = 0.05
@@ -26,7 +27,10 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backoff:
-    """The attempts since the last connection that brought anything: one that is accepted and brings nothing is none."""
+    """Counts the attempts since the last connection that brought anything.
+
+    A connection that is accepted and brings nothing is one more failed attempt.
+    """
 
     def __init__(self, reconnect: Reconnect, random: Callable[[], float]) -> None:
         """random: draws from 0 to 1."""
@@ -36,7 +40,7 @@ class Backoff:
         self._lost_at_s: float | None = None
 
     def lost(self, now_s: float) -> None:
-        """There is no connection any more. Safe to repeat."""
+        """Note that there is no connection. Safe to repeat."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
 
@@ -47,11 +51,11 @@ class Backoff:
         return delay_s
 
     def is_over(self, now_s: float) -> bool:
-        """Whether it has been so long that nobody should wait any more."""
+        """Whether `give_up_s` has passed, so that waiting requests are to fail."""
         give_up_s = self._reconnect.give_up_s
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 
     def succeeded(self) -> None:
-        """A connection has brought something."""
+        """Note that a connection has brought something; the delays begin anew."""
         self._lost_at_s = None
         self._delay_s = self._reconnect.delay_s

@@ -1,8 +1,8 @@
 """The shell for programs without an event loop: it does its I/O inside calls, on a plain socket, without threads.
 
-Between calls nothing is sent or read; a call takes up what has come meanwhile. It waits in short slices, so that a
-signal (Ctrl-C) is acted upon at once on every system. Whatever interrupts an exchange of bytes in its middle costs the
-connection, never the client: it connects again and sends again what has no answer.
+Between calls nothing is sent or read; the next call reads the bytes that have come meanwhile. A call waits in short
+slices, so that a signal (Ctrl-C) is acted upon at once on every system. An exception in the middle of an exchange of
+bytes costs the connection, never the client: it connects again, and sends requests without an answer again.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
 
 SLICE_S = 0.2
-"""The longest single wait; some systems look at signals only between waits."""
+"""The longest single wait. Some systems look at signals only between waits."""
 LAG_S = 0.005
-"""A publisher that has sent nothing for so long is sent for between two pushes."""
+"""When nothing has been sent for this long, a publisher sends between two pushes."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def open_shell(
 
 
 class _Timer:
-    """Something to be called when it is due; equal times run in the order in which they were asked for."""
+    """A callback and the time when it is due. Timers with the same time run in the order in which they were made."""
 
     __slots__ = ("_callback", "_number", "due_s")
 
@@ -90,7 +90,7 @@ class _Timer:
 
 
 class _Dialled(NamedTuple):
-    """A connection, and the framing to be spoken on it. greeted: the hello has been sent."""
+    """A connection, and the framing to be spoken on it. greeted: our hello has been sent."""
 
     connection: socket.socket
     wire: Wire
@@ -98,7 +98,7 @@ class _Dialled(NamedTuple):
 
 
 class BlockingShell:
-    """The I/O of one client inside its calls; for one thread at a time. See `blocking.session.Shell`."""
+    """The I/O of one client inside its calls, for one thread at a time. It implements `blocking.session.Shell`."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class BlockingShell:
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
-        """Send what waits to be sent, if that goes at once; then end. Safe to repeat."""
+        """Send the bytes that wait, for at most LAST_WORDS_S; then end. Safe to repeat."""
         try:
             give_up_s = self.now_s() + LAST_WORDS_S
             while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
@@ -171,11 +171,16 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """One round: what the socket has and takes, waited for so long at most; then what is due by the clock."""
+        """One round: read and send what the socket allows, then run what is due by the clock.
+
+        wait_s: how long to wait at most for the socket. Raises the error that ended the client.
+        """
+        # A second thread, or a signal handler, would find the socket and the core half changed.
         if not self._turning.acquire(blocking=False):
             raise RuntimeError("a blocking client is for one thread at a time")
         try:
             self.core.connection.check_open()
+            # A timer that falls due (a lease to renew) must not wait for the socket.
             if self._timers:
                 wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
             began_s = self.now_s()
@@ -184,6 +189,7 @@ class BlockingShell:
             else:
                 self._dial_again(wait_s)
             self._turned_at_s = self.now_s()
+            # Until the service has answered once, another kind of server may be at the address.
             if not self.core.service_route.reached:
                 self._doubt(self._turned_at_s - began_s)
             self._run_due()
@@ -191,9 +197,9 @@ class BlockingShell:
             self._turning.release()
 
     def _doubt(self, waited_s: float) -> None:
-        """End the client where something else than a node answers, or nothing of the service in time.
+        """End the client where another kind of server answers, or where the service sends nothing in time.
 
-        Only the time counts in which the caller waited, since nothing is read in between.
+        Only the time in which the caller waited counts, since nothing is read between calls.
         """
         self._waited_s += waited_s
         if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:
@@ -205,6 +211,7 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
+        """Wait for the socket, then send and read once. whole: no frame is cut in its middle, and the peer is there."""
         whole = False
         fault: ClientError | None = None
         try:
@@ -212,7 +219,8 @@ class BlockingShell:
                 self._unsent = memoryview(self.core.data_to_send())
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(connection, events)
-            # A signal that comes while we wait finds no bytes on the move: the connection goes on.
+            # An exception of a signal handler that comes while we wait finds no bytes on the move: the connection
+            # goes on.
             whole = True
             ready = sum(mask for _, mask in self._selector.select(wait_s))
             whole = False
@@ -228,23 +236,26 @@ class BlockingShell:
             whole = False
         finally:
             if not whole:
-                # Who ends a connection without a word is looked into at once.
+                # A server that ends a connection without a word is looked into at once (`_doubt`).
                 self._waited_s = max(self._waited_s, PROBE_AFTER_S)
                 self._lost(fault)
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Take what has come; whether the connection goes on."""
+        """Read the bytes that have come; whether the connection goes on."""
         data = connection.recv(READ_BYTES_MAX)
         if data:
             self.core.receive_data(data)
         return bool(data)
 
     def _lost(self, fault: ClientError | None) -> None:
+        """The connection has ended: end the client, or plan the next attempt. fault: what the other side did wrong."""
         self._drop_socket()
         if self._backoff is None:
             self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
             return
         self.core.disconnected(fault)
+        # Only a connection that brought something resets the delays: a server that accepts and hangs up would else be
+        # called again at once, for ever.
         if self.core.connection.received_bytes > self._received_before:
             self._backoff.succeeded()
             self._auto_wait_s = AUTO_WAIT_S
@@ -256,7 +267,7 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Connect, if it is time; else wait for that, or for as long as asked."""
+        """Connect if the next attempt is due; else wait until it is, for `wait_s` at most."""
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -279,11 +290,13 @@ class BlockingShell:
             return _Dialled(connection, HEAD if self._framing == "head" else LEGACY)
         if self._greet(connection):
             return _Dialled(connection, HEAD, greeted=True)
-        # A node that has taken our hello for the beginning of a legacy frame waits for the rest of it; so call anew.
+        # A legacy node takes our hello for the beginning of a frame and waits for its rest, so this connection is of no
+        # more use.
         connection.close()
         return _Dialled(self._call(), LEGACY)
 
     def _call(self) -> socket.socket:
+        """A connected socket. Raises NodeUnreachable."""
         try:
             connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -293,7 +306,7 @@ class BlockingShell:
         return connection
 
     def _greet(self, connection: socket.socket) -> bool:
-        """Say hello as the head framing does; whether something comes within a while, which stays to be read."""
+        """Say hello as the head framing does; whether bytes come within a while. They stay in the socket to be read."""
         try:
             connection.send(HEAD.hello)
             readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
@@ -302,6 +315,7 @@ class BlockingShell:
             return False
 
     def _adopt(self, dialled: _Dialled) -> None:
+        """Make a new connection the client's: everything is sent along it from now on."""
         self._socket = dialled.connection
         self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
@@ -318,6 +332,7 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
+        """Run the timers that are due, and the core's check for late answers."""
         now_s = self.now_s()
         while self._timers and self._timers[0].due_s <= now_s:
             heapq.heappop(self._timers).run()
@@ -328,5 +343,5 @@ class BlockingShell:
 
 
 def _new_selector() -> selectors.BaseSelector:
-    """One that needs no descriptor of its own, so that a client is one socket and nothing else."""
+    """A selector without a file descriptor of its own, so that a client takes one descriptor: its socket's."""
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

@@ -1,6 +1,6 @@
-"""Holds back the exception of a signal handler while bytes are exchanged, so that it costs no connection.
+"""Holds back the exception of a signal handler while bytes are exchanged, so that a signal costs no connection.
 
-It concerns handlers that ask for it (`stopping.stop_on_signals_blocking`); Ctrl-C without one is raised at once.
+The handler of `stopping.stop_on_signals_blocking` uses it. Ctrl-C without such a handler is raised at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class _State(threading.local):
-    """One thread's: whether it exchanges bytes, and what is to be raised behind that."""
+    """The state of one thread. held: it exchanges bytes. waiting: the exception to raise when the exchange is over."""
 
     held = False
     waiting: BaseException | None = None
@@ -20,7 +20,7 @@ _state = _State()
 
 
 def raise_when_whole(error: BaseException) -> None:
-    """Raise the error now, or at the end of the exchange of bytes that this thread is in."""
+    """Raise the error now, or, while this thread exchanges bytes, at the end of that exchange."""
     if _state.held:
         _state.waiting = error
     else:
@@ -28,7 +28,7 @@ def raise_when_whole(error: BaseException) -> None:
 
 
 class Whole:
-    """A block that exchanges bytes. Not to be nested."""
+    """A block that exchanges bytes: no held-back exception is raised inside it. Not to be nested."""
 
     def __enter__(self) -> None:
         _state.held = True

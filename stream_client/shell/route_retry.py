@@ -1,4 +1,4 @@
-"""Asks again, after growing delays, for a way that a node between has lost. The shell keeps the time."""
+"""Asks again, after growing delays, for the service behind a node on the route that has lost its way to it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
-"""How long the way can be back without anybody noticing. A question costs the node between one call."""
+"""A restored way is noticed within this time. Each question costs the node on the route one call."""
 
 
 class RouteRetry:
-    """What `ServiceRoute.on_lost` calls. After `give_up_s` without a way, all that waits fails; asking goes on.
+    """Plans the next question each time a node on the route says that it cannot reach the next one.
+
+    After `give_up_s` every waiting request fails; asking goes on. `ServiceRoute.on_lost` calls `lost`.
 
     Invariant: at most one question is planned.
     """
@@ -33,7 +35,7 @@ class RouteRetry:
         self._planned = False
 
     def lost(self, first: bool) -> None:
-        """A node between cannot reach the next one. first: it could, when last heard."""
+        """A node on the route cannot reach the next one. first: it could, when last heard of."""
         now_s = self._timers.now_s()
         if first:
             self._backoff = Backoff(self._reconnect, random.random)
@@ -46,7 +48,7 @@ class RouteRetry:
         try:
             self._timers.call_later(self._backoff.next_delay_s(), self._ask)
         except ClientError:
-            self._planned = False  # The client has ended, and nobody waits for the way any more.
+            self._planned = False  # The client has ended, so no request waits any more.
 
     def _ask(self) -> None:
         self._planned = False

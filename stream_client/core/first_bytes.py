@@ -1,0 +1,45 @@
+"""What the first bytes of a connection tell about the server that sent them."""
+
+from __future__ import annotations
+
+import re
+
+from ockam.wire import Wire
+
+SHOWN_BYTES = 16
+"""How much is shown of an answer that fits no sign. No sign is longer than this."""
+
+SIGNS: tuple[tuple[bytes, str], ...] = (
+    (rb"HTTP/\d", "it answered HTTP"),
+    (rb"-[A-Z]+ |\+PONG", "it answered as Redis does"),
+    (rb"SSH-", "it is an SSH server"),
+    (rb"[\x14-\x17]\x03[\x00-\x04]", "it speaks TLS"),
+    (rb"\x00\x00[\x00-\xff]\x04\x00", "it speaks HTTP/2, as gRPC servers do"),
+    (rb"INFO \{", "it is a NATS server"),
+    (rb"AMQP", "it speaks AMQP"),
+    (rb"[\x00-\xff]{3}\x00\x0a\d", "it is a MySQL server"),
+    (rb"220[ -]", "it is a mail or FTP server"),
+    (rb"\+OK|\* OK", "it is a mail server"),
+)
+"""How the first bytes of other servers begin, and how to name the server in an error."""
+
+
+def describe(first: bytes) -> str:
+    """The server that sends these first bytes, which no node sends, in words for an error."""
+    found = find_sign(first)
+    if found is not None:
+        return found
+    return f"what it sends, {first[:SHOWN_BYTES]!r}, is not what a node sends"
+
+
+def find_sign(first: bytes) -> str | None:
+    """The server whose first bytes these are; None for a server without a sign."""
+    return next((name for sign, name in SIGNS if re.match(sign, first)), None)
+
+
+def opens_as_node(first: bytes, wire: Wire) -> bool:
+    """Whether a node of that framing can send these first bytes. first: at least one byte."""
+    if wire.hello:
+        return first.startswith(wire.hello)
+    # A legacy frame is a u16 length and a version, which is 1 or 2; one without content has no version.
+    return len(first) < 3 or first[:2] == b"\0\0" or first[2] in (1, 2)
