@@ -22,14 +22,14 @@ from block_node.client.connection import open_connection
 
 ITEMS_A_BLOCK: Final = 300
 LIVE_EVERY_S: Final = 0.05
-"""Between the beginnings of two live blocks; a real network has one or two a second."""
+"""The time between the beginnings of two live blocks. A real network has one or two blocks a second."""
 LARGE_ITEMS, LARGE_ITEM_BYTES = 20, 50_000
 BUFFERS_BYTES: Final = (16 * MIB, 64 * MIB)
 POLL_S: Final = 0.02
 PATIENCE_S: Final = 600.0
 NEWEST, OLDEST = "newest blocks", "oldest blocks"
 ALONE = "stream-node, no backfill"
-FILLED, LIVE, BESIDE, LARGE = (
+FILLED, LIVE, FILLED_MEANWHILE, LARGE = (
     "backfill: filled from one node",
     "backfill: a live block, from its beginning to its acknowledgement",
     "backfill: filled beside live blocks",
@@ -38,7 +38,7 @@ FILLED, LIVE, BESIDE, LARGE = (
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
-    """window: items a block; messages: blocks."""
+    """The samples of this work. Their `window` is the number of items of a block, their `messages` are blocks."""
     keys = SigningKeys.generate(key_bits=2048)
     generator = ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK, item_bytes=plan.size_bytes))
     with BenchNode() as source:
@@ -71,7 +71,7 @@ def _filled(node: BenchNode, plan: Plan, round_: int, system: str, count: int) -
 def _live(
     source: str, plan: Plan, round_: int, last: GeneratedBlock, live: Sequence[GeneratedBlock]
 ) -> Iterator[Sample]:
-    """Behind a history that is all missing, live blocks go to a node that leaves it so, and to one that fills it."""
+    """Publish live blocks to two nodes that lack all blocks before: one leaves the hole, one fills it meanwhile."""
     size_bytes = ITEMS_A_BLOCK * plan.size_bytes
     for system, sources in ((ALONE, ""), (OURS, source)):
         with _behind(last, sources) as node:
@@ -95,7 +95,7 @@ def _live(
         )
         if sources:
             yield Sample(
-                work=BESIDE,
+                work=FILLED_MEANWHILE,
                 system=OURS,
                 round=round_,
                 window=ITEMS_A_BLOCK,
@@ -106,7 +106,7 @@ def _live(
 
 
 def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
-    """How much memory the node has at most, with buffers of two sizes (`window`, in bytes)."""
+    """The memory by which a node grows at most while it is filled, with buffers of two sizes (`window`, in bytes)."""
     count = max(2, plan.backfilled // 25)
     shape = BlockShape(item_count=LARGE_ITEMS, item_bytes=LARGE_ITEM_BYTES)
     with BenchNode() as source:
@@ -129,7 +129,7 @@ def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
 
 @contextmanager
 def _behind(newest: GeneratedBlock | None, source: str, **environment: str) -> Iterator[BenchNode]:
-    """A node that was just started and lacks what the source has, all but this block."""
+    """A node that was just started and lacks every block of the source but `newest`."""
     first_block = 0 if newest is None else newest.number
     environment |= {"STREAM_NODE_BLOCK_FIRST": str(first_block)}
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
@@ -144,7 +144,7 @@ def _behind(newest: GeneratedBlock | None, source: str, **environment: str) -> I
 
 
 async def _wait_stored(node: BenchNode, count: int) -> int:
-    """Until so many blocks were stored by backfill; the most memory that the node had meanwhile."""
+    """Wait until backfill has stored this many blocks. Returns the most memory that the node had meanwhile."""
     memory_bytes = 0
     with trio.fail_after(PATIENCE_S):
         async with open_connection(node.address) as connection:
@@ -155,8 +155,11 @@ async def _wait_stored(node: BenchNode, count: int) -> int:
 
 
 async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tuple[list[float], int]:
-    """Microseconds from the sending of each block's first item to its acknowledgement; how many blocks backfill has
-    stored by then."""
+    """Publish one block after the other, at a fixed pace.
+
+    Returns the microseconds from the sending of each block's first item to its acknowledgement, and how many blocks
+    backfill has stored by then.
+    """
     times_us: list[float] = []
     async with open_connection(address) as connection:
         session = TimedSession(connection)

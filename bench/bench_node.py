@@ -1,4 +1,4 @@
-"""The node that is measured: a child process on a fresh data directory, which tells at its end how often it synced."""
+"""BenchNode: a node to be measured, in a child process with a fresh data directory. It also counts the node's syncs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from stream_node.process import NodeProcess
 
 SYNCS_PER_CHECKPOINT = 2
-"""Of the write-ahead log and then of the file; a commit is one sync of the log. What the node closes with comes after
-its statistics."""
+"""A checkpoint syncs the write-ahead log and then the file; a commit is one sync of the log. The node writes its
+statistics before the syncs of its own end, which so are not counted."""
 
 
 class BenchNode(NodeProcess):
     """A node whose data lies under the working directory, so on a disk and not in a memory file system.
 
-    data_dir: a directory that is kept; without it a fresh one, removed at the end.
-    fsyncs_per_second: over the whole life; None before `finish`, or where the node did not say.
+    data_dir: a directory that is kept; without it the node gets a fresh one, which is removed at the end.
+    fsyncs_per_second: over the whole life of the node; None before `finish`, or without the node's statistics.
     """
 
     def __init__(
         self, data_dir: Path | None = None, *, environment: Mapping[str, str] | None = None, grouped: bool = True
     ) -> None:
-        """grouped: False makes every push a transaction of its own, for comparison."""
+        """grouped: False starts a node that makes every push a transaction of its own, for comparison."""
         self._directory = tempfile.TemporaryDirectory(prefix=".bench-", dir=".")
         place = Path(self._directory.name)
         super().__init__(
@@ -49,7 +49,7 @@ class BenchNode(NodeProcess):
         return self
 
     def finish(self) -> float | None:
-        """Stop it in good order; its syncs per second."""
+        """Stop the node in good order. Returns its syncs a second."""
         lived_s = time.perf_counter() - self._started_s
         self.stop()
         for line in self.log_file.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Blocks through a node: published until verified (L1 and L2) and durable, caught up with, and one of 100 MB."""
+"""Measures a node with blocks: published until verified and durable, read by a subscriber, and one of 100 MB."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ PUBLISHED, ACKNOWLEDGED, CAUGHT_UP, LARGE = (
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
-    """window: items a block; messages: items, or blocks where single ones are timed."""
+    """The samples of this work. Their `window` is the number of items of a block; their `messages` are items, or blocks
+    where single blocks are timed."""
     keys = SigningKeys.generate()
     for items in ITEMS_A_BLOCK:
         count = max(2, plan.messages // items)
@@ -99,7 +100,10 @@ async def _acknowledgements(address: str, blocks: Sequence[GeneratedBlock]) -> l
 
 
 def _large(keys: SigningKeys) -> Sample:
-    """One block of 100 MB in items of 1 MB: how much memory the server ever has while it comes, is read and fetched."""
+    """One block of 100 MB in items of 1 MB.
+
+    The memory is the most that the server has while the block is published, read by a subscriber, and fetched.
+    """
     shape = BlockShape(item_count=LARGE_ITEMS + 4, item_bytes=LARGE_ITEM_BYTES)
     blocks = [ChainGenerator(keys, shape=shape).next_block()]
 
@@ -144,7 +148,7 @@ async def _fetch(address: str) -> None:
 
 @asynccontextmanager
 async def _memory_watched(node: NodeProcess) -> AsyncIterator[list[int]]:
-    """The most memory that the node has had in the block, in a list of one."""
+    """The most memory that the node has had since the beginning of the `with` block, as a list with one number."""
     highest = [node.memory_bytes()]
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""How the bench publishes blocks: many at a time by our client, or one at a time and timed. It measures no server."""
+"""Publishes blocks for the bench: many at a time by our client, or one at a time and timed. It measures no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock
 
 
 async def publish_all(address: str, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
-    """Until all are acknowledged; the last one. There must be one."""
+    """Publish the blocks and wait until all are acknowledged. Returns the last block; there must be one."""
     block = None
     async with BlockClient([address]).publisher() as publisher:
         for block in blocks:
@@ -32,7 +32,7 @@ class Published(NamedTuple):
 
 
 class TimedSession:
-    """A session for one block at a time. Call `open` first."""
+    """A publishing session that sends one block at a time and times its acknowledgement. Call `open` first."""
 
     def __init__(self, connection: BlockConnection) -> None:
         self._conversation = connection.converse(SERVICE)
@@ -43,7 +43,7 @@ class TimedSession:
         await self._conversation.receive()
 
     async def publish(self, block: GeneratedBlock) -> Published:
-        """Raises RuntimeError where it is not acknowledged."""
+        """Publish one block. Raises RuntimeError if the node does not acknowledge it."""
         began_ns = time.perf_counter_ns()
         for chunk in OutgoingBlock.from_items(block.items).chunks():
             await self._say(BlockItems(self._sequence, chunk.items, chunk.piece))

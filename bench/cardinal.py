@@ -1,4 +1,4 @@
-"""Cardinal Streams: blocks of 23 messages made, put together and ordered in this process, and through a node."""
+"""Measures Cardinal Streams: blocks of 23 messages are made and ordered, in one process and through a node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream_client import connect
 MESSAGES_A_BLOCK = 23
 PARTITIONS = 4
 GROUP_BLOCKS = 100
-"""Blocks that are sent together."""
+"""The number of blocks that are sent together."""
 VALUE_BYTES = 60
 NOWHERE = "in memory"
 APPLICATION = Application(
@@ -41,7 +41,7 @@ PRODUCE, REASSEMBLE, SEND, RECEIVE = (
 
 
 class Spent(NamedTuple):
-    """On the clock, and of the processor: on a busy machine the second says more."""
+    """Time on the clock and time of the processor. On a busy machine the second says more."""
 
     seconds: float
     cpu_s: float
@@ -82,7 +82,7 @@ def chain(count: int) -> list[Payload]:
 
 
 def produced(blocks: list[Payload]) -> tuple[Spent, list[tuple[str, Record]]]:
-    """How long it took to make all messages, and the messages with their topics."""
+    """Make all messages. Returns the time that took, and the messages with their topics."""
     producer = APPLICATION.producer()
     made = []
     started = Spent.now()
@@ -93,7 +93,7 @@ def produced(blocks: list[Payload]) -> tuple[Spent, list[tuple[str, Record]]]:
 
 
 def delivered(records: list[tuple[str, Record]]) -> Delivered:
-    """As four partitions of each topic would deliver them."""
+    """The messages as four partitions of each topic would deliver them."""
     offsets: dict[str, int] = {}
     found: Delivered = []
     for topic, (key, value) in records:
@@ -104,7 +104,7 @@ def delivered(records: list[tuple[str, Record]]) -> Delivered:
 
 
 def ordered(deliveries: Delivered, blocks: int) -> Spent:
-    """How long one consumer took to bring all blocks in order."""
+    """Have one consumer bring all blocks in order. Returns the time that took."""
     consumer = ChainConsumer(reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked())
     added = 0
     started = Spent.now()
@@ -164,7 +164,7 @@ async def _receive(transport: StreamTransport, blocks: list[Payload]) -> None:
 
 
 def _check(added: int, blocks: int) -> None:
-    """A figure of work that was not done is none."""
+    """Raises RuntimeError if a block is missing: a time without all of its work is no figure."""
     if added != blocks:
         raise RuntimeError(f"{added} of {blocks} blocks were put in order")
 

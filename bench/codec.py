@@ -14,7 +14,7 @@ from bench.report import OURS, CodecSample
 
 
 def compare(rounds: int, place: Path, absent: list[str]) -> Iterator[CodecSample]:
-    """Ours and pybare, in turn; a word in `absent` where that cannot be had."""
+    """Samples of our codec and of pybare, in turn. If pybare cannot be installed, `absent` gets a line that says so."""
     folder = maybe_install(PYBARE, place)
     if folder is None:
         absent.append(f"pybare: {PYBARE} cannot be installed")

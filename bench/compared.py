@@ -1,4 +1,4 @@
-"""What is measured beside others, in turn: A B A B, so that the ratios hold on a noisy machine."""
+"""Work that is measured in turn with other systems (A B A B), so that the ratios hold on a noisy machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 from bench.bench_node import BenchNode
 from bench.errors import UnknownBench
-from bench.measure import PAGE_MESSAGES, Timed, pull_rate, push_latency, push_latency_blocking, push_rate
+from bench.measure import PAGE_MESSAGES, pull_rate, push_latency, push_latency_blocking, push_rate
 from bench.peers import Peer
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from bench.scale import measure_alone, measure_node
+from stream_node.bench.loads import Timed
 
 CEILING = "push_ceiling"
 CEILING_BYTES = 100
@@ -25,7 +26,7 @@ CEILING_LINE = re.compile(r"window\s+(\d+):\s+([\d,]+)")
 
 
 def pushes(plan: Plan, peers: Sequence[Peer], ceiling: Path | None) -> Iterator[Sample]:
-    """Durable pushes of one publisher, by window."""
+    """Durable pushes of one publisher, for every window of the plan."""
     for window in plan.windows:
         messages = max(plan.single, min(plan.messages, plan.single * window))
         fields = {"messages": messages, "size_bytes": plan.size_bytes, "window": window}
@@ -74,9 +75,9 @@ def pulls(plan: Plan, peers: Sequence[Peer]) -> Iterator[Sample]:
 
 
 def run_ceiling(script: Path, round_: int, messages: int, window: int) -> Sample:
-    """A prototype that prints lines like `window 100: 128,000 durable pushes/s`, on the disk that we are on.
+    """Run a prototype that prints lines like `window 100: 128,000 durable pushes/s`, in the working directory.
 
-    Raises UnknownBench where it does not.
+    Raises UnknownBench if the prototype prints no such line.
     """
     done = subprocess.run(
         [sys.executable, str(script), str(messages), str(window)],

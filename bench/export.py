@@ -1,8 +1,8 @@
-"""Streams into Parquet by Spark, in every way there is, beside Spark copying the same rows from Parquet to Parquet; and
-pushes to a node that is exported from.
+"""Measures how fast Spark brings streams into Parquet in each of our ways, and how pushes fare during an export.
 
-One embedded session on two cores; the ways take turns, so that their ratios hold on a noisy machine. The first turn
-of each, in which the JVM compiles, is not counted.
+Spark's own copy of the same rows from Parquet to Parquet is the measure of the ways. One embedded session runs on two
+cores; the ways take turns, so that their ratios hold on a noisy machine. The first turn of each way is not counted,
+because the JVM compiles in it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import trio
 
 from bench.bench_node import BenchNode
 from bench.errors import PeerFailed
-from bench.measure import Timed, push_rate
+from bench.measure import push_rate
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from storage.contract import Append
 from storage.database import Database
+from stream_node.bench.loads import Timed
 
 WORK = "export"
 STREAM = "exported"
@@ -36,7 +37,7 @@ PARTITIONS = 4
 SIZE_BYTES = 200
 BLOCK = 50_000
 POOL = 100_000
-"""Different messages; a stream repeats them."""
+"""The number of different messages. A stream repeats them."""
 CORES = 2
 OVER_TCP = "Spark source over TCP"
 OF_FILE = "Spark source of the file"
@@ -44,7 +45,7 @@ EXPORTER = "exporter, its tasks write Parquet"
 EXPORTER_OF_FILE = "exporter of the file, its tasks write Parquet"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
-BESIDE = "push beside an export"
+DURING = "push beside an export"
 ALONE = "stream-node, no export"
 PUSH_BYTES, PUSH_WINDOW = 100, 1_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -56,7 +57,7 @@ def is_possible() -> bool:
 
 
 def samples(plan: Plan, place: Path) -> Iterator[Sample]:
-    """One sample a way and round. Nothing where the extra `spark` is not installed."""
+    """One sample for each way and round; none if the extra `spark` is not installed."""
     if not is_possible():
         return
     from spark_export import open_session
@@ -120,24 +121,24 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
 
 
 def _pushes(plan: Plan, node: BenchNode, place: Path) -> Iterator[Sample]:
-    """Pushes as long as the command exports everything, and as many alone."""
+    """Pushes that go on until the command has exported everything, and then as many pushes alone."""
     push = partial(push_rate, node.address, messages=plan.messages, size_bytes=PUSH_BYTES, window=PUSH_WINDOW)
-    folder = place / "beside"
+    folder = place / "during-pushes"
     command = [sys.executable, "-m", "stream_node", "export", "run", str(folder), "--node", node.address]
     for round_ in range(plan.rounds):
-        beside: list[Timed] = []
+        meanwhile: list[Timed] = []
         with subprocess.Popen(
             [*command, "--stream", STREAM, "--master", f"local[{CORES},4]"], stdout=subprocess.DEVNULL
         ) as export:
-            while export.poll() is None or not beside:
-                beside.append(trio.run(push))
+            while export.poll() is None or not meanwhile:
+                meanwhile.append(trio.run(push))
         if export.returncode:
-            raise PeerFailed(f"the export beside the pushes ended with {export.returncode}")
+            raise PeerFailed(f"the export during the pushes ended with {export.returncode}")
         shutil.rmtree(folder)
-        alone = [trio.run(push) for _ in beside]
-        for system, timed in ((OURS, beside), (ALONE, alone)):
+        alone = [trio.run(push) for _ in meanwhile]
+        for system, timed in ((OURS, meanwhile), (ALONE, alone)):
             yield Sample(
-                work=BESIDE,
+                work=DURING,
                 system=system,
                 round=round_,
                 window=PUSH_WINDOW,
@@ -148,7 +149,7 @@ def _pushes(plan: Plan, node: BenchNode, place: Path) -> Iterator[Sample]:
 
 
 def _tuple_source() -> type[Any]:
-    """The same source, with rows as Python tuples, as most sources written in Python have them."""
+    """Our Spark source with rows as Python tuples, as most sources written in Python yield them."""
     from pyspark.sql.datasource import DataSourceReader
 
     from spark_export.options import read_options
@@ -192,7 +193,7 @@ def _measure(
 
 
 def _cpu_s(roots: tuple[int, ...]) -> float:
-    """Processor time of these processes and all below them, and of those of them that have ended."""
+    """Processor time of these processes and of all their descendants, ended ones included."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for each in Path("/proc").iterdir():
@@ -213,7 +214,7 @@ def _cpu_s(roots: tuple[int, ...]) -> float:
 
 
 def fill(data_dir: Path, messages: int) -> None:
-    """A log of so many messages in PARTITIONS partitions, written by the storage: pushes are not measured."""
+    """Make a log with this many messages in PARTITIONS partitions. The storage layer writes it, without a node."""
     seeded = random.Random(1)
     pool = [_message(seeded, number) for number in range(min(POOL, messages))]
     database = Database.open(data_dir)

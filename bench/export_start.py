@@ -1,6 +1,6 @@
-"""How long a whole `stream-node export run` takes that has next to nothing to do, with each Java and with none.
+"""Measures a whole `stream-node export run` that has next to nothing to do, with each Java and without Spark.
 
-The command in a process of its own, from its start to its end: that is what who runs it by hand or by cron waits for.
+The command runs in a process of its own and is timed from its start to its end, as its user or cron waits for it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROWS = 100
 NOTHING_NEW = "nothing new, no Spark"
 CACHED = "{}, class cache"
 CACHE_TIMEOUT_S = 60.0
-"""The JVM writes its classes when it ends, which is behind the end of the command."""
+"""The JVM writes its class cache when it ends, and the command ends before the JVM does."""
 
 
 def samples(plan: Plan, place: Path) -> Iterator[Sample]:
-    """One sample a way and round; p50_us is the time of the run. Nothing where the extra `spark` is not installed."""
+    """One sample for each way and round; none if the extra `spark` is not installed. p50_us is the time of the run."""
     if not is_possible():
         return
     with BenchNode(place / "starting") as node, blocking.connect(node.address) as client:
@@ -88,7 +88,7 @@ def _ways(place: Path) -> dict[str, tuple[tuple[str, ...], Mapping[str, str]]]:
 
 
 def _wait_for_classes(arguments: tuple[str, ...]) -> None:
-    """Until the class cache that these arguments name is written."""
+    """Wait until the JVM has written the class cache that these arguments name."""
     if "--aot-cache" not in arguments:
         return
     cache = Path(arguments[arguments.index("--aot-cache") + 1])
@@ -102,7 +102,7 @@ def _wait_for_classes(arguments: tuple[str, ...]) -> None:
 def _export(
     node: BenchNode, folder: Path, rows: int, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> float:
-    """Seconds of one run that exports so many rows. Raises PeerFailed where it does not."""
+    """Run the command once. Returns its seconds. Raises PeerFailed if it does not export this number of rows."""
     command = [sys.executable, "-m", "stream_node", "export", "run", str(folder), "--node", node.address, "--json"]
     began_s = time.perf_counter()
     done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, check=False)

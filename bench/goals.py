@@ -1,4 +1,4 @@
-"""The goals that a run is held against, each with what this run has measured for it."""
+"""The goals that a run is held against, each with the figure that the run has measured for it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def memory_bytes(sample: Sample) -> float:
 
 
 def goals(report: Report) -> Iterator[Goal]:
-    """One goal a row; what was not run has no figure."""
+    """All goals. A goal has no figure if its work was not run."""
     for window in (1_000, 10_000):
         ours = report.find("push", system=OURS, window=window)
         for peer, wanted in (("redis", 1.3), ("nats", 3.0)):
             theirs = report.find("push", system=peer, window=window)
             yield Goal(f"pushes, window {window:,}, to those of {peer}", False, wanted, ratio(ours, theirs, rate))
-        beside = report.find("push", system=CEILING, window=window)
-        yield Goal(f"pushes, window {window:,}, to those of the prototype", False, 0.6, ratio(ours, beside, rate))
+        ceiling = report.find("push", system=CEILING, window=window)
+        yield Goal(f"pushes, window {window:,}, to those of the prototype", False, 0.6, ratio(ours, ceiling, rate))
     pulled = ratio(report.find("pull", system=OURS), report.find("pull", system="redis"), rate)
     yield Goal("pulled messages, to those of redis", False, 2.0, pulled)
     singles = report.find("latency", system="redis")
@@ -57,8 +57,8 @@ def goals(report: Report) -> Iterator[Goal]:
     for system, wanted in ((export.OVER_TCP, 0.8), (export.EXPORTER, 1.5)):
         copied = ratio(report.find(export.WORK, system=system), native, rate)
         yield Goal(f"rows to Parquet, {system}, to Spark from Parquet", False, wanted, copied)
-    pushed = report.find(export.BESIDE, system=OURS)
-    kept = ratio(pushed, report.find(export.BESIDE, system=export.ALONE), rate)
+    pushed = report.find(export.DURING, system=OURS)
+    kept = ratio(pushed, report.find(export.DURING, system=export.ALONE), rate)
     yield Goal("pushes beside an export, to those without one", False, 0.8, kept)
     idle_s = typical(report.find(export_start.WORK, system=export_start.NOTHING_NEW), attrgetter("seconds"))
     yield Goal("seconds of a whole run of an export that finds nothing new", True, 5.0, idle_s)
@@ -78,8 +78,8 @@ def _of_growth(report: Report) -> Iterator[Goal]:
     for window in sorted({sample.window for sample in by_streams}) or [0]:
         one = report.find("push by streams", streams=1, window=window)
         spread = ratio(report.find("push by streams", streams=many, window=window), one, rate)
-        beside = f", {window:,} unconfirmed" if window else ""
-        yield Goal(f"pushes to {many:,} streams, to those to one{beside}", False, 0.7, spread)
+        unconfirmed = f", {window:,} unconfirmed" if window else ""
+        yield Goal(f"pushes to {many:,} streams, to those to one{unconfirmed}", False, 0.7, spread)
     memory = [memory_bytes(sample) for sample in report.find("memory")]
     pushed = sum(sample.messages for sample in report.find("memory"))
     grown = (max(memory) - memory[0]) / MIB if memory else None
@@ -91,11 +91,11 @@ def _of_growth(report: Report) -> Iterator[Goal]:
     )
     pulls = report.find("pull by log")
     largest = max((sample.log_messages for sample in pulls), default=0)
-    beside = f"{OURS}, small log beside {largest:,}"
+    small_log = f"{OURS}, small log beside {largest:,}"
     for page in (1, PAGE_MESSAGES):
         longer = ratio(
             report.find("pull by log", system=OURS, log_messages=largest, window=page),
-            report.find("pull by log", system=beside, window=page),
+            report.find("pull by log", system=small_log, window=page),
             p50_us,
         )
         yield Goal(f"p50 of pulling {page:,} of {largest:,} messages, to a small log", True, 1.5, longer)

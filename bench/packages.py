@@ -1,4 +1,4 @@
-"""Packages that only the bench needs, each installed into a folder of its own, so that they change nothing else."""
+"""Installs the packages that only the bench needs, each into a folder of its own, so that nothing else finds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTALL_TIMEOUT_S = 120.0
 
 
 def maybe_install(requirement: str, place: Path) -> Path | None:
-    """The folder under `place` that has the package; None where it cannot be had."""
+    """The folder under `place` that has the package, installed if need be; None if it cannot be installed."""
     folder = place / requirement.partition("=")[0]
     if folder.exists():
         return folder

@@ -1,6 +1,6 @@
-"""The work that is measured, done to another server by the client that a Python user would pick.
+"""Does the measured work on another server, with the client that a Python user would pick for that server.
 
-A program of its own, since its packages lie in a folder that nothing else is to see:
+It is a program of its own, because the packages of these clients lie in a folder that no other program may see:
 
     python -P peer_client.py FOLDER redis|nats PORT push|latency|fill|pull MESSAGES SIZE_BYTES WINDOW STREAM
 

@@ -1,4 +1,4 @@
-"""Servers that others would use instead, started on a free loopback port where they are installed."""
+"""Peers: other servers that the node is compared with. Each is started on a free loopback port, if it is installed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from bench.errors import PeerFailed
-from bench.measure import Timed
+from bench.measure import sample_fields
 from bench.packages import NATS, REDIS, maybe_install
 from bench.report import Sample
+from stream_node.bench.loads import Timed
 from stream_node.process import cpu_seconds, memory_bytes
 
 PEERS = ("redis", "nats")
@@ -31,7 +32,7 @@ DURABILITY = {
 
 
 def maybe_peer(name: str, place: Path, absent: list[str]) -> Peer | None:
-    """The peer, ready to be started; None and a word in `absent` where it or its client is not to be had."""
+    """The peer, ready to be started. If it or its client is missing: None, and a line in `absent` that says so."""
     program = shutil.which(PROGRAMS[name])
     if program is None:
         absent.append(f"{name}: {PROGRAMS[name]} is not installed")
@@ -44,7 +45,7 @@ def maybe_peer(name: str, place: Path, absent: list[str]) -> Peer | None:
 
 
 class Peer:
-    """One server, its data under the working directory like ours. A context manager: it is gone when the block ends."""
+    """One server, with its data below the working directory like ours. A context manager: it ends with the block."""
 
     def __init__(self, name: str, program: str, client: Path) -> None:
         self.name = name
@@ -57,7 +58,7 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """What the server says it is, and the client."""
+        """The versions of the server, as it prints it, and of its client."""
         said = subprocess.run([self._program, "--version"], capture_output=True, check=True, text=True).stdout
         return f"{said.splitlines()[0]}; {REQUIREMENTS[self.name]}"
 
@@ -90,7 +91,7 @@ class Peer:
         return f"bench{self._streams}"
 
     def measure(self, work: str, round_: int, *, stream: str, messages: int, size_bytes: int, window: int) -> Sample:
-        """Have the client do that work, in a process of its own. Raises PeerFailed."""
+        """Have the client do this work in a process of its own. Raises PeerFailed."""
         assert self._process is not None, "the server is not running"
         cpu_s = cpu_seconds(self._process.pid)
         command = [sys.executable, "-P", str(Path(__file__).with_name("peer_client.py")), str(self._client)]
@@ -99,10 +100,8 @@ class Peer:
         if done.returncode != 0:
             raise PeerFailed(f"{self.name}, {work}: {done.stderr.strip().splitlines()[-1:]}")
         timed = msgspec.json.decode(done.stdout, type=Timed)
-        # What a pipeline took is not what a push in it took.
-        fields: dict[str, Any] = (
-            msgspec.structs.replace(timed, times_us=[]).fields() if work == "push" else timed.fields()
-        )
+        # A pipeline has one time for all of its pushes, which is not the time of any of them.
+        fields: dict[str, Any] = sample_fields(msgspec.structs.replace(timed, times_us=[]) if work == "push" else timed)
         return Sample(
             work=work,
             system=self.name,

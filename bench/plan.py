@@ -1,4 +1,4 @@
-"""How much a run of the bench does: the whole of it, or a smoke run of some seconds."""
+"""Plan: how much a run of the bench does. There is one for a whole run, and one for a smoke run of some seconds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ MIB = 1024 * 1024
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of messages, unless the name says otherwise.
 
-    rounds: how often what is compared runs in turn. single: of those that wait for each answer.
-    sizes_bytes, streams, clients, logs: how far the growth of cost is followed.
-    memory: pushed to see whether memory grows. idle_connections: opened to see what one costs.
-    exported: brought into Parquet by Spark. starts: rounds of whole runs that start Spark for little.
+    rounds: how often the systems that are compared take turns. single: requests that wait for each answer.
+    sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
+    memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
+    exported: messages brought into Parquet by Spark. starts: rounds of whole export runs for a handful of messages.
     slow_seconds: how long each side pushes with a slow sync.
-    backfilled: blocks that one node fetches from another. live_blocks: published beside that, one after the other.
+    backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
     """
 
     rounds: int = 3

@@ -1,4 +1,4 @@
-"""What a run of the bench found, as it is written to JSON: samples, and the goals that they are held against.
+"""Report: the findings of a run as they are written to JSON: samples, and the goals that they are held against.
 
 It measures nothing and prints nothing.
 """
@@ -10,20 +10,22 @@ from statistics import median
 
 import msgspec
 
+from stream_node.bench.loads import percentile
+
 OURS = "stream-node"
 OUR_DURABILITY = "fsync before every confirm (WAL, synchronous=FULL)"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. What was not measured is None.
+    """One measurement. Figures that were not measured are None.
 
-    work: push, pull, fanout and so on; system: who was measured; round: samples of one round ran one after the other,
-    so that their ratio holds on a noisy machine.
+    work: push, pull, fanout and so on; system: the system that was measured; round: samples of one round ran one after
+    the other, so that their ratio holds on a noisy machine.
     window: how many pushes may be unconfirmed, or messages a page; log_messages: stored before the work began.
-    p50_us and its neighbours: of single pushes, pulls or deliveries, from the call to the answer.
+    p50_us, p99_us, p999_us: times of single pushes, pulls or deliveries, from the call to the answer.
     server_cpu_s: processor time of the server during the work; server_memory_bytes: resident at its end.
     cpu_s: processor time of every process that took part.
-    fsyncs_per_second: of the server, over its whole life, since it counts its commits and checkpoints (two each).
+    fsyncs_per_second: of the server, over its whole life, from its counts of commits and checkpoints (two syncs each).
     """
 
     work: str
@@ -55,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodecSample(msgspec.Struct, frozen=True):
-    """PushRequest with 100 bytes of data: messages encoded, and decoded and checked, per second."""
+    """How many PushRequests with 100 bytes of data a codec encodes a second, and how many it decodes and checks."""
 
     codec: str
     round: int
@@ -64,7 +66,7 @@ class CodecSample(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """A row of the goals. wanted: at least or, where `at_most`, at most; measured None: what it needs was not run."""
+    """One goal. wanted: a lower bound, or an upper bound if `at_most`. measured: None if its work was not run."""
 
     what: str
     at_most: bool
@@ -79,11 +81,11 @@ class Goal(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """Everything of one run.
+    """The findings of one run, and of earlier runs whose samples it keeps.
 
-    started, ended: of this run, or from the first to the last of those it keeps samples of.
-    absent: what was asked for and is not here, and why. load: of one minute, at the start and at the end, of this run
-    and of those it keeps samples of. quick: the sizes of a smoke run, whose figures say little.
+    started, ended: the start of the first of these runs, and the end of the last.
+    absent: a line for each thing that was asked for and is missing here, with the reason. load: the load of the machine
+    over one minute, at the start and the end of each run. quick: whether it was a smoke run, whose figures say little.
     """
 
     started: str
@@ -132,4 +134,4 @@ def percentiles(times_us: Iterable[float]) -> dict[str, float]:
     """p50_us, p99_us and p999_us, by nearest rank, so the largest where there are few; nothing without times."""
     ordered = sorted(times_us)
     parts = {"p50_us": 500, "p99_us": 990, "p999_us": 999} if ordered else {}
-    return {name: ordered[(part * len(ordered) + 999) // 1000 - 1] for name, part in parts.items()}
+    return {name: percentile(ordered, part) for name, part in parts.items()}

@@ -31,9 +31,11 @@ WIDTH = 180
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """peer: redis, nats, all or none of them. ceiling: a prototype to run in turn with us. output: a file that gets
-    the report as JSON; keep: with what it has of works that are not measured now. messages, size_bytes: instead of the
-    plan's."""
+    """The options of the command. peer: redis, nats, all, or None. ceiling: a prototype to run in turn with us.
+
+    output: a file that gets the report as JSON. keep: keep the samples in that file of works that are not measured now.
+    messages, size_bytes: values that replace those of the plan.
+    """
 
     peer: str | None = None
     ceiling: Path | None = None
@@ -46,7 +48,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """What the parts of a run share. place: a folder for packages that only the bench needs. absent: the report's."""
+    """The settings that the parts of a run share. place: a folder for packages that only the bench needs.
+
+    absent: the list of the report, to which a part may add.
+    """
 
     plan: Plan
     peers: list[Peer]
@@ -147,7 +152,7 @@ def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
 
 
 def _keep(report: Report, before: Report) -> None:
-    """Add what an earlier report has of works that this one has not."""
+    """Add the samples of an earlier report whose work is not in this one."""
     works = {sample.work for sample in report.samples}
     report.samples += [sample for sample in before.samples if sample.work not in works]
     report.codecs = report.codecs or before.codecs
@@ -160,7 +165,7 @@ def _keep(report: Report, before: Report) -> None:
 
 
 def _take(report: Report, sample: Sample | CodecSample) -> None:
-    """Note a sample, and tell who waits that there is progress."""
+    """Put a sample into the report, and show progress at a terminal."""
     if isinstance(sample, CodecSample):
         report.codecs.append(sample)
         return

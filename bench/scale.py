@@ -1,4 +1,6 @@
-"""How the cost of a node's work grows: with the size of messages, with streams, clients, stored messages, a slow disk.
+"""Measures how the cost of a node's work grows: with the size of messages, streams, clients and logs.
+
+It also measures group commit on a slow disk.
 
 Each function yields samples as they are measured.
 """
@@ -17,21 +19,22 @@ import trio
 
 from bench.bench_node import BenchNode
 from bench.big_log import STREAM, extend_log
-from bench.fanout import WINDOW as FANOUT_WINDOW
-from bench.fanout import fanout
 from bench.measure import (
+    FANOUT_WINDOW,
     PAGE_MESSAGES,
-    Timed,
+    fanout,
     pull_latency,
     push_by_clients,
     push_rate,
     push_singly,
+    sample_fields,
 )
 from bench.plan import MIB, Plan
 from bench.report import OUR_DURABILITY, OURS, Sample
 from ockam.listener import connections_that_fit
 from storage.failpoint import DELAY_VARIABLE
 from stream_client import connect
+from stream_node.bench.loads import Timed
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000
@@ -43,14 +46,14 @@ UNGROUPED = "one transaction a push"
 
 
 def measure_node(node: BenchNode, action: Work, **fields: Any) -> Sample:
-    """Have this process do that work to a running node. fields: the rest of the sample."""
+    """Do the work on a running node, from this process. fields: the other fields of the sample."""
     cpu_s = node.cpu_seconds()
     timed = trio.run(action, node.address)
     return _sample(node, timed, cpu_s, fields)
 
 
 def measure_alone(action: Work, **fields: Any) -> Sample:
-    """The same to a fresh node of its own, whose syncs are counted."""
+    """Do the work on a fresh node, whose syncs are counted."""
     with BenchNode() as node:
         cpu_s = node.cpu_seconds()
         timed = trio.run(action, node.address)
@@ -69,8 +72,8 @@ def sizes(plan: Plan) -> Iterator[Sample]:
 
 
 def streams(plan: Plan) -> Iterator[Sample]:
-    """One client pushes round robin to more and more streams, with as much unconfirmed in all to few as to many: a
-    usual window, and one that leaves each of the many streams a window of its own."""
+    """One client pushes round robin to more and more streams. The number of unconfirmed pushes to all streams together
+    stays the same: first a usual window, then one so wide that each of many streams has a usual window of its own."""
     for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
         for window in (min(WIDE_WINDOW, plan.messages), WINDOW_A_STREAM * max(plan.streams)):
             for count in plan.streams:
@@ -132,7 +135,7 @@ def idle_connections(plan: Plan) -> Iterator[Sample]:
     count = min(plan.idle_connections, connections_that_fit(plan.idle_connections))
     held: list[int] = []
     with BenchNode() as node:
-        # What the first connection needs is not what each one needs.
+        # The first connection also pays for modules and caches that all connections share.
         trio.run(partial(push_rate, messages=1, size_bytes=1, window=1), node.address)
         before = _sample(node, Timed(0, 0.0), node.cpu_seconds(), {"work": "idle connections", "clients": 0})
         yield before
@@ -156,7 +159,7 @@ def slow_disk(plan: Plan) -> Iterator[Sample]:
 
 
 def logs(plan: Plan) -> Iterator[Sample]:
-    """Single pulls from anywhere in a log, and pushes to its end, as the log grows; beside a small log, in turn."""
+    """Single pulls from anywhere in a growing log, in turn with those from a small log; and pushes to its end."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as name:
         small, large = Path(name) / "small", Path(name) / "large"
         extend_log(small, plan.logs[0], plan.size_bytes)
@@ -173,8 +176,8 @@ def logs(plan: Plan) -> Iterator[Sample]:
                 yield measure_node(large_node, work, work="push by log", **fields)
 
 
-def _pulls(node: BenchNode, held: int, beside: int, round_: int, plan: Plan, page_messages: int) -> Sample:
-    """held: what this log has; beside: what the larger log of this round has."""
+def _pulls(node: BenchNode, held: int, largest: int, round_: int, plan: Plan, page_messages: int) -> Sample:
+    """held: the number of messages in the log of this node; largest: in the larger of the two logs of this round."""
     cpu_s = node.cpu_seconds()
     timed = pull_latency(
         node.address,
@@ -184,13 +187,13 @@ def _pulls(node: BenchNode, held: int, beside: int, round_: int, plan: Plan, pag
         page_messages=page_messages,
         seed=f"{held} {round_} {page_messages}",
     )
-    system = OURS if held == beside else f"{OURS}, small log beside {beside:,}"
+    system = OURS if held == largest else f"{OURS}, small log beside {largest:,}"
     fields = {"work": "pull by log", "system": system, "round": round_, "window": page_messages}
     return _sample(node, timed, cpu_s, {**fields, "size_bytes": plan.size_bytes, "log_messages": held})
 
 
 def _sample(node: BenchNode, timed: Timed, cpu_before_s: float, fields: dict[str, Any]) -> Sample:
-    filled = {"system": OURS, **timed.fields(), **fields}
+    filled = {"system": OURS, **sample_fields(timed), **fields}
     return Sample(server_cpu_s=node.cpu_seconds() - cpu_before_s, server_memory_bytes=node.memory_bytes(), **filled)
 
 

@@ -1,4 +1,4 @@
-"""`stream-node` without group commit, to be compared with: of one stream, each push is a transaction and a sync.
+"""`stream-node` without group commit, for comparison: each push to a stream is a transaction and a sync of its own.
 
 python -m bench.ungrouped serve …        as `stream-node serve …`
 """

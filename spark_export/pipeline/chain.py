@@ -1,4 +1,4 @@
-"""Which blocks of a chain a reorg left behind, from their links alone. Pure.
+"""Finds the blocks of a chain that a reorg left behind, from their links alone. It is pure.
 
 The chain that counts ends at the heaviest block; among equals at the highest, then at the one whose hash is greatest,
 so that the answer does not depend on the order of the blocks.
@@ -31,8 +31,11 @@ class Mark:
 
 
 def mark_chain(blocks: Iterable[BlockLink]) -> Iterator[Mark]:
-    """A mark for each block. A block without a known parent that is not on the chain that counts is left alone where
-    nothing of that chain is as old: it may be from before what was exported."""
+    """A mark for each block.
+
+    A block that is older than all known blocks of the chain that counts is not called reorged: its place in that chain
+    may just not have been exported.
+    """
     known = {block.hash: block for block in blocks}
     if not known:
         return
@@ -60,7 +63,10 @@ def _counting(known: dict[bytes, BlockLink]) -> set[bytes]:
 def _fork_of(
     block: BlockLink, known: dict[bytes, BlockLink], counting: set[bytes], forks: dict[bytes, int | None]
 ) -> int | None:
-    """The number of the latest ancestor on the chain that counts; each side branch is walked once."""
+    """The number of the latest ancestor on the chain that counts.
+
+    `forks` remembers that number for each block on the way, so that a side branch is walked once.
+    """
     path: list[bytes] = []
     at: BlockLink | None = block
     fork: int | None = None
@@ -71,7 +77,7 @@ def _fork_of(
         if at.hash in forks:
             fork = forks[at.hash]
             break
-        # Also what ends a walk around a ring of parents, which only a broken producer makes.
+        # Noted before the walk goes on, so that a ring of parents, which only a broken producer makes, ends it.
         forks[at.hash] = None
         path.append(at.hash)
         at = known.get(at.parent)

@@ -1,4 +1,4 @@
-"""Answers about streams and chains: rates and sizes, latency, gaps, reorganisations. Each is one small table."""
+"""Gold: small tables with answers about streams and chains: rates and sizes, latency, gaps, reorganisations."""
 
 from __future__ import annotations
 

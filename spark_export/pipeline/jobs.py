@@ -1,9 +1,9 @@
-"""The whole pipeline as one plain job: bronze from an export's folder, silver and gold into another folder.
+"""The whole pipeline as one plain job: it reads an export's folder, and writes silver and gold tables into another.
 
     python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX]
 
-Each build is made beside the last one, in OUT/builds; OUT/latest is a link that is turned when it is whole. Everything
-is computed anew: a reorg changes what is behind it, and so what was built before.
+Each build has a folder of its own in OUT/builds. OUT/latest is a link to the last whole build; it changes when a new
+build is complete. Every build computes all tables anew, because a reorg changes rows that earlier builds have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from spark_export.pipeline.silver_messages import silver_messages
 
 LATEST, BUILDS = "latest", "builds"
 KEPT_BUILDS = 2
-"""The last one stays for readers that began in it."""
+"""The build before the last one stays for programs that began to read it."""
 
 
 def build(spark: Any, export: Path, out: Path, *, cardinal: str | None = None) -> Path:
-    """Build all tables; the folder that has them, as `silver/NAME` and `gold/NAME`.
+    """Build all tables. Returns the folder that has them, as `silver/NAME` and `gold/NAME`.
 
-    cardinal: streams whose whole name matches are topics of Cardinal Streams. Others than these and the block node's
-    are messages of any kind.
+    cardinal: streams whose whole name matches this regular expression are topics of Cardinal Streams.
     """
     folder = out.absolute() / BUILDS / f"{time.time_ns():020d}"
     bronze = read_bronze(spark, export)
@@ -67,7 +66,7 @@ def _build_cardinal(bronze: Any, folder: Path, topics: str) -> None:
 
 @contextmanager
 def _kept(frame: Any) -> Iterator[Any]:
-    """The frame, computed once for all that is made of it in the block."""
+    """The frame, computed once for all tables that are made of it inside the `with` block."""
     kept = frame.persist()
     try:
         yield kept

@@ -1,4 +1,4 @@
-"""Blocks of the block node from the streams that hold them. It verifies nothing: the block node did, before storing.
+"""Silver: blocks of the block node. It verifies nothing, because the block node verified each block before storing it.
 
 A block is one message or several, by its parts (`block_node.persist.mark`). The root in their marks is the most
 likely one at the time of storing; the next block's first message names the root where that was another one.
@@ -84,7 +84,7 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """The mark of a message, and the root of the block before where the message corrects it; None without a mark."""
+    """The mark of a message, and the root of the block before if the message corrects it; None if it has no mark."""
     mark = find_mark(headers)
     if mark is None:
         return None
@@ -93,7 +93,7 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:
-    """Header, footer and item sizes of a block in parts, in order; None where the bytes are no block."""
+    """Header, footer and item sizes of a block, which comes as its parts in order; None if the bytes are no block."""
     from block_node.blocks.errors import BlockFormatError
 
     try:

@@ -1,6 +1,6 @@
-"""Cardinal Streams from the streams that are its topics: batches, updates, and which blocks a reorg left behind.
+"""Silver: the batches and updates of Cardinal Streams, and the blocks that a reorg left behind.
 
-It reads what is stored, each message by itself: reassembly and order are the business of `cardinal_streams`.
+It reads each stored message by itself. Reassembly and order are the business of `cardinal_streams`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
 
 
 def cardinal_messages(bronze: Any) -> Any:
-    """The messages with the two parts that all of them have: kind (prefix byte in hex) and hash."""
+    """The Cardinal messages, with the two parts that every key has: kind (prefix byte in hex) and hash."""
     from pyspark.sql import functions as f
 
     return bronze.where(f.octet_length("key") > HASH_BYTES).select(
@@ -44,8 +44,9 @@ def cardinal_messages(bronze: Any) -> Any:
 
 
 def silver_batches(messages: Any) -> Any:
-    """One row a block: stream, hash, number, parent, weight (decimal text), timestamp (first stored), and what its
-    Batch says: updates, deletes, counts, sub_batches. Redundant producers send the same Batch; it is here once."""
+    """One row for each block: stream, hash, number, parent, weight (decimal text), timestamp (first stored), and the
+    contents of its Batch: updates, deletes, counts, sub_batches. Redundant producers send the same Batch; the table has
+    it once."""
     from pyspark.sql import functions as f
 
     decode = f.udf(decode_batch, BATCH_SCHEMA, useArrow=False)
@@ -80,7 +81,7 @@ def mark_reorged(batches: Any) -> Any:
 
 
 def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
-    """Hash and fork of each block of one stream that a reorg left behind."""
+    """Hash and fork number of each block of one stream that a reorg left behind."""
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"])) for each in links
     ]
@@ -88,9 +89,10 @@ def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
 
 
 def silver_updates(messages: Any, batches: Any) -> Any:
-    """One row a key that a block sets or deletes: stream, hash, number, reorged, key, value (null: deleted), source.
+    """One row for each key that a block sets or deletes: stream, hash, number, reorged, key, value, source.
 
-    source: `batch`, `message` or `sub_batch`. What is sent twice is here once. batches: those of `mark_reorged`.
+    value: null if the key is deleted. source: `batch`, `message` or `sub_batch`. batches: those of `mark_reorged`.
+    An update that was sent twice is in the table once.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""Messages of any kind: sizes, text where it is text, and when the publisher says that it happened."""
+"""Silver: messages of any kind, with their sizes, their text and the time of the event that the publisher reports."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 from spark_export.pipeline.bronze import find_header
 
 EVENT_TIME_HEADER = "event_time_us"
-"""A publisher may say here when what it reports happened: microseconds since 1970, in decimal digits."""
+"""The header in which a publisher may state the time of the event: microseconds since 1970, in decimal digits."""
 
 
 def silver_messages(bronze: Any) -> Any:
     """stream, partition, index, timestamp, key, data_bytes, text, event_time.
 
-    text: the data where it is UTF-8, else null. event_time: from the header `event_time_us`, null without one.
+    text: the data if it is UTF-8, else null. event_time: from the header `event_time_us`, null without one.
     """
     from pyspark.sql import functions as f
 
-    # A value that is no number makes no time, and stops no query.
+    # A header that is no number makes the time null; it must not stop the query.
     event_time_us = find_header(EVENT_TIME_HEADER).cast("string").try_cast("bigint")
     return bronze.select(
         "stream",

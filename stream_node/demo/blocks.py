@@ -2,8 +2,8 @@
 
 1. A node; a subscriber that waits for all blocks of a generated chain.
 2. One publisher sends the first half, and its connection breaks in the middle of a block.
-3. Another one publishes the whole chain: what is durable already it is told to skip, what was cut short it sends.
-4. Real blocks from files go to a node of their own, where there are any.
+3. Another publisher offers the whole chain: the node has it skip durable blocks, and takes the one that was cut short.
+4. Real blocks from files, where there are any, go to a node of their own.
 5. Compare: each block came once, in order, with its root, and with the items that were published.
 """
 
@@ -30,11 +30,14 @@ ITEMS_A_BLOCK = 200
 DIES_AT = BLOCKS // 2
 PATIENCE_S = 60.0
 REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" / "SOLO_4N"
-"""Beside the repository, where the specifications are; a demo of the installed program has none."""
+"""A folder with real blocks next to the repository. The demo of the installed program does without."""
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """published, received: blocks. real: those from files. size_bytes: of all items. broken: promises not kept."""
+    """The outcome of this part. published, received, real (from files): numbers of blocks. size_bytes: of all items.
+
+    broken: the promises that were not kept.
+    """
 
     published: int
     received: int
@@ -45,11 +48,11 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 
 class Died(Exception):
-    """What happens to the first publisher in the middle of a block."""
+    """The end of the first publisher, in the middle of a block."""
 
 
 def run_blocks(directory: Path) -> BlockProof:
-    """Run it all. Raises DemoFailed where it does not come to its end."""
+    """Run this part of the demo. Raises DemoFailed if it does not come to its end."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
     real = [tuple(read_items(file)) for _, file in find_blocks(REAL_BLOCKS)] if REAL_BLOCKS.is_dir() else []
@@ -67,7 +70,7 @@ def run_blocks(directory: Path) -> BlockProof:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """What was broken: each published block must have come once, in order, with its items."""
+    """The broken promises: each published block must have come once, in order, with its items."""
     broken = []
     numbers = [number for number, _ in received]
     if numbers != list(range(len(published))):

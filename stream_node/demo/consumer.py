@@ -1,4 +1,4 @@
-"""A consumer process of the demo: reads some partitions and appends what it reads to a file, until it is killed.
+"""A consumer process of the demo: it reads some partitions and appends their messages to a file, until it is killed.
 
     python -m stream_node.demo.consumer NODE VIA STREAM PARTITIONS CLIENT_ID FILE
 

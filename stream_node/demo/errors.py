@@ -1,4 +1,4 @@
-"""How a demo can fail."""
+"""The error of a demo that fails."""
 
 from __future__ import annotations
 

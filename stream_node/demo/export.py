@@ -1,6 +1,6 @@
-"""The demo's last step: Spark exports the stream, and answers a query over the table. In a process of its own.
+"""The demo's last step: Spark exports the stream, and answers a query over the table. It runs in a process of its own.
 
-Where there is no Spark it says so; it installs none (`make demo` does).
+If Spark is not installed, the step is skipped with a word. The demo installs no Spark (`make demo` does).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT_S = 300.0
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What was exported, and a query over it with its answer, row by row."""
+    """The outcome of the export, and a query over the table with its answer, row by row."""
 
     rows: int
     data_bytes: int
@@ -31,7 +31,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def export(folder: Path, node: str, stream: str) -> Exported | str:
-    """The outcome; or why there is no Spark here. Raises DemoFailed where there is one and it could not do it."""
+    """Export, and return the outcome; or return the reason why Spark is not here. Raises DemoFailed if Spark fails."""
     if importlib.util.find_spec("pyspark") is None:
         return "the extra `spark` is not installed (sh tools/spark.sh)"
     try:

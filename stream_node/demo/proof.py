@@ -1,4 +1,4 @@
-"""The comparison at the end of the demo: what was confirmed, what is stored, what was consumed. Pure."""
+"""The comparison at the end of the demo: confirmed, stored and consumed messages. It is pure."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def prove(
     consumed: Iterable[tuple[int, int, bytes]],
     under_way: int,
 ) -> Proof:
-    """Compare, by partition.
+    """Compare the messages of each partition.
 
-    stored: index to data. consumed: partition, index and data as they were read. under_way: how many pushes
-    had no confirm when the store was killed; no more than these may be stored again.
+    stored: index to data. consumed: partition, index and data as they were read. under_way: the number of pushes
+    without a confirm when the store was killed; no more than these may be stored again.
     """
     broken: list[str] = []
     for partition, pushes in confirmed.items():

@@ -28,19 +28,19 @@ from rich.table import Table
 
 from stream_client import PartitionedStream, Push, Stream, connect
 from stream_node.demo.blocks import BlockProof, run_blocks
+from stream_node.demo.consumer_processes import ConsumerProcesses
 from stream_node.demo.errors import DemoFailed
 from stream_node.demo.export import Exported, export
 from stream_node.demo.proof import Proof, prove
-from stream_node.demo.readers import Readers
 from stream_node.demo.source import Line, read_lines
 from stream_node.process import NodeProcess
 from stream_service.names import partition_of
 
 STREAM = "demo.lines"
 PARTITIONS = 4
-READERS = {"reader-1": (0, 1), "reader-2": (2, 3)}
-KILL_READER_AT, KILL_STORE_AT = 0.25, 0.5
-"""After which part of the input has been confirmed."""
+PARTITIONS_OF = {"reader-1": (0, 1), "reader-2": (2, 3)}
+KILL_CONSUMER_AT, KILL_STORE_AT = 0.25, 0.5
+"""A kill comes when this part of the input has been confirmed."""
 HELD_BACK = 0.25
 """The part of each partition that is not pushed before the store is about to be killed, so that the kill comes in the
 middle of pushing however fast that is."""
@@ -48,7 +48,7 @@ READ_TIMEOUT_S = 60.0
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One row of the report."""
+    """One step of the demo: a row of the report."""
 
     what: str
     messages: int
@@ -57,14 +57,14 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """How long the killed store took to come back, and then the consumers, until both had something new."""
+    """The pause of the reading: until the killed store was back, and until both consumers had new messages then."""
 
     restart_s: float
     read_again_s: float
 
 
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
-    """Run it all in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
+    """Run the demo in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
     size_bytes = sum(len(line.data) for line in lines)
@@ -90,7 +90,7 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run. `steps` and `proof` are the outcome."""
+    """One run of the demo. `steps` and `proof` are its outcome."""
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
         self._directory = directory
@@ -124,8 +124,10 @@ class Demo:
             allow = ("--allow-forward", store.address)
             with NodeProcess(self._directory / "door", arguments=allow) as door:
                 say(f"the store is at {store.address}; the door, at {door.address}, leads to it")
-                with Readers(self._directory, door.address, store.address, STREAM, READERS) as readers:
-                    trio.run(self._push_and_read, store, readers)
+                with ConsumerProcesses(
+                    self._directory, door.address, store.address, STREAM, PARTITIONS_OF
+                ) as consumers:
+                    trio.run(self._push_and_read, store, consumers)
                 if self._with_export:
                     self._export(store)
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
@@ -133,31 +135,31 @@ class Demo:
         count = blocks.published + blocks.real
         self.steps.append(Step("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds))
 
-    async def _push_and_read(self, store: NodeProcess, readers: Readers) -> None:
+    async def _push_and_read(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
         async with connect(store.address) as client:
             stream = await client.create_partitioned(STREAM, PARTITIONS)
             self._streams = stream.partitions
             with self._progress:
-                await self._push_all(store, readers)
+                await self._push_all(store, consumers)
             ends = {partition: pushes[-1].index for partition, pushes in enumerate(self._pushes) if pushes}
             try:
                 with trio.fail_after(READ_TIMEOUT_S):
-                    await readers.wait_read(ends)
+                    await consumers.wait_read(ends)
             except trio.TooSlowError:
                 raise DemoFailed(f"the readers did not reach the end in {READ_TIMEOUT_S:g} s") from None
             self._add_step("read by two consumers, through the door", time.monotonic() - started_s)
-            await self._prove(stream, readers)
+            await self._prove(stream, consumers)
 
-    async def _push_all(self, store: NodeProcess, readers: Readers) -> None:
-        """Push with one publisher a partition, while things break."""
+    async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
+        """Push with one publisher for each partition, while `_break_things` kills the store and a consumer."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
         self._held_back = sum(_held_back(len(data)) for data in parts)
         started_s = time.monotonic()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._break_things, store, readers)
+            nursery.start_soon(self._break_things, store, consumers)
             for target, data in zip(self._streams, parts, strict=True):
                 nursery.start_soon(self._publish, target, data)
         self._add_step("pushed, each confirmed when on disk", time.monotonic() - started_s)
@@ -171,12 +173,12 @@ class Demo:
                     await self._about_to_kill.wait()
                 pushes.append(await publisher.push(data))
 
-    async def _break_things(self, store: NodeProcess, readers: Readers) -> None:
+    async def _break_things(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         """Kill a consumer and the store while the pushing goes on, and start both again."""
         say = self._progress.console.print
-        await self._wait_confirmed(KILL_READER_AT)
-        readers.kill("reader-2")
-        readers.start("reader-2")
+        await self._wait_confirmed(KILL_CONSUMER_AT)
+        consumers.kill("reader-2")
+        consumers.start("reader-2")
         say("killed reader-2 (SIGKILL) and started it again; it resumes from its saved index")
         await self._wait_confirmed(KILL_STORE_AT)
         self._under_way = await self._wait_under_way()
@@ -191,13 +193,13 @@ class Demo:
         back_s = time.monotonic()
         say(f"the store is back after {back_s - killed_s:.1f} s")
         with trio.move_on_after(READ_TIMEOUT_S):
-            await readers.wait_more()
+            await consumers.wait_more()
         self.pause = Pause(back_s - killed_s, time.monotonic() - back_s)
         say(f"both readers, behind the door, go on {self.pause.read_again_s:.2f} s after that")
         await self._wait_confirmed(1.0)
 
     async def _wait_confirmed(self, part: float) -> None:
-        """Wait until that part of the input, or all that is not held back, is confirmed, showing how far it is."""
+        """Wait until this part of the input is confirmed, or all of it that is not held back. Shows the progress."""
         wanted = part * len(self._lines)
         while True:
             confirmed = sum(map(len, self._pushes)) - self._unconfirmed()
@@ -208,7 +210,7 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Let the rest be pushed, and wait until pushes have no confirm; how many just now. Raises DemoFailed."""
+        """Let the rest be pushed, and wait until pushes lack a confirm. Returns their number. Raises DemoFailed."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):
             if sum(map(len, self._pushes)) == len(self._lines):
@@ -221,7 +223,7 @@ class Demo:
     def _unconfirmed(self) -> int:
         return sum(stream.unconfirmed for stream in self._streams)
 
-    async def _prove(self, stream: PartitionedStream, readers: Readers) -> None:
+    async def _prove(self, stream: PartitionedStream, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
         stored: dict[int, dict[int, bytes]] = {}
         for target in stream.partitions:
@@ -233,7 +235,7 @@ class Demo:
             partition: [(push.index, push.data) for push in pushes if push.error is None]
             for partition, pushes in enumerate(self._pushes)
         }
-        consumed = [record for name in READERS for record in readers.records(name)]
+        consumed = [record for name in PARTITIONS_OF for record in consumers.records(name)]
         self.proof = prove(confirmed, stored, consumed, self._under_way)
 
     def _export(self, store: NodeProcess) -> None:
@@ -251,7 +253,7 @@ class Demo:
 
 
 def _held_back(messages: int) -> int:
-    """Of so many messages of a partition; at least one where there is one."""
+    """How many of the messages of a partition are held back: at least one, if there is one."""
     return math.ceil(messages * HELD_BACK)
 
 

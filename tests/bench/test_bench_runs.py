@@ -257,7 +257,7 @@ def test_a_peer_that_does_not_start_is_told(tmp_path: Path) -> None:
 def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     plan = msgspec.structs.replace(TINY, backfilled=150, live_blocks=2)
     samples = list(backfill.samples(plan))
-    assert {(sample.work, sample.messages) for sample in samples if sample.work != backfill.BESIDE} == {
+    assert {(sample.work, sample.messages) for sample in samples if sample.work != backfill.FILLED_MEANWHILE} == {
         *((backfill.FILLED, 150), (backfill.FILLED, 149), (backfill.LIVE, 2), (backfill.LARGE, 6)),
     }
     assert [sample.system for sample in samples if sample.work == backfill.LIVE] == [backfill.ALONE, OURS]

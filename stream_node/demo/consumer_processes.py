@@ -1,4 +1,4 @@
-"""The demo's consumer processes: started, killed, and what they have read."""
+"""ConsumerProcesses: the consumers of the demo. It starts and kills them, and has the messages that they have read."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import trio
 from stream_node.demo.consumer import read_records
 
 
-class Readers:
-    """Consumers in child processes, each with its partitions and a file of what it read. A context manager."""
+class ConsumerProcesses:
+    """Consumers in child processes, each with a file of the messages that it has read. A context manager.
+
+    partitions: those of each consumer, by its name. door, store: the address to connect to, and the node behind it.
+    """
 
     def __init__(
-        self, directory: Path, door: str, store: str, stream: str, readers: Mapping[str, Sequence[int]]
+        self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]
     ) -> None:
         self._directory = directory
         self._arguments = (door, store, stream)
-        self._readers = readers
+        self._partitions = partitions
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Readers:
-        for name in self._readers:
+    def __enter__(self) -> ConsumerProcesses:
+        for name in self._partitions:
             self.start(name)
         return self
 
@@ -33,7 +36,7 @@ class Readers:
             self.kill(name)
 
     def start(self, name: str) -> None:
-        partitions = ",".join(map(str, self._readers[name]))
+        partitions = ",".join(map(str, self._partitions[name]))
         with (self._directory / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [
@@ -51,18 +54,18 @@ class Readers:
             )
 
     def kill(self, name: str) -> None:
-        """End it as a crash would."""
+        """End the consumer as a crash would."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
 
     def records(self, name: str) -> list[tuple[int, int, bytes]]:
-        """Partition, index and data of all that this consumer has read, over all its lives."""
+        """Partition, index and data of every message that this consumer has read, before and after its kill."""
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
         """Wait until each consumer has read something more than it has now."""
-        sizes = {name: self._file(name).stat().st_size for name in self._readers if self._file(name).exists()}
+        sizes = {name: self._file(name).stat().st_size for name in self._partitions if self._file(name).exists()}
         while True:
             if all(self._file(name).stat().st_size > size for name, size in sizes.items()):
                 return
@@ -70,7 +73,7 @@ class Readers:
 
     async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
         """Wait until each partition has been read to its last index. Raises RuntimeError if a consumer ended."""
-        for name, partitions in self._readers.items():
+        for name, partitions in self._partitions.items():
             wanted = {(partition, last_indexes[partition]) for partition in partitions if partition in last_indexes}
             while not wanted <= {(partition, index) for partition, index, _ in self.records(name)}:
                 if self._processes[name].poll() is not None:
