@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ockam.mailbox
 from stream_node.cli import main
-from stream_service.workers import stream
+from stream_service.workers import stream_machine
 
 if __name__ == "__main__":
     # Workers are handed one message at a time; a stream's worker takes the next when the one before is on disk.
-    ockam.mailbox.RUN_MESSAGES_MAX = stream.STAGED_MESSAGES_MAX = 1
+    ockam.mailbox.RUN_MESSAGES_MAX = stream_machine.STAGED_MESSAGES_MAX = 1
     main()

@@ -30,8 +30,8 @@ from stream_node.config import Config, ConfigError
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
-KEEPERS = {STREAM_PREFIX: "the block node"}
-"""Who alone writes streams whose names begin so."""
+WRITERS = {STREAM_PREFIX: "the block node"}
+"""Which part of the node alone writes the streams whose names begin so."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Self, TypeAlias
 
 from storage.contract import Append, Operation, Record, Session, StreamRecord
 from storage.errors import StorageError
 from stream_service import stored
+from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
-from stream_service.stored import StoredStream
+from stream_service.stored import NOTHING_BESIDE, Beside, StoredStream, encode_beside
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
 
@@ -251,16 +253,9 @@ class TruncateStep(Operation):
 
 
 class FallingAppend(Append):
-    """An append whose time is before that of the message before it, which the log notes with it.
+    """An append whose time is before that of the message before it: the log notes the place with it."""
 
-    before_us: the time of that message.
-    """
-
-    __slots__ = ("before_us",)
-
-    def __init__(self, *append: Any, before_us: int, on_done: Callable[[Any], None]) -> None:
-        super().__init__(*append, on_done=on_done)
-        self.before_us = before_us
+    __slots__ = ()
 
     def apply(self, session: Session) -> None:
         stored.note_fall(session, self.stream_id, self.first_index)
@@ -270,6 +265,59 @@ class FallingAppend(Append):
     def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
         for operation in operations:
             operation.apply(session)
+
+
+class StoreCopy(Operation):
+    """Store copied messages; a stream that never had any begins at the index of the first.
+
+    last_time_us: the stream's latest time afterwards.
+    """
+
+    __slots__ = ("appends", "begins", "last_time_us")
+
+    def __init__(
+        self,
+        request: CopyRequest,
+        stream_id: int,
+        *,
+        begins: bool,
+        last_time_us: int,
+        now_us: int,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.begins = begins
+        self.appends: list[Append] = []
+        self.last_time_us = last_time_us
+        timed = []
+        for message in request.messages:
+            # Searching by time, and retention by age, rest on times that never fall; a clock that was ahead
+            # elsewhere must not hold up those who publish here.
+            self.last_time_us = max(self.last_time_us, min(message.time_us, now_us))
+            timed.append((self.last_time_us, message))
+        index = request.index
+        for time_us, group in groupby(timed, lambda each: each[0]):
+            messages = [message for _, message in group]
+            besides = [Beside(message.headers, None) for message in messages]
+            self.appends.append(
+                Append(
+                    stream_id,
+                    index,
+                    time_us,
+                    [message.data for message in messages],
+                    [message.key for message in messages],
+                    [None if beside == NOTHING_BESIDE else encode_beside(beside) for beside in besides],
+                )
+            )
+            index += len(messages)
+
+    def apply(self, session: Session) -> None:
+        if self.begins:
+            session.log.begin_at(self.appends[0].stream_id, self.appends[0].first_index)
+        session.log.append(self.appends)
+
+    def row_count(self) -> int:
+        return sum(append.row_count() for append in self.appends)
 
 
 class ChangeStream(Operation):

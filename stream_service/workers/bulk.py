@@ -15,7 +15,8 @@ from ockam.worker import Worker
 from storage.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
 from stream_service.workers.pull_pages import payload_bytes_max
-from stream_service.workers.pulls import BACKLOG_BYTES_MAX, StreamEnd
+from stream_service.workers.pulls import BACKLOG_BYTES_MAX
+from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 READS_WAITING_MAX = 1_000
@@ -34,9 +35,9 @@ logger = structlog.get_logger(__name__)
 class BulkReads:
     """Answers `node/stream_bulk/1`, each peer's in order. Invariant: at most one read is under way."""
 
-    def __init__(self, worker: Worker, end: StreamEnd, services: StreamServices) -> None:
+    def __init__(self, worker: Worker, bounds: StreamBounds, services: StreamServices) -> None:
         self._worker = worker
-        self._end = end
+        self._bounds = bounds
         self._storage = services.storage
         self._counters = services.counters
         self._waiting: deque[tuple[Message, BulkRead]] = deque()
@@ -46,9 +47,9 @@ class BulkReads:
     def receive(self, message: Message) -> None:
         """Serve a request. Raises ProtocolError."""
         request = BULK.decode_request(message.payload)
-        if request.end <= request.start or request.end > self._end.next_index:
+        if request.end <= request.start or request.end > self._bounds.next_index:
             raise ProtocolError(
-                f"a range from {request.start} to {request.end}; this stream ends at {self._end.next_index}"
+                f"a range from {request.start} to {request.end}; this stream ends at {self._bounds.next_index}"
             )
         if len(self._waiting) >= READS_WAITING_MAX:
             raise ProtocolError(f"{READS_WAITING_MAX} bulk reads of this stream wait already")
@@ -73,7 +74,7 @@ class BulkReads:
         read = self._worker.context.guard(lambda done: self._read(done, message, request))
         self._storage.submit_bulk(
             ArrowRead(
-                self._end.stream_id,
+                self._bounds.stream_id,
                 request.start,
                 request.end,
                 bytes_max,
@@ -102,7 +103,7 @@ class BulkReads:
             return error_payload(f"the stream cannot be read in bulk at index {request.start}: {reason}")
         page = done.answer
         bounds = (page.created_us, page.first_index, page.next_index, page.start, page.rows)
-        payload = page_payload(BulkPage(request.request_id, self._end.stream_id, *bounds, b""), page.body)
+        payload = page_payload(BulkPage(request.request_id, self._bounds.stream_id, *bounds, b""), page.body)
         if len(payload) > payload_bytes_max(message):
             reason = f"the message at index {page.start} needs {len(payload)} bytes, more than this framing carries"
             return error_payload(f"{reason}; pull it")

@@ -15,6 +15,7 @@ from stream_service.limits import StreamLimits
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.clock import Clock
+from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStream
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
 
@@ -23,7 +24,7 @@ class StreamDirectory:
     """Starts the workers of streams that are stored or made; it outlives crashes of the service worker.
 
     default_retention: of streams without one of their own. making: stream-partitions that are being stored just now.
-    keepers: by the beginning of a name, who alone writes such streams; everybody may read them.
+    writers: by the beginning of a stream's name, which part of the node alone writes such streams; all may read them.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class StreamDirectory:
         clock: Clock,
         new_id: Callable[[], str],
         default_retention: Retention | None = None,
-        keepers: Mapping[str, str] | None = None,
+        writers: Mapping[str, str] | None = None,
     ) -> None:
         self.counters = StreamCounters()
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
@@ -45,7 +46,7 @@ class StreamDirectory:
         self.clock = clock
         self.default_retention = default_retention
         self.making = 0
-        self._keepers = dict(keepers or {})
+        self._writers = dict(writers or {})
         self._new_id = new_id
         self._addresses: dict[Address, None] = {}
 
@@ -69,15 +70,15 @@ class StreamDirectory:
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 
-    def find_keeper(self, name: str) -> str | None:
-        """Who alone writes the stream of that name; None where anybody may."""
-        return next((keeper for prefix, keeper in self._keepers.items() if name.startswith(prefix)), None)
+    def find_writer(self, name: str) -> str | None:
+        """The part of the node that alone writes the stream of that name; None where every client may."""
+        return next((writer for prefix, writer in self._writers.items() if name.startswith(prefix)), None)
 
     def note_changed(self, record: StreamRecord) -> None:
-        """The keeper of a stream has written to it, or has cut its front."""
+        """The writer of a read-only stream has appended to it, or has cut its front."""
         address = stream_address(record.name, record.partition)
         worker = self.node.find_worker(address)
-        if isinstance(worker, StreamWorker):
+        if isinstance(worker, ReadOnlyStream):
             worker.note_changed(record)
         else:
             self.open_stream(StoredStream(record, 0, None))
@@ -88,16 +89,18 @@ class StreamDirectory:
         address = stream_address(name, partition)
         if self.node.is_registered(address):
             worker = self.node.find_worker(address)
-            if not isinstance(worker, StreamWorker) or worker.identity != (name, partition):
+            if not isinstance(worker, ReadableStream) or worker.identity != (name, partition):
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
+        writer = self.find_writer(name)
         first: list[StoredStream | None] = [stream]
 
-        def make() -> StreamWorker:
+        def make() -> ReadableStream:
+            # What was just read is true for the worker's first life only: a later one reads the stream again.
             known, first[0] = first[0], None
-            return StreamWorker(
-                name, partition, known, self, lambda: self._close_stream(address), self.find_keeper(name)
-            )
+            if writer is not None:
+                return ReadOnlyStream(name, partition, known, self, writer)
+            return StreamWorker(name, partition, known, self, lambda: self._close_stream(address))
 
         self.node.register([address], make)
         self._addresses[address] = None
@@ -105,8 +108,8 @@ class StreamDirectory:
     def apply_retention(self, address: Address) -> None:
         """Have one stream delete what it no longer keeps."""
         worker = self.node.find_worker(address)
-        if isinstance(worker, StreamWorker) and worker.keeper is None:
-            worker.care.apply_retention(self.default_retention)
+        if isinstance(worker, StreamWorker):
+            worker.admin.apply_retention(self.default_retention)
 
     def _close_stream(self, address: Address) -> None:
         """The stream has been deleted."""

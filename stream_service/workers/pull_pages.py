@@ -21,7 +21,7 @@ from stream_service.stored import decode_beside
 
 if TYPE_CHECKING:
     from ockam.address import Address
-    from stream_service.workers.pulls import StreamEnd
+    from stream_service.workers.stream_machine import StreamBounds
     from stream_service.workers.stream_services import StreamServices
     from stream_service.workers.tail_machine import Tail
 
@@ -63,9 +63,9 @@ class PullPages:
     pull whose own return route fills the frame also gets the error.
     """
 
-    def __init__(self, address: Address, end: StreamEnd, tail: Tail, services: StreamServices) -> None:
+    def __init__(self, address: Address, bounds: StreamBounds, tail: Tail, services: StreamServices) -> None:
         self._address = address
-        self._end = end
+        self._bounds = bounds
         self._tail = tail
         self._page_bytes_max = services.limits.pull_bytes_max
         self._counters = services.counters
@@ -100,23 +100,23 @@ class PullPages:
         if isinstance(start, FromIndex):
             page.index = start.index
         elif isinstance(start, FromEnd) and not start.messages:
-            page.index = self._end.next_index
+            page.index = self._bounds.next_index
         elif page.limit:
             return False
-        return not page.limit or page.index >= self._end.next_index
+        return not page.limit or page.index >= self._bounds.next_index
 
     def _find_in_tail(self, pull: Pull) -> list[Record] | None:
         """The page that a read would find, where the tail has all of it; None or an empty list where it has not."""
-        page, end = pull.page, self._end
+        page, bounds = pull.page, self._bounds
         # The tail is of use only when it reaches the end of the stream. It knows no times to search by.
-        if self._tail.next_index != end.next_index or isinstance(page.start, FromTime):
+        if self._tail.next_index != bounds.next_index or isinstance(page.start, FromTime):
             return None
         if isinstance(page.start, FromIndex):
             page.index = page.start.index
         else:
-            page.index = max(end.first_index, end.next_index - page.start.messages)
+            page.index = max(bounds.first_index, bounds.next_index - page.start.messages)
         self.bound(pull)
-        first = max(page.index, end.first_index)
+        first = max(page.index, bounds.first_index)
         found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)
         # The tail measures data alone. With key and headers the first message may not fit: the read makes the error.
         if found and page.rich and size_of(found[0]) > page.first_bytes_max:
@@ -141,10 +141,12 @@ class PullPages:
             RichMessage(index, time_us, key, decode_beside(headers).headers, data)
             for index, data, time_us, key, headers in found
         ]
-        end = self._end
+        bounds = self._bounds
         # A read may see pushes that are on disk before the stream's worker has heard that they are.
-        next_index = max(end.next_index, resume_index) if found else end.next_index
-        return RICH_PULL.encode_response(RichPage(request.request_id, end.first_index, next_index, resume_index, rich))
+        next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
+        return RICH_PULL.encode_response(
+            RichPage(request.request_id, bounds.first_index, next_index, resume_index, rich)
+        )
 
     def _log_passed_over(self, pull: Pull) -> None:
         """Count and log the messages that a plain pull leaves out; each once, however often a consumer asks for it."""

@@ -21,6 +21,7 @@ from stream_service.operations import Page, ReadPages
 from stream_service.protocol import PullRequest
 from stream_service.workers.pull_machine import CLOSE, HOLD, RELEASE, TURN_CAME, TURN_YIELDED, PullMachine
 from stream_service.workers.pull_pages import Pull, PullPages
+from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.tail_machine import Tail
 
 if TYPE_CHECKING:
@@ -30,17 +31,6 @@ BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """A consumer with more unsent answers than this is slow: it gets no further answers until it has taken some."""
 PULL_MEMORY_BYTES = 1_500
 """How much memory a pull takes that waits for long, beside the addresses of its return route."""
-
-
-class StreamEnd:
-    """Where a stream is stored, and where it begins and ends, as its worker knows it; the worker's parts share it."""
-
-    __slots__ = ("first_index", "next_index", "stream_id")
-
-    def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
-        self.stream_id = stream_id
-        self.first_index = first_index
-        self.next_index = next_index
 
 
 class PullQueue:
@@ -56,14 +46,14 @@ class PullQueue:
     def __init__(
         self,
         worker: Worker,
-        end: StreamEnd,
+        bounds: StreamBounds,
         tail: Tail,
         services: StreamServices,
         on_room: Callable[[], None],
     ) -> None:
         """on_room: called after each batch that leaves fewer pulls waiting than `is_full` means."""
         self._worker = worker
-        self._end = end
+        self._bounds = bounds
         self._tail = tail
         self._services = services
         self._on_room = on_room
@@ -72,7 +62,7 @@ class PullQueue:
 
     def started(self) -> None:
         """The worker has its address."""
-        self._pages = PullPages(self._worker.context.address, self._end, self._tail, self._services)
+        self._pages = PullPages(self._worker.context.address, self._bounds, self._tail, self._services)
 
     @property
     def is_full(self) -> bool:
@@ -170,7 +160,7 @@ class PullQueue:
             self._pages.bound(pull)
         pages, bytes_max = [pull.page for pull in pulls], self._services.limits.pull_bytes_max
         answered = self._worker.context.guard(self._answered)
-        self._services.storage.submit_read(ReadPages(self._end.stream_id, pages, bytes_max, on_done=answered))
+        self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
     def _answered(self, read: ReadPages) -> None:
         """Send the pages that were read; the pulls that the read did not come to wait again."""

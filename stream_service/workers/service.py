@@ -86,9 +86,9 @@ class ServiceWorker(Worker):
             partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
         ]
         requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
-        keeper = self._directory.find_keeper(name)
-        if missing and keeper is not None:
-            raise ProtocolError(f"a stream of that name is made by {keeper} alone; choose another name")
+        writer = self._directory.find_writer(name)
+        if missing and writer is not None:
+            raise ProtocolError(f"a stream of that name is made by {writer} alone; choose another name")
         if not missing:
             self.context.send_run(requests)
             return partitions

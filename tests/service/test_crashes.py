@@ -70,7 +70,7 @@ async def test_what_waited_for_its_numbers_when_a_stream_crashed_is_refused_and_
 
     Method: a stream crashes while it loads the numbers of its publishers; the load ends when the next life is at work.
     """
-    loaded, loaded_again = StreamWorker._sequences_loaded, StreamWorker._loaded_again
+    loaded, loaded_again = StreamWorker._sequences_loaded, StreamWorker._opened_again
     late: list[Callable[[], None]] = []
 
     def crash(self: StreamWorker, operation: Any) -> None:
@@ -83,7 +83,7 @@ async def test_what_waited_for_its_numbers_when_a_stream_crashed_is_refused_and_
         late.pop()()
 
     monkeypatch.setattr(StreamWorker, "_sequences_loaded", crash)
-    monkeypatch.setattr(StreamWorker, "_loaded_again", load_and_let_the_other_end)
+    monkeypatch.setattr(StreamWorker, "_opened_again", load_and_let_the_other_end)
     push = RichPush(7, b"numbered", None, [], Sequence(b"publisher", 0))
     async with served(tmp_path) as server:
         peer = await server.peer()

@@ -128,7 +128,7 @@ def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: 
         for index, time_us in enumerate(times_us):
             place = record.stream_id, index, time_us, [b"x"]
             if time_us < before_us:
-                FallingAppend(*place, before_us=before_us, on_done=lambda operation: None).apply(session)
+                FallingAppend(*place).apply(session)
             else:
                 Append(*place).apply(session)
             before_us = time_us

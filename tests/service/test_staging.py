@@ -18,7 +18,7 @@ from ockam.message import Message
 from ockam.wire_head import HEAD
 from stream_service.extensions import RICH_PUSH, RichPush, RichStatus, Sequence
 from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
-from stream_service.workers import stream as stream_module
+from stream_service.workers import stream_machine
 from tests.support.data_dir import stored_messages
 from tests.support.served import Served, served, wait_until
 from tests.support.stream_peer import StreamPeer
@@ -42,7 +42,7 @@ class Gate:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate()
     monkeypatch.setattr("storage.commit.failpoint", gate.pass_through)
-    monkeypatch.setattr(stream_module, "STAGED_BEHIND_MIN", 0)
+    monkeypatch.setattr(stream_machine, "STAGED_BEHIND_MIN", 0)
     yield gate
     gate.open.set()
 
@@ -93,7 +93,7 @@ async def test_what_comes_while_an_append_commits_is_one_append(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, behind_min: int
 ) -> None:
     """Whether it is staged, or waits in the mailbox since the append is small."""
-    monkeypatch.setattr(stream_module, "STAGED_BEHIND_MIN", behind_min)
+    monkeypatch.setattr(stream_machine, "STAGED_BEHIND_MIN", behind_min)
     async with served(tmp_path) as server:
         pushing = await _pushing(server, gate)
         commits = server.statistics().storage.commits
@@ -147,7 +147,7 @@ async def test_a_push_that_cannot_be_read_is_refused_alone(tmp_path: Path, gate:
 async def test_what_is_staged_is_bounded_and_the_rest_waits_in_the_mailbox(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(stream_module, limit, 5)
+    monkeypatch.setattr(stream_machine, limit, 5)
     async with served(tmp_path) as server:
         pushing = await _pushing(server, gate)
         commits = server.statistics().storage.commits

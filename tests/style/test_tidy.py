@@ -27,7 +27,7 @@ LARGE: dict[str, str] = {
     "tests/ockam/test_connection_machine.py": "one machine's table, its deadlines, and a model of all its steps",
     "ockam/connection_machine.py": "the table of a connection, and what its states mean for both directions",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
-    "stream_service/workers/stream.py": "one worker's states, which pause and resume each other; parts stand beside it",
+    "stream_service/operations.py": "the requests that a stream makes of the storage threads, one short class each",
     "block_node/publish/publish_machine.py": "one owner of all that is being published; its parts stand beside it",
     "block_node/publish/block_machine.py": "one table, and the blocks that it is about with their order and deadlines",
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",

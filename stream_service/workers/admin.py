@@ -1,4 +1,6 @@
-"""The care of one stream: what it is, its retention, its truncation and its end. It reads and pushes no messages.
+"""The administration of one stream: information about it, its retention, truncation and deletion.
+
+It reads and pushes no messages.
 
 Deleting many messages is done in steps, each a short transaction, so that pushes go on between them.
 """
@@ -30,7 +32,7 @@ from stream_service.extensions import (
     TruncateResponse,
 )
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
-from stream_service.workers.pulls import StreamEnd
+from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ Finish = Callable[[int, StorageError | None], None]
 """What follows a truncation: how many messages it deleted, and why it stopped early."""
 
 
-class Care:
+class StreamAdmin:
     """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
 
     Whatever deletes is one line in the log: who asked, which stream and partition, which indexes.
@@ -53,13 +55,13 @@ class Care:
         self,
         worker: Worker,
         identity: tuple[str, int],
-        end: StreamEnd,
+        bounds: StreamBounds,
         services: StreamServices,
         removed: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._log = logger.bind(stream=identity[0], partition=identity[1])
-        self._end = end
+        self._bounds = bounds
         self._storage = services.storage
         self._limits = services.limits
         self._clock = services.clock
@@ -93,25 +95,28 @@ class Care:
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
-        if retention is None or self._cuts or self._end.first_index == self._end.next_index:
+        if retention is None or self._cuts or self._bounds.first_index == self._bounds.next_index:
             return
 
         def cut(found: FindCut) -> None:
-            if found.error is None and found.index > self._end.first_index:
+            if found.error is None and found.index > self._bounds.first_index:
                 self._cut(found.index, retained)
 
         def retained(deleted: int, error: StorageError | None) -> None:
             if error is not None:
                 self._log.error("retention_failed", deleted=deleted, reason=str(error))
                 return
-            end = self._end.first_index
+            end = self._bounds.first_index
             self._log.info("retention_applied", deleted=deleted, from_index=end - deleted, before_index=end)
             if deleted >= stored.SIZES_MAX:
                 self.apply_retention(default)
 
         self._storage.submit_read(
             FindCut(
-                self._end.stream_id, self._worker.context.guard(cut), retention=retention, now_us=self._clock.time_us()
+                self._bounds.stream_id,
+                self._worker.context.guard(cut),
+                retention=retention,
+                now_us=self._clock.time_us(),
             )
         )
 
@@ -124,16 +129,16 @@ class Care:
             else:
                 self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.infos[0])))
 
-        self._storage.submit_read(DescribeStreams(self._worker.context.guard(told), stream_id=self._end.stream_id))
+        self._storage.submit_read(DescribeStreams(self._worker.context.guard(told), stream_id=self._bounds.stream_id))
 
     def _truncate(self, message: Message, request_id: int, before: BeforeIndex | BeforeTime) -> None:
         def finished(deleted: int, error: StorageError | None) -> None:
             if error is None or deleted:
-                self._note("stream_truncated", message, deleted, self._end.first_index - deleted, error)
+                self._note("stream_truncated", message, deleted, self._bounds.first_index - deleted, error)
             if error is not None:
                 self._refuse(message, error)
                 return
-            response = TruncateResponse(request_id, deleted, self._end.first_index)
+            response = TruncateResponse(request_id, deleted, self._bounds.first_index)
             self._worker.reply(message, TRUNCATE.encode_response(response))
 
         def found(cut: FindCut) -> None:
@@ -142,10 +147,10 @@ class Care:
             else:
                 self._cut(cut.index, finished)
 
-        self._storage.submit_read(FindCut(self._end.stream_id, self._worker.context.guard(found), before=before))
+        self._storage.submit_read(FindCut(self._bounds.stream_id, self._worker.context.guard(found), before=before))
 
     def _delete(self, message: Message, request_id: int) -> None:
-        stream_id, first_index = self._end.stream_id, self._end.first_index
+        stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
         def remove(session: Session) -> None:
             session.log.delete_stream(stream_id)
@@ -157,7 +162,7 @@ class Care:
                     self._note("stream_truncated", message, deleted, first_index, error)
                 self._refuse(message, error)
                 return
-            left = self._end.next_index - self._end.first_index
+            left = self._bounds.next_index - self._bounds.first_index
             gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
             self._storage.submit_write(ChangeStream(remove, gone))
 
@@ -171,7 +176,7 @@ class Care:
             self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
-        self._cut(self._end.next_index, emptied)
+        self._cut(self._bounds.next_index, emptied)
 
     def _retain(self, message: Message, request_id: int, retention: Retention | None) -> None:
         if retention == Retention():
@@ -186,7 +191,7 @@ class Care:
             self._log.info("retention_set", peer=message.origin.peer, retention=kept)
             self._tell(message, RETENTION, request_id)
 
-        stream_id = self._end.stream_id
+        stream_id = self._bounds.stream_id
         self._storage.submit_write(
             ChangeStream(
                 lambda session: stored.set_retention(session, stream_id, retention), self._worker.context.guard(changed)
@@ -212,14 +217,14 @@ class Care:
 
     def _next_step(self, deleted: int) -> None:
         index = self._cuts[0][0]
-        if self._end.first_index >= min(index, self._end.next_index):
+        if self._bounds.first_index >= min(index, self._bounds.next_index):
             self._finish(deleted, None)
             return
         self._cutting = True
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
         self._storage.submit_write(
             TruncateStep(
-                self._end.stream_id,
+                self._bounds.stream_id,
                 index,
                 self._limits.truncate_step_messages,
                 self._limits.truncate_step_bytes,
@@ -232,7 +237,7 @@ class Care:
         if step.error is not None or step.record is None:
             self._finish(deleted, step.error)
             return
-        self._end.first_index = step.record.first_index
+        self._bounds.first_index = step.record.first_index
         self._next_step(deleted + step.deleted)
 
     def _finish(self, deleted: int, error: StorageError | None) -> None:

@@ -1,0 +1,175 @@
+"""What every stream-partition does for its readers, whoever writes it: pulls, bulk reads, information, and create.
+
+`ReadableStream` is the base of both workers: of `workers.stream`, which takes pushes, and of `ReadOnlyStream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ockam.address import Address
+from ockam.message import Message, reply_to
+from ockam.protocol import ProtocolError, find_name
+from ockam.worker import Worker
+from storage.contract import StreamRecord
+from stream_service import protocol
+from stream_service.bulk import BULK
+from stream_service.copying import COPY
+from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
+from stream_service.operations import EnsureStreams
+from stream_service.protocol import PULL, PUSH
+from stream_service.stored import StoredStream
+from stream_service.workers.admin import StreamAdmin
+from stream_service.workers.bulk import BulkReads
+from stream_service.workers.pulls import PullQueue
+from stream_service.workers.push_failures import Failure, failure_payload
+from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_services import StreamServices
+from stream_service.workers.tail_machine import Tail
+
+WRITES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
+"""The requests that change a stream; a read-only stream refuses them."""
+
+
+class ReadableStream(Worker):
+    """Serves the readers of one stream-partition at its address.
+
+    services: what all streams of a node share.
+    stream: the stream as stored, where the caller has just read it. None after a crash: then it is read again, behind
+    everything that the worker's earlier life has left in the writing thread.
+    on_removed: called when the stream has been deleted, to free its address.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        partition: int,
+        stream: StoredStream | None,
+        services: StreamServices,
+        on_removed: Callable[[], None],
+    ) -> None:
+        self.identity = (name, partition)
+        self._services = services
+        self._on_removed = on_removed
+        self._route: tuple[Address, ...] = ()
+        self._bounds = StreamBounds(0, 0, 0)
+        self._tail = Tail(services.tails)
+        self._pulls = PullQueue(self, self._bounds, self._tail, services, self._maybe_resume)
+        self._bulk = BulkReads(self, self._bounds, services)
+        self.admin = StreamAdmin(self, self.identity, self._bounds, services, self._removed)
+        self._stream = stream
+
+    def started(self) -> None:
+        self._route = (self.context.address,)
+        self._pulls.started()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._open(stream)
+        else:
+            self.context.pause()
+            name, partition = self.identity
+            opened = self.context.guard(self._opened_again)
+            # A write, and not a read: it comes behind the appends that an earlier life of this worker has submitted.
+            self._services.storage.submit_write(
+                EnsureStreams(name, (partition,), self._services.now_us(), on_done=opened)
+            )
+
+    def stopped(self) -> None:
+        self._pulls.close()
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        # Nobody knows what the worker was doing when it failed: the push may have been on its way to the disk.
+        return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
+
+    def _serve_reader(self, message: Message) -> Message | None:
+        """Serve a request that changes no messages. Returns its answer where that is known at once.
+
+        Raises ProtocolError where the request cannot be read, or belongs to no protocol that a stream serves.
+        """
+        payload = message.payload
+        if PULL.is_in(payload):
+            self._pulls.add(message, PULL.decode_request(payload))
+        elif RICH_PULL.is_in(payload):
+            self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
+        elif BULK.is_in(payload):
+            self._bulk.receive(message)
+        elif not self.admin.receive(message):
+            return reply_to(message, message.onward_route[0], self._describe(payload))
+        return None
+
+    def _describe(self, payload: bytes) -> bytes:
+        """The answer to a create: this stream's Init, under the protocol that was asked. Raises ProtocolError."""
+        name, partition = self.identity
+        if protocol.CREATE.is_in(payload):
+            self._check_name(protocol.CREATE.decode_request(payload).stream_name)
+            return protocol.CREATE.encode_response(protocol.StreamCreated(name))
+        for partitioned in (protocol.CREATE_PARTITIONED, protocol.CREATE_PARTITIONS):
+            if partitioned.is_in(payload):
+                self._check_name(partitioned.decode_request(payload).stream_name)
+                return partitioned.encode_response(protocol.PartitionCreated(name, partition))
+        raise ProtocolError(f"a stream serves no {find_name(payload)!r}; it serves stream_push and stream_pull")
+
+    def _check_name(self, name: str | None) -> None:
+        if name is not None and name != self.identity[0]:
+            raise ProtocolError("this is another stream; create streams at the stream service")
+
+    def _removed(self) -> None:
+        """The stream has been deleted: nobody can wait for its messages any more."""
+        self._pulls.refuse(DELETED)
+        self._on_removed()
+
+    def _maybe_resume(self) -> None:
+        """Take more messages from the mailbox, unless too many pulls wait."""
+        if not self._pulls.is_full:
+            self.context.resume()
+
+    def _opened_again(self, operation: EnsureStreams) -> None:
+        if operation.error is not None:
+            raise operation.error
+        self._open(operation.streams[0])
+        self.context.resume()
+
+    def _open(self, stream: StoredStream) -> None:
+        """Take over what is stored of the stream."""
+        record, bounds = stream.record, self._bounds
+        bounds.stream_id = record.stream_id
+        bounds.first_index, bounds.next_index = record.first_index, record.next_index
+        self.admin.retention = stream.retention
+
+
+class ReadOnlyStream(ReadableStream):
+    """A stream-partition that another part of the node writes, and everybody may read. It refuses what would change it.
+
+    writer: names that part of the node; it calls `note_changed` after each change.
+    """
+
+    def __init__(
+        self, name: str, partition: int, stream: StoredStream | None, services: StreamServices, writer: str
+    ) -> None:
+        super().__init__(name, partition, stream, services, on_removed=lambda: None)
+        self._writer = writer
+
+    def receive(self, run: Sequence[Message]) -> None:
+        answers: list[Message] = []
+        refusal = Failure(Outcome.REFUSED, f"this stream is written by {self._writer} alone")
+        for message in run:
+            try:
+                if any(write.is_in(message.payload) for write in WRITES):
+                    answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))
+                elif (answer := self._serve_reader(message)) is not None:
+                    self.context.send(answer)
+            except ProtocolError as error:
+                self._services.counters.refuse(self, message, str(error))
+        if answers:
+            self._services.counters.refused += len(answers)
+            # Late, as every failed push: a real publisher sends a refused one again at once.
+            self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+        self._pulls.answer()
+        if self._pulls.is_full:
+            self.context.pause()
+
+    def note_changed(self, record: StreamRecord) -> None:
+        """The stream's writer has appended to it or cut its front: readers that wait for messages get them."""
+        self._bounds.first_index, self._bounds.next_index = record.first_index, record.next_index
+        self._pulls.wake()
+        self._pulls.answer()
