@@ -1,7 +1,7 @@
-"""Goes round all streams and has each delete what it no longer keeps, then gives free pages back to the disk.
+"""Retention: a worker that goes round all streams, has each delete what it no longer keeps, and shrinks the file.
 
-Everything is done in small steps with pauses between them: a slice of the streams at a time, a thousand messages a
-transaction, a few pages a transaction. It decides nothing about a stream; `care` does.
+The work is done in small steps with pauses between them: a slice of the streams at a time, a thousand messages per
+transaction, a few pages per transaction. What one stream deletes is decided by `workers.admin`.
 """
 
 from __future__ import annotations
