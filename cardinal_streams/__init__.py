@@ -1,5 +1,8 @@
-"""Cardinal Streams: blocks as messages over partitioned topics, and back. Pure machines, shells around them, and
-transports over the streams of a node, over a file and over Kafka. docs/cardinal.md says what is what.
+"""Cardinal Streams: a producer turns the blocks of a chain into messages on partitioned topics, and consumers put the
+messages together to blocks again.
+
+`publish` and `consume` are the two doors for programs. The messages travel over a transport: the streams of a node, a
+recorded file, or Kafka. docs/cardinal.md explains the rest.
 """
 
 from cardinal_streams.application import Application, Prefix

@@ -1,5 +1,5 @@
-"""What an application says about its data (specification, "Application Layer Requirements"): which prefixes there are,
-on which topics they travel, what their values look like. It moves no messages.
+"""The description of an application's data: its key prefixes, the topics on which they travel, and the schemas of their
+values (specification, "Application Layer Requirements"). This module moves no messages.
 
     default_topic = "blocks"
     reorg_threshold = 128
@@ -10,7 +10,7 @@ on which topics they travel, what their values look like. It moves no messages.
     schema = "rlp(account)"
     tracked = true
 
-is the same in TOML, for the command line (`parse_application`).
+is such a description in TOML, as the command line reads it (`parse_application`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ REORG_THRESHOLD = 128
 
 
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that begin with a match of `pattern` travel on `topic`; without one on the default topic, inside the Batch.
+    """A group of keys: all keys that begin with a match of the regular expression `pattern`.
 
-    `schema` says for people what a value is. `check`, if there is one, raises ValueError for a value that is not.
-    `tracked`: consumers of this application want it, unless they say otherwise.
+    `topic`: the topic on which these keys travel. Without a topic they travel on the default topic, inside the Batch.
+    `schema`: the format of the values, as a text for people. `check`: a function that raises ValueError for a value
+    that has another format. `tracked`: whether a consumer receives this prefix when it does not choose prefixes itself.
     """
 
     pattern: str
@@ -75,11 +76,12 @@ class Application:
         self._rules = [(compile_pattern(prefix.pattern), prefix) for prefix in prefixes]
 
     def producer(self) -> Producer:
-        """A new one with this application's topics."""
+        """A new producer that uses this application's topics."""
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
     def tracked(self) -> Tracked:
-        """What this application's consumers want: everything, where no prefix is left out."""
+        """The entries that a consumer of this application receives: all of them, unless a prefix has `tracked`
+        false."""
         if all(prefix.tracked for prefix in self.prefixes):
             return Tracked((".*",))
         return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
@@ -89,7 +91,7 @@ class Application:
         return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
 
     def problems(self, batch: CompleteBatch) -> list[str]:
-        """What about a block's values is not as their schemas say; keys without a prefix are left alone."""
+        """The values of a block that contradict the schema of their prefix. Keys without a prefix are not checked."""
         found = []
         for key, value in batch.values.items():
             prefix = self.find_prefix(key)

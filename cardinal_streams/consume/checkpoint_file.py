@@ -1,5 +1,5 @@
-"""A consumer's checkpoint in a file, for consumers that read no node. The file is replaced as a whole, so that it is
-always one checkpoint, and the last one saved."""
+"""A consumer's checkpoint in a file, for consumers that do not read from a node. Each save replaces the whole file, so
+the file always holds one complete checkpoint: the last one that was saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.durable_files import write_durably
 
 
 class FileCheckpoints:
-    """`CheckpointStore` in one file. Raises OSError, and `CheckpointError` for a file that is no checkpoint."""
+    """A `CheckpointStore` in one file. Raises OSError, and `CheckpointError` for a file that holds no checkpoint."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -33,5 +33,5 @@ class FileCheckpoints:
         return parse_checkpoint(text)
 
     def _save(self, text: bytes) -> None:
-        """A kill or a power cut leaves the old one or the new one."""
+        """Replaces the file. After a kill or a power cut the file holds the old checkpoint or the new one."""
         write_durably(self.path, text)

@@ -1,4 +1,4 @@
-"""A consumer's checkpoint as one JSON text, for whoever saves it:
+"""A consumer's checkpoint as one JSON text:
 
     {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
      "position": "topic:partition=offset;…", "history": "",
@@ -6,7 +6,7 @@
      "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}],
      "read": "topic:partition=offset;…", "needed": ["0x…"]}
 
-`position`, `history` and `read` are resumption tokens. It does not save anything itself.
+`position`, `history` and `read` are resumption tokens. This module does not save the text; a `CheckpointStore` does.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def parse_checkpoint(text: bytes) -> Checkpoint:
-    """What `format_checkpoint` wrote. Raises `CheckpointError`."""
+    """Reads a checkpoint that `format_checkpoint` wrote. Raises `CheckpointError`."""
     try:
         found = _READER.decode(text)
         position, history, read = map(parse_token, (found.position, found.history, found.read))

@@ -1,10 +1,12 @@
-"""Where a consumer's checkpoint is kept: on the node that it reads from. An application with a database of its own
-keeps it there instead, in the transaction that applies the update, and so processes every update once.
+"""Keeps a consumer's checkpoint on the node that the consumer reads from. An application with a database of its own
+should keep the checkpoint in that database, in the transaction that applies the update: then every update is processed
+exactly once.
 
-On the node a checkpoint is two things. The whole text is the last message of a stream of the client's own
-(`checkpoint_stream`), and the position of each partition is saved in the index service under the client's id, where
-`stream-node index list` shows its lag. The text is what counts: it is one message, so it is never half of one state
-and half of another. The index service can only move a partition back, to read it again, never forward.
+On the node a checkpoint consists of two parts. The checkpoint's text is the last message of a stream that belongs to
+the client id (`checkpoint_stream`). The position of each partition is saved in the index service under the client id,
+so that `stream-node index list` shows the consumer's lag. The text decides where reading goes on: a text is one
+message, so it never mixes two states. A position in the index service can only move a partition back, to have it read
+again.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ KEPT_CHECKPOINTS = 16
 
 
 class CheckpointStore(Protocol):
-    """Keeps the last checkpoint of one consumer."""
+    """The interface of what keeps the last checkpoint of one consumer."""
 
     async def load(self) -> Checkpoint | None:
-        """None if nothing was ever saved."""
+        """The checkpoint that was saved last; None if there is none."""
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """It is kept when this returns."""
+        """Saves a checkpoint. The checkpoint is durable when this returns."""
 
 
 class NodeCheckpoints:
-    """`CheckpointStore` on a node.
+    """A `CheckpointStore` on a node.
 
-    Two consumers with one client id both get everything, and go on where the last one to save had come. Raises the
-    client's errors, and `CheckpointError` for a text that cannot be read.
+    When two consumers use one client id, both receive everything, and after a restart both go on at the checkpoint
+    that was saved last. Raises the client's errors, and `CheckpointError` for a text that cannot be read.
     """
 
     def __init__(self, client: StreamClient, client_id: str) -> None:

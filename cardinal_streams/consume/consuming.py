@@ -1,14 +1,16 @@
-"""Consumers as a program uses them: an iteration over what happens, each item with `done()`, over any transport and
-under trio or asyncio. What happens is decided by the machines (`consumer_machine`, `unordered_machine`).
+"""Consumers as a program uses them: iterations over the updates of a chain, or over its complete blocks, on any
+transport and under trio or asyncio. The program calls `done()` on each item when it has processed the item. The
+machines (`consumer_machine`, `unordered_machine`) decide which items there are.
 
     async with consume(application, transport, NodeCheckpoints(client, "indexer")) as updates:
         async for update in updates:
             …undo update.removed, do update.added…
             update.done()
 
-The position is saved up to what is done: every `save_interval_s` while the iteration goes on, and when the block ends
-without an exception. After a crash, what was done since the last save comes again. An application that keeps
-`updates.checkpoint()` in its own database, in one transaction with what it does, processes everything once.
+The store keeps a checkpoint behind the last item that is done: the iteration saves one every `save_interval_s`, and one
+when the `async with` block ends without an exception. After a crash, items that were done since the last save come
+again. An application that stores `updates.checkpoint()` in its own database, in the transaction that applies the
+update, processes every update exactly once.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ SAVE_INTERVAL_S = 1.0
 
 
 class Update:
-    """How the chain changes: first `removed` is undone, then `added` is done, both in ascending order.
+    """One change of the chain. The application first undoes the blocks in `removed`, then applies those in `added`;
+    both lists ascend by number.
 
-    `reverted_to`: on the word of a Reorg message the chain ends at that block now. Then `removed` is only what was
-    still held: the application has to be able to return to that block by itself.
+    `reverted_to`: a Reorg message said that the chain ends at this block. Then `removed` lists only the blocks that the
+    consumer still held: the application must be able to return to that block by itself.
     """
 
     __slots__ = ("_finish", "event")
@@ -67,7 +70,7 @@ class Update:
 
 
 class Arrival:
-    """A complete block, wherever it belongs."""
+    """A complete block, of the heaviest chain or of a fork."""
 
     __slots__ = ("_finish", "event")
 
@@ -85,7 +88,7 @@ class Arrival:
 
 
 class Updates(Consumption[ChainConsumer, Update]):
-    """The updates of the heaviest chain, in order."""
+    """An iteration over the updates of the heaviest chain, in order."""
 
     def statistics(self) -> ConsumerStatistics:
         return self.machine.statistics()
@@ -97,7 +100,7 @@ class Updates(Consumption[ChainConsumer, Update]):
 
 
 class Arrivals(Consumption[UnorderedConsumer, Arrival]):
-    """Complete blocks as they come."""
+    """An iteration over complete blocks, in the order in which they become complete."""
 
     def statistics(self) -> UnorderedStatistics:
         return self.machine.statistics()
@@ -117,12 +120,12 @@ async def consume(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Updates]:
-    """Iterate over the updates of the chain, for ever or up to what is there now (`stop_at_end`).
+    """Iterate over the updates of the chain, endlessly, or up to the present end of the topics (`stop_at_end`).
 
-    It goes on at `checkpoint`, else where `store` says, else after the block `start`, which the application has with
-    all below it; without that it begins with the first block that arrives, whichever that is. `wanted` maps numbers
-    to the only hash that is accepted there. Once `ConsumerLimits.unfinished_max` updates are not done, the
-    iteration waits for `done`.
+    The iteration begins at the first of these that is given: `checkpoint`; the checkpoint in `store`; behind the block
+    `start`, which the application has together with all blocks below it; the first block that arrives. `wanted` maps a
+    block number to the only hash that is accepted for it. When `ConsumerLimits.unfinished_max` updates are not done,
+    the iteration waits until the program calls `done`.
     """
     known = await _known(checkpoint, store, start, application, transport)
     machine = ChainConsumer(
@@ -159,7 +162,8 @@ async def consume_unordered(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
-    """Iterate over complete blocks as they come, forks and all. The rest as `consume`."""
+    """Iterate over complete blocks, those of forks too, as soon as they are complete. The arguments are those of
+    `consume`."""
     known = await _known(checkpoint, store, None, application, transport)
     machine = UnorderedConsumer(tracked=tracked or application.tracked(), checkpoint=known, limits=application.limits)
 
@@ -190,7 +194,8 @@ async def _known(
         return Checkpoint(start=start)
     if not checkpoint.read:
         return checkpoint
-    # Where a backup was put back less is there than was read before, and what will come is new.
+    # When a backup of the node was restored, its partitions may end before the offsets that were read earlier. What is
+    # stored behind those ends is new, so the consumer must not take it for messages that it has read.
     ends = await transport.ends(application.topics)
     read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
@@ -198,7 +203,7 @@ async def _known(
 
 @asynccontextmanager
 async def _feed_set(transport: Transport, stop_at_end: bool) -> AsyncIterator[FeedSet]:
-    """Feeds whose tasks end with the block."""
+    """A set of feeds. Their tasks end with the `async with` block."""
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         try:

@@ -1,5 +1,5 @@
-"""The shell of the consuming machines: reads feeds as a machine says, hands deliveries over, saves checkpoints. What an
-item is, and how an iteration begins, is `consuming`'s.
+"""The shell around a consumer machine: it opens and reads the feeds that the machine asks for, gives the deliveries to
+the machine, and saves checkpoints. The module `consuming` defines the items and how an iteration begins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """What the two machines have in common."""
+    """The interface of the two consumer machines."""
 
     @property
     def feeds(self) -> Feeds: ...
@@ -52,9 +52,9 @@ class Machine(Protocol):
 
 
 class Consumption(Generic[M, T]):
-    """An iteration over items; the machine's shell. One task may iterate, others may call `done`.
+    """An iteration over the items of one machine. One task iterates; other tasks may call `done` on items.
 
-    Invariant: what the machine has said is either in `_items` or was told to `on_event`.
+    Invariant: every event of the machine is either an item in `_items` or was passed to `on_event`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Consumption(Generic[M, T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next item, waited for where the feeds are followed. Raises what ended a feed."""
+        """The next item. Waits for one while the feeds are followed. Raises the error that ended a feed."""
         while not self._items:
             await self._save_if_due()
             feed = self._feeds.next_readable(self._is_allowed)
@@ -101,11 +101,12 @@ class Consumption(Generic[M, T]):
         return self._items.popleft()
 
     def checkpoint(self) -> Checkpoint:
-        """Where another consumer goes on, as of what is done."""
+        """The checkpoint behind the last item that is done: another consumer can go on there."""
         return self.machine.checkpoint()
 
     async def save(self) -> None:
-        """Saves the position now, if it has moved; it is kept when this returns."""
+        """Saves a checkpoint now, if items were done since the last save. The checkpoint is durable when this
+        returns."""
         if self._store is not None and self._save_due_s < math.inf:
             self._save_due_s = math.inf
             try:
@@ -115,22 +116,22 @@ class Consumption(Generic[M, T]):
                 raise
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """What this block is missing."""
+        """The messages that the block with this hash still lacks."""
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
-        """By source, how many records are known to be there and have not been handed over."""
+        """By source, the number of records that are known to exist and were not yet given to the machine."""
         ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
     def finished(self) -> None:
-        """Something was done: it is to be saved, and more may be read."""
+        """To be called when an item was done: a save becomes due, and feeds that waited may be read on."""
         if self._store is not None and self._save_due_s == math.inf:
             self._save_due_s = anyio.current_time() + self._save_interval_s
         self._feeds.wake()
 
     def handle(self, events: list[Any]) -> None:
-        """Does what the machine's events ask for."""
+        """Carries out the machine's events: queues items, opens and closes feeds, and tells `on_event`."""
         for event in events:
             item = self._make(event)
             if item is not None:
@@ -147,7 +148,7 @@ class Consumption(Generic[M, T]):
                 self._on_event(event)
 
     async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
-        """Reads what a checkpoint's history names, up to where it is to come again, then opens the feeds."""
+        """Gives the machine the old messages that the checkpoint's `history` names, then opens the feeds."""
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
@@ -165,7 +166,7 @@ class Consumption(Generic[M, T]):
             self.open_channel(ancestor)
 
     def open_channel(self, ancestor: bytes) -> None:
-        """Reads a reorg's channel from where it was left, or from its beginning."""
+        """Opens the channel of a reorg, at the offset where reading stopped earlier, or at its beginning."""
         topic = self._channel_of(ancestor)
         offset = self._channel_offsets.find(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
@@ -174,7 +175,7 @@ class Consumption(Generic[M, T]):
         return reorg_topic(self._application.default_topic, ancestor)
 
     def _hand_over(self, feed: Feed) -> None:
-        """Deliveries of one page, until the machine says something or the page ends."""
+        """Gives the machine deliveries of one page, until the machine returns an event or the page ends."""
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
         while feed.has_page:
@@ -198,7 +199,7 @@ class Consumption(Generic[M, T]):
         return feeds.normal if feed.ancestor is None else feed.ancestor in feeds.channels
 
     def _may_end(self) -> bool:
-        """Whether all that may be read was read to its end. Where nothing may be read, `done` has to come first."""
+        """Whether every feed that may be read was read to its end. A feed that waits for `done` has not ended."""
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
 
