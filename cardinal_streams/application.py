@@ -46,9 +46,9 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Application:
-    """Prefixes, topics and schemas under one name. Raises `PrefixError` and `ApplicationError`.
+    """The prefixes, topics and schemas of one application. Raises `PrefixError` and `ApplicationError`.
 
-    Among several patterns that match a key the first counts, as in the producer.
+    When several patterns match a key, the first of them counts, as in the real producer.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Application:
         return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
 
     def find_prefix(self, key: str) -> Prefix | None:
-        """The prefix that a key belongs to."""
+        """The prefix whose pattern matches the beginning of this key, or None."""
         return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
 
     def problems(self, batch: CompleteBatch) -> list[str]:
@@ -118,7 +118,8 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """An application from TOML. Raises `ApplicationError`, and `PrefixError` for its patterns."""
+    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for its
+    patterns."""
     try:
         found = msgspec.convert(tomllib.loads(text), ApplicationText)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

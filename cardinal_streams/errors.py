@@ -1,7 +1,7 @@
-"""The errors of this package. Each says whose fault it was: `MessageError` is a remote producer's (or the
-transport's), `PayloadError` and `PrefixError` the local application's.
+"""The errors of this package. The class of an error says whose fault it was: a `MessageError` is the fault of a remote
+producer or of the transport, a `PayloadError` or `PrefixError` is the fault of the local application.
 
-All are `ValueError`s. What a machine refuses without raising is the event `Refused`, not an error.
+All errors are `ValueError`s. A machine that refuses a message returns the event `Refused`; it raises no error.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ class CardinalError(ValueError):
 
 
 class MessageError(CardinalError):
-    """A key and a value are not one of the messages.
+    """The bytes of a key and a value are no message of the protocol.
 
-    `part` is "key" or "value"; `offset` counts bytes from the start of that part and names the first byte of the
-    irregular thing.
+    `part` is "key" or "value". `offset` is the position of the first irregular byte, counted from the start of that
+    part.
     """
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:
@@ -77,11 +77,11 @@ class PrefixError(CardinalError):
 
 
 class TransportError(CardinalError):
-    """A transport cannot do what it was asked: the text says what the other side said."""
+    """A transport failed. The text quotes the answer of the node, the file or the broker."""
 
 
 class ApplicationError(CardinalError):
-    """The description of an application cannot be right."""
+    """The description of an application contradicts itself or lacks something."""
 
 
 class ResumptionError(CardinalError):
@@ -89,7 +89,7 @@ class ResumptionError(CardinalError):
 
 
 class SimulationError(CardinalError):
-    """What is to be simulated cannot be."""
+    """The parameters of a simulation contradict each other."""
 
 
 class CheckpointError(CardinalError):

@@ -1,5 +1,5 @@
-"""The layout of Ethereum-like chains as an application: the keys that the real plugins use, with a
-topic for each kind of data. `CHAIN` is the chain's id in hexadecimal:
+"""The application of Ethereum-like chains: the keys that the real plugins use, with a topic for each kind of data.
+`CHAIN` is the chain's id in hexadecimal:
 
     c/CHAIN/b/HASH/h        block header, RLP                c/CHAIN/n/NUMBER           hash of the block, 32 bytes
     c/CHAIN/b/HASH/d        total difficulty, big-endian     c/CHAIN/a/ACCOUNT/d        account, RLP
@@ -9,7 +9,7 @@ topic for each kind of data. `CHAIN` is the chain's id in hexadecimal:
     c/CHAIN/b/HASH/r/I      receipt, RLP                     c/CHAIN/s                  sub batch of the state changes
     c/CHAIN/b/HASH/l/T/I    log of transaction T, RLP
 
-It decodes nothing: a value is looked at only so far that it can be told from something else.
+Values are not decoded. A check looks only at as many bytes as it needs to recognise the format.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def check_rlp_list(value: bytes) -> None:
 
 
 def _check_items(value: bytes, at: int, end: int) -> None:
-    """Goes over the items from `at` to `end`, lists item by item, without recursion: depth is the sender's choice."""
+    """Checks the items from `at` to `end`, and those of lists within. It does not recurse, since the sender chooses how
+    deep lists are nested.
+    """
     ends = [end]
     while ends:
         while ends and at == ends[-1]:
@@ -78,7 +80,7 @@ def _check_items(value: bytes, at: int, end: int) -> None:
 
 
 def _head(value: bytes, at: int) -> tuple[int, int, bool]:
-    """Where the contents of the item at `at` begin, their size, and whether it is a list."""
+    """The item at `at`: where its contents begin, their size in bytes, and whether the item is a list."""
     first = value[at]
     if first < 0x80:
         return at, 1, False

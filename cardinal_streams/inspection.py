@@ -1,4 +1,4 @@
-"""What is in a recording or in a list of batches: counts, and what is wrong with it. It reads no files."""
+"""Summaries of a recording or of a list of batches: counts, and the problems found. This module reads no files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import TRACK_ALL
 from cardinal_streams.transports.transport import Delivery
 
-# Problems are counted to the end, and told so many.
+# All problems are counted, but only this many are listed.
 PROBLEMS_TOLD_MAX = 20
 
 
 class TopicSummary(msgspec.Struct):
-    """One topic, or channel, of a recording; keys and values in bytes."""
+    """The figures of one topic, or of one reorg channel, of a recording. Sizes of keys and values are in bytes."""
 
     topic: str
     partitions: int = 0
@@ -29,7 +29,7 @@ class TopicSummary(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """Complete blocks with their values, what it takes to make them, and what is wrong."""
+    """The summary: the complete blocks, the messages and bytes that they consist of, and the problems found."""
 
     blocks: int = 0
     values: int = 0
@@ -50,7 +50,7 @@ class Summary(msgspec.Struct):
 
 
 def summarise_deliveries(application: Application, deliveries: Iterable[Delivery]) -> Summary:
-    """Puts all blocks of a recording together, also those of reorg channels."""
+    """Summarises a recording: puts all its blocks together, those of reorg channels too."""
     summary = Summary()
     topics: dict[str, TopicSummary] = {}
     sources: set[str] = set()
@@ -85,7 +85,7 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
 
 
 def summarise_payloads(application: Application, payloads: Iterable[Payload]) -> Summary:
-    """Makes the messages of each payload, as the application's producer would."""
+    """Summarises payloads: makes the messages of each, as the application's producer would."""
     summary = Summary()
     topics: dict[str, TopicSummary] = {}
     producer = application.producer()

@@ -1,4 +1,4 @@
-"""Bounds of everything that a peer can make grow. They are arguments; these are the defaults."""
+"""The limits of everything that a peer can make grow, with their default values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZERO_HASH = bytes(HASH_BYTES)
 
 
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of one message, in bytes."""
+    """The largest key and the largest value of one message, in bytes."""
 
     # The real application's longest keys have 150 bytes; 64 KiB leaves room for any path.
     key_bytes_max: int = 65_536
@@ -25,12 +25,11 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a `Reassembler` holds.
+    """The limits of a `Reassembler`.
 
-    `incomplete_max` counts blocks of which something arrived and something is missing; `incomplete_bytes_max` is
-    what their keys and values take in memory, in bytes; a block of which nothing came within the last
-    `idle_messages_max` messages is idle. `finished_max` counts the hashes of blocks that are done with, against which
-    late duplicates are recognised.
+    `incomplete_max`: the number of blocks that have arrived in part. `incomplete_bytes_max`: the memory of their keys
+    and values, in bytes. `idle_messages_max`: a block is idle when none of the last so many messages was part of it.
+    `finished_max`: the number of hashes of finished blocks, by which late duplicates are recognised.
     """
 
     incomplete_max: int = 4_096
@@ -40,10 +39,10 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a `ChainOrder` holds besides the chain itself (`reorg_threshold` + 1 blocks).
+    """The limits of a `ChainOrder`, besides the chain itself, which has `reorg_threshold` + 1 blocks.
 
-    `waiting_max` and `waiting_bytes_max` bound the blocks off the chain: forks, and blocks whose parent has not
-    arrived; `remembered_max` counts hashes of final and of rejected blocks.
+    `waiting_max` and `waiting_bytes_max`: the number and the bytes of blocks off the chain, which are forks and blocks
+    whose parent has not arrived. `remembered_max`: the number of hashes of final and of rejected blocks.
     """
 
     waiting_max: int = 4_096
@@ -52,12 +51,12 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a `ChainConsumer` holds.
+    """The limits of a `ChainConsumer`.
 
-    `held_max` counts complete blocks of the normal feed that wait for the end of a reorg, `announced_max` reorgs
-    that were announced and not begun, `reorgs_max` finished reorgs against which repetitions are recognised, and
-    `unfinished_max` updates that the application has not finished; at that number the consumer asks its shell to
-    stop reading.
+    `held_max`: the number of complete blocks of the normal feed that wait for the end of a reorg. `announced_max`: the
+    number of reorgs that were announced and have not begun. `reorgs_max`: the number of finished reorgs, by which
+    repetitions are recognised. `unfinished_max`: the number of updates that the application has not finished; when
+    there are so many, the consumer asks its shell to stop reading.
     """
 
     message: MessageLimits = MessageLimits()

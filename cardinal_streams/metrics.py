@@ -1,8 +1,8 @@
-"""Figures of consumers and producers under the names that the real ones publish, so that existing dashboards fit. Who
-publishes them is the caller's business.
+"""The figures of consumers and producers, under the names that the real consumers and producers use, so that existing
+dashboards fit. This module does not publish the figures.
 
-Not here: `/streams/delta`, which the real one never records; `/streams/waiter/…` and `/streams/producers`, since there
-are no waiters and we send no pings.
+Three names of the real ones are missing: `/streams/delta` is never recorded there, `/streams/waiter/…` describes
+waiters, which we do not have, and `/streams/producers` counts pings, which we do not send.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cardinal_streams.produce.producer import ProducerStatistics
 
 
 def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:
-    """`lags`: by source, as `Consumption.lags` has them."""
+    """The figures of a consumer. `lags` maps sources to lags, as `Consumption.lags` returns them."""
     chain = statistics.chain
     return {
         **_reassembly_metrics(statistics.reassembly, statistics.bad_messages),
@@ -34,7 +34,9 @@ def unordered_metrics(statistics: UnorderedStatistics, lags: Mapping[str, int] |
 
 
 def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
-    """`/streams/skipped` is the part of blocks that were there already; the real one says 1 or 0 for each."""
+    """The figures of a producer. `/streams/skipped` is the share of blocks that had been sent before; the real producer
+    reports 1 or 0 for each block.
+    """
     blocks = statistics.blocks_sent + statistics.blocks_skipped
     return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}
 

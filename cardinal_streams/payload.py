@@ -1,4 +1,5 @@
-"""What an application hands to a producer, and what comes out of a consumer: whole blocks."""
+"""Whole blocks: the `Payload` that an application gives to a producer, and the `CompleteBatch` that a consumer
+returns."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A block of which everything that the consumer tracks has arrived.
+    """A complete block: everything that the consumer tracks has arrived.
 
-    `values` and `deletes` are independent: a key may be in both. `offsets` are the lowest offsets at which each
-    source delivered something of this block; `resumption` adds, for the sources that gave it nothing, how far they
-    had been read when the Batch message arrived. `size_bytes` is about what it takes in memory.
+    `values` and `deletes` are independent: a key may be in both. `offsets` maps each source that delivered messages of
+    this block to the lowest of their offsets. `resumption` has these offsets too; for all other sources it has the
+    offset up to which the source had been read when the Batch message arrived. `size_bytes` estimates the block's size
+    in memory.
     """
 
     hash: bytes

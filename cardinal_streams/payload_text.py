@@ -1,4 +1,4 @@
-"""Whole batches as JSON, the form in which the real WebSocket feed and its test data have them:
+"""Whole batches as JSON, in the form of the real WebSocket feed and its test data:
 
     {"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
      "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}
@@ -21,7 +21,7 @@ _NUMBER = re.compile("0x[0-9a-f]+")
 
 
 class BatchText(msgspec.Struct, forbid_unknown_fields=True):
-    """One batch as it is written."""
+    """One batch, with the field names of the JSON text."""
 
     number: str
     weight: str
@@ -45,7 +45,7 @@ def parse_payloads(text: bytes) -> list[Payload]:
 
 
 def format_payloads(payloads: Iterable[Payload]) -> bytes:
-    """Writes a list of batches; `parse_payloads` reads it again."""
+    """Writes a list of batches in the form that `parse_payloads` reads."""
     return msgspec.json.encode([_text_of(payload) for payload in payloads])
 
 

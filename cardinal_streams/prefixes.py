@@ -1,4 +1,4 @@
-"""Prefix patterns: which topic and which counter a key belongs to, and which entries a consumer tracks.
+"""Prefix patterns. A producer finds the topic and the counter of a key by them, a consumer the entries that it tracks.
 
 Patterns are regular expressions, as the real producers use them; a plain path such as "a/" is its own pattern.
 A producer matches at the beginning of a key, and the text that matched, not the pattern, is the counted prefix.
@@ -17,7 +17,8 @@ _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
 class TopicMap:
-    """Prefix patterns and their topics; among several that match, the first in the order given counts.
+    """The prefix patterns of a producer and their topics. When several patterns match, the first in the given order
+    counts.
 
     Raises `PrefixError` if a pattern is no regular expression, matches the empty text, or begins with another
     pattern (compared as texts, which is what the real producer does).
@@ -46,7 +47,7 @@ class TopicMap:
 
 
 class Tracked:
-    """Which entries of a Batch a consumer wants: those whose name any of the patterns is found in."""
+    """The entries of a Batch that a consumer wants: those with a name in which one of the patterns is found."""
 
     __slots__ = ("_rule", "patterns")
 
@@ -62,7 +63,9 @@ class Tracked:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Raises `PrefixError` for a pattern that is no regular expression, or that Go and Python read differently."""
+    """Compiles a pattern. Raises `PrefixError` for a text that is no regular expression, or that Go and Python read
+    differently.
+    """
     if _POSIX_CLASS.search(pattern):
         raise PrefixError(
             f"the prefix {pattern!r} has a class such as [:alpha:], which the real producers know and Python does not: "

@@ -1,14 +1,16 @@
-"""From blocks to messages by topic. It does not send: the caller hands each list to a transport, in its order.
+"""Makes the messages of blocks, by topic. This module sends no messages: the caller gives each list to a transport, and
+the messages of a list leave in their order.
 
-    add_block       per key inside a prefix a BatchMsg or BatchDeleteMsg on the prefix's topic; everything else,
-                    and the counts, in one Batch, the last message of the default topic, which is the last topic
+    add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. All other keys and
+                    the counts are in one Batch, which is the last message of the default topic. The default topic is
+                    the last topic of the result.
     send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
-                    ordered by key, on the topic of the sub batch's path
+                    ordered by key, on the topic of the sub batch's path.
 
 The messages of a reorg deeper than the threshold are made by a `reorg_channel.ReorgChannel` over a producer.
 
-Redundant producers: the caller tells `observe` every key that arrives on the default topic; a block whose Batch was
-seen there, or sent here, gives no messages, nor do its sub batches.
+Several producers may send the same chain. The caller passes every key that arrives on the default topic to `observe`.
+`add_block` and `send_sub_batch` make no messages for a block whose Batch was seen there or was sent by this producer.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from cardinal_streams.recent import RecentMap
 
 # How many hashes the real producer remembers.
 SEEN_MAX = 4_096
-# Sub batches announced and not yet sent; the real application has one per block.
+# The most sub batches that are announced and not yet sent. The real application has one per block.
 OPEN_SUB_BATCHES_MAX = 65_536
 
 Outgoing = dict[str, list[Record]]
 
 
 class ProducerStatistics(msgspec.Struct, frozen=True):
-    """Counts since the producer was made, except `open_sub_batches`, which is now."""
+    """The producer's figures since it was made. `open_sub_batches` is the number of open sub batches at this moment."""
 
     blocks_sent: int
     blocks_skipped: int
@@ -47,11 +49,11 @@ class ProducerStatistics(msgspec.Struct, frozen=True):
 class Producer:
     """Makes the messages of blocks.
 
-    Raises `PrefixError` for a topic map that cannot work. Every other error is a `PayloadError`, and leaves the
-    producer as it was.
+    Raises `PrefixError` for a topic map with patterns that exclude each other. All other errors are `PayloadError`s,
+    and leave the producer as it was.
 
-    Invariant: `_open` holds exactly the sub batches that were announced and not sent, each with its topic, or None
-    if its block was skipped.
+    Invariant: `_open` has exactly the sub batches that were announced and not sent. Each maps to its topic, or to None
+    when its block was skipped.
     """
 
     def __init__(
@@ -70,20 +72,21 @@ class Producer:
         self._sent = self._skipped = self._made = 0
 
     def observe(self, key: bytes) -> None:
-        """Another producer's message on the default topic: if it is a Batch, its block is seen."""
+        """Notes a message of another producer on the default topic: the block of a Batch counts as seen."""
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)
 
     def has_seen(self, hash_: bytes) -> bool:
-        """Whether this block would not be sent, since its Batch was seen, or sent."""
+        """Whether the Batch of this block was seen or sent, so that `add_block` makes no messages for it."""
         return hash_ in self._seen
 
     def forget(self, hash_: bytes) -> None:
-        """Lets a block be sent again, for when the producer that sent it is known to have died half way."""
+        """Lets a block be sent again. To be called when the producer that sent the block is known to have died half
+        way."""
         self._seen.discard(hash_)
 
     def add_block(self, payload: Payload) -> Outgoing:
-        """The messages of a block by topic; none if the block was seen. Raises `PayloadError`."""
+        """The messages of a block by topic; no messages if the block was seen. Raises `PayloadError`."""
         messages = self._messages_of(payload)
         seen = payload.hash in self._seen
         new = {(payload.hash, id_): None if seen else self._topic_of(path) for path, id_ in payload.sub_batches.items()}
@@ -103,9 +106,10 @@ class Producer:
     def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> Outgoing:
-        """The messages of a sub batch, at least its header; none if its block was skipped.
+        """The messages of a sub batch, at least its header; no messages if its block was skipped.
 
-        Raises `UnknownSubBatch` unless the block announced it and it was not yet sent; ids are per block.
+        Raises `UnknownSubBatch` if the block did not announce the sub batch, or if it was sent before. Ids of sub
+        batches are unique within a block only.
         """
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")
@@ -118,12 +122,14 @@ class Producer:
         return outgoing
 
     def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
-        """Lets a sub batch be sent again, whose messages (of `send_sub_batch`) could not be sent."""
+        """Lets a sub batch be sent again, after the transport failed to send the messages that `send_sub_batch`
+        returned."""
         for topic in outgoing:
             self._open[hash_, id_] = topic
 
     def block_records(self, payload: Payload) -> list[Record]:
-        """All messages of a block in one list, whether it was seen or not, for a channel of its own."""
+        """All messages of a block in one list, for a reorg's channel. The block's messages are made even if it was
+        seen."""
         messages = [message for of_topic in self._messages_of(payload).values() for message in of_topic]
         records = self._checked(messages)
         self._seen.put(payload.hash, None)
@@ -133,7 +139,7 @@ class Producer:
     def sub_batch_records(
         self, hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
     ) -> list[Record]:
-        """As `block_records`, for a sub batch."""
+        """All messages of a sub batch in one list, for a reorg's channel."""
         records = self._checked(sub_batch_messages(hash_, id_, deletes, updates))
         self._made += len(records)
         return records
@@ -195,7 +201,7 @@ class Producer:
 def sub_batch_messages(
     hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
 ) -> list[Message]:
-    """Header, deletes, updates by key: the order and the split of the real producer."""
+    """The messages of a sub batch, ordered and split as by the real producer: header, deletes, updates by key."""
     check_sub_batch_id(id_)
     items: list[Message] = []
     if deletes:

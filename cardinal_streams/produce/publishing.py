@@ -1,16 +1,17 @@
-"""A producer as a program uses it: blocks in, messages on a transport. What the messages are, `producer` says.
+"""A producer as a program uses it: the program gives it blocks, and it sends their messages over a transport. The
+module `producer` makes the messages.
 
     async with publish(application, transport) as publisher:
         await publisher.send([Block(payload, {id: SubBatch(updates={…})})])
         async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
             await channel.send(blocks)
 
-A block's Batch message goes out when everything else of the block is kept. So a Batch that is there says that the block
-is whole: a producer that dies half way leaves no Batch, and the next one, or the same one restarted, sends the block
-again; what was there already is a repetition, which consumers drop.
+The Batch message of a block is sent after the transport has kept all other messages of the block. A stored Batch
+therefore proves that the block is whole. A producer that dies half way leaves no Batch; the next producer, or the same
+one after a restart, sends the block again, and consumers drop the messages that they have already.
 
-Redundant producers: everybody follows the default topic, and sends no block whose Batch is there. Two that send a block
-at the same moment both do.
+Several producers may send the same chain: each follows the default topic, and sends no block whose Batch it has seen.
+When two producers begin with a block at the same moment, both send it.
 """
 
 from __future__ import annotations
@@ -33,38 +34,42 @@ from cardinal_streams.transports.transport import Delivery, Transport
 
 # How many messages of each partition are read at the start; the real producer reads 100.
 CATCH_UP_MESSAGES = 1_000
-# How long the word that a reorg is given up may take, when its block ends by an exception.
+# How long telling the consumers that a reorg is given up may take, when the `async with` block ends by an exception.
 ABANDON_TIMEOUT_S = 5.0
 
 
 class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sub batch changes."""
+    """The changes of one sub batch."""
 
     updates: Mapping[str, bytes] = {}
     deletes: Collection[str] = ()
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A payload and its sub batches, by id. Those that are not given here have to follow by `send_sub_batch`."""
+    """A payload and its sub batches, by id. The program sends sub batches that are missing here by `send_sub_batch`."""
 
     payload: Payload
     sub_batches: Mapping[bytes, SubBatch] = {}
 
 
 class ChainPublisher:
-    """Made by `publish`. Its methods raise the transport's errors, and `PayloadError` for what cannot be sent."""
+    """Sends the blocks of a chain; made by `publish`. Its methods raise the transport's errors, and `PayloadError` for
+    blocks that cannot be sent.
+    """
 
     def __init__(self, producer: Producer, transport: Transport) -> None:
         self.producer = producer
         self.latest: Start | None = None
-        """The block with the highest number whose Batch was seen or sent: where a producer may go on."""
+        """The block with the highest number among those whose Batch was seen or sent. A producer may go on behind
+        it."""
         self._transport = transport
         self._error: Exception | None = None
 
     async def send(self, blocks: Sequence[Block]) -> int:
-        """Sends blocks, all together; how many were new. When it returns they are kept.
+        """Sends blocks, all together. Returns the number of blocks that were new. The transport has kept all when it
+        returns.
 
-        If it raises, none of the new ones counts as sent, and all may be sent again.
+        If it raises an error, none of the new blocks counts as sent, and all may be sent again.
         """
         if self._error is not None:
             raise self._error
@@ -95,9 +100,10 @@ class ChainPublisher:
     async def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> None:
-        """Sends a sub batch that was not known when its block was sent; nothing, if the block had been seen.
+        """Sends a sub batch that was not known when its block was sent. Sends no messages if the block had been seen
+        before.
 
-        If it raises, the sub batch may be sent again.
+        If it raises an error, the sub batch may be sent again.
         """
         outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
         try:
@@ -108,9 +114,10 @@ class ChainPublisher:
 
     @asynccontextmanager
     async def reorg(self, ancestor: bytes, number: int, removed_weight: int) -> AsyncIterator[ReorgSession]:
-        """Announces a reorg beyond the threshold; within the block its channel is filled, at its end completed.
+        """Announces a reorg deeper than the threshold. The program fills the reorg's channel within the `async with`
+        block; the end of the block completes the channel.
 
-        If the block ends by an exception the reorg is given up, as far as that can still be said.
+        If the block ends by an exception, consumers are told that the reorg is given up, if they can still be reached.
         """
         channel = ReorgChannel(self.producer, ancestor, number, removed_weight)
         try:
@@ -126,7 +133,8 @@ class ChainPublisher:
         return self.producer.statistics()
 
     async def catch_up(self, messages: int) -> dict[str, int]:
-        """Sees the last so many messages of each partition of the default topic; where each is read on."""
+        """Reads the last messages of each partition of the default topic, `messages` of each. Returns the offsets
+        behind them."""
         topics = (self.producer.default_topic,)
         position = {source: max(0, end - messages) for source, end in (await self._transport.ends(topics)).items()}
         async with self._transport.subscribe(topics, position, stop_at_end=True) as receiver:
@@ -137,7 +145,8 @@ class ChainPublisher:
         return position
 
     async def follow(self, position: Mapping[str, int]) -> None:
-        """Sees what comes on the default topic from there on, for ever; an error is raised by the next `send`."""
+        """Reads the default topic endlessly, from `position` on. An error that ends the reading is raised by the next
+        `send`."""
         try:
             async with self._transport.subscribe((self.producer.default_topic,), position) as receiver:
                 while page := await receiver.receive_some():
@@ -160,7 +169,7 @@ class ChainPublisher:
             try:
                 message = decode(delivery.key, delivery.value)
             except MessageError:
-                # Consumers tell of it; for a producer it is just no block.
+                # Consumers report the bad message. For a producer it names no block, so there is none to remember.
                 return
             if isinstance(message, Batch):
                 self._note(message.hash, message.number, message.weight)
@@ -171,7 +180,7 @@ class ChainPublisher:
 
 
 class ReorgSession:
-    """The channel of one reorg while it is filled. Made by `ChainPublisher.reorg`."""
+    """The channel of one reorg, while a program fills it. Made by `ChainPublisher.reorg`."""
 
     def __init__(self, channel: ReorgChannel, transport: Transport) -> None:
         self.channel = channel
@@ -195,8 +204,12 @@ async def publish(
     redundant: bool = True,
     catch_up_messages: int = CATCH_UP_MESSAGES,
 ) -> AsyncIterator[ChainPublisher]:
-    """Send blocks. `redundant`: others may send the same ones, so the default topic is read, from `catch_up_messages`
-    before the end of each partition on; without it only what this publisher has sent itself is not sent again."""
+    """A publisher of blocks, for an `async with` block.
+
+    `redundant`: other producers may send the same blocks. The publisher then reads the default topic, from
+    `catch_up_messages` before the end of each partition on, and sends no block that it finds there. If `redundant` is
+    false, the publisher only knows the blocks that it has sent itself.
+    """
     publisher = ChainPublisher(application.producer(), transport)
     if not redundant:
         yield publisher

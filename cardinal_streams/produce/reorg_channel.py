@@ -5,8 +5,9 @@ heavier than the heaviest removed block, a ReorgComplete message. The Reorg mess
 announcement that a channel exists, to the default topic. Blocks go to the channel whole, whatever their prefixes,
 and whether or not they were sent before.
 
-The specification leaves open what the hash and number of ReorgComplete are; here they are the last block's. Those of
-the ancestor say that the producer gives the reorg up: consumers go back to what they had, if that was heavier.
+The specification leaves the hash and number of a ReorgComplete open. We send those of the last block. A ReorgComplete
+with the hash and number of the ancestor says that the producer gives the reorg up: consumers go back to the chain that
+they had before, if that chain is heavier.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ class ReorgChannel:
         self._open: set[tuple[bytes, bytes]] = set()
 
     def begin(self) -> dict[str, list[Record]]:
-        """The Reorg message for the channel, then for the default topic."""
+        """The Reorg message, for the channel first and then for the default topic."""
         self._expect(ChannelState.NEW, "begun")
         self.state = ChannelState.OPEN
         record = encode(Reorg(self.ancestor, self.number))
         return {self.topic: [record], self._producer.default_topic: [record]}
 
     def add_block(self, payload: Payload) -> list[Record]:
-        """The messages of the next block. Its parent is the block before, the first one's the ancestor."""
+        """The messages of the next block. Its parent must be the block before it; the first block's parent is the
+        ancestor."""
         self._expect(ChannelState.OPEN, "given a block")
         if payload.parent != self._tip:
             raise ReorgOrder(f"block {payload.hash.hex()} does not follow {self._tip.hex()}")
@@ -86,7 +88,7 @@ class ReorgChannel:
         return records
 
     def complete(self) -> list[Record]:
-        """The ReorgComplete message. All sub batches must be sent, and the new chain be the heavier one."""
+        """The ReorgComplete message. All sub batches must have been sent, and the new chain must be the heavier one."""
         self._expect(ChannelState.OPEN, "completed")
         if self._open:
             raise ReorgOrder(f"{len(self._open)} sub batches are not sent")
@@ -96,9 +98,9 @@ class ReorgChannel:
         return [encode(ReorgComplete(self._tip, self._tip_number))]
 
     def abandon(self) -> list[Record]:
-        """Gives the reorg up: the ReorgComplete message that names the ancestor, or none if nothing was begun.
+        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor, or no message before `begin`.
 
-        Another attempt is a new `ReorgChannel` to the same ancestor.
+        For another attempt, make a new `ReorgChannel` to the same ancestor.
         """
         if self.state is ChannelState.NEW:
             self.state = ChannelState.ABANDONED
