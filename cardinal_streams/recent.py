@@ -1,4 +1,4 @@
-"""Bounded memories of what was seen. The oldest entry gives way to the newest."""
+"""A bounded map: the newest entry replaces the oldest one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class RecentMap(Generic[K, V]):
-    """The last `size_max` keys that were put, with a value each. Putting a known key makes it the newest.
+    """A map with the last `size_max` keys that were put, and their values. Putting a known key makes it the newest.
 
     Invariant: never more than `size_max` entries.
     """
@@ -41,7 +41,7 @@ class RecentMap(Generic[K, V]):
         return self._entries.keys()
 
     def items(self) -> list[tuple[K, V]]:
-        """Oldest first."""
+        """All keys and values, the oldest first."""
         return list(self._entries.items())
 
     def __contains__(self, key: K) -> bool:

@@ -1,6 +1,5 @@
-"""Resumption tokens: how far each source was read, as the text `topic:partition=offset;…`, ordered by source.
-
-The offset is where reading goes on. A topic may contain colons, but neither ';' nor '='.
+"""Resumption tokens: the offset at which reading each source goes on, as the text `topic:partition=offset;…`, ordered
+by source. A topic may contain colons, but neither ';' nor '='.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from cardinal_streams.errors import ResumptionError
 
 
 def source_of(topic: str, partition: int) -> str:
-    """The name of a partition of a topic in tokens and in the machines."""
+    """The name of a topic's partition, in tokens and in the machines: its source."""
     if not topic or partition < 0 or ";" in topic or "=" in topic:
         raise ResumptionError(f"partition {partition} of topic {topic!r} cannot be named in a token")
     return f"{topic}:{partition}"
 
 
 def split_source(source: str) -> tuple[str, int]:
-    """Topic and partition. Raises `ResumptionError`."""
+    """The topic and partition of a source. Raises `ResumptionError`."""
     topic, colon, partition = source.rpartition(":")
     if not colon or not topic or not _is_number(partition):
         raise ResumptionError(f"{source!r} is not topic:partition")
@@ -30,7 +29,7 @@ def format_token(position: Mapping[str, int]) -> str:
 
 
 def parse_token(token: str) -> dict[str, int]:
-    """Source to offset; the empty token is no position at all. Raises `ResumptionError`."""
+    """Reads a token: sources and their offsets. The empty token has no sources. Raises `ResumptionError`."""
     position: dict[str, int] = {}
     for part in token.split(";") if token else ():
         source, equals, offset = part.partition("=")

@@ -1,4 +1,4 @@
-"""What a `ChainOrder` is told to start from, and what it says: events, and counts."""
+"""The start block, the events and the figures of a `ChainOrder`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class ChainUpdate(msgspec.Struct, frozen=True):
-    """The chain changes: first `removed` is undone, then `added` is done, both in ascending order.
+    """One change of the chain: the application first undoes `removed`, then applies `added`. Both lists ascend by
+    number.
 
-    The first of each has the same parent, except where a chain without a start block forks off below the first block
-    that was added: then all that was added is removed.
+    The first blocks of both lists have the same parent, with one exception: a chain that began without a start block
+    may fork off below its first block. Then `removed` has every block that was ever added.
     """
 
     removed: tuple[CompleteBatch, ...]
@@ -30,10 +31,11 @@ class ChainUpdate(msgspec.Struct, frozen=True):
 
 
 class Revert(msgspec.Struct, frozen=True):
-    """The chain ends at this block now, on the word of a Reorg message.
+    """A Reorg message said that the chain ends at this block.
 
-    `weight` is 0 if it is not known. `removed` are the blocks above it, ascending, as far as they are still held: the
-    application has to be able to return to `hash` by itself. `removed_weight` is that of the heaviest of them.
+    `weight`: the block's weight, 0 if it is not known. `removed`: the blocks above it that are still held, ascending.
+    Older blocks may be missing in `removed`, so the application must be able to return to `hash` by itself.
+    `removed_weight`: the weight of the heaviest removed block.
     """
 
     hash: bytes
@@ -44,8 +46,8 @@ class Revert(msgspec.Struct, frozen=True):
 
 
 class NeedsReorg(msgspec.Struct, frozen=True):
-    """A block is heavier than the chain and forks below the final block: only a Reorg message can lead there. It
-    waits."""
+    """A block is heavier than the chain, but forks off below the final block. The block waits, since only a Reorg
+    message can make it part of the chain."""
 
     hash: bytes
     number: int
@@ -53,9 +55,11 @@ class NeedsReorg(msgspec.Struct, frozen=True):
 
 
 class DropReason(enum.Enum):
-    """OLD: it forks below the final block, and is no heavier than the chain. BANNED: not the block that the
-    application wants at this number, or after such a block. NUMBER: not above its parent's number. MEMORY: the limits
-    of what may wait."""
+    """Why a block was dropped.
+
+    OLD: the block forks off below the final block and is no heavier than the chain. BANNED: the application wants
+    another block at this number, or the block descends from such a block. NUMBER: the block's number is not above its
+    parent's. MEMORY: more blocks waited than the limits allow."""
 
     OLD = "old"
     BANNED = "banned"
@@ -64,7 +68,7 @@ class DropReason(enum.Enum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A block was given up. Those that are merely old are counted, and not told."""
+    """A block was dropped. Blocks that are dropped as OLD are only counted; no event is made for them."""
 
     hash: bytes
     number: int
@@ -76,7 +80,8 @@ ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped
 
 
 class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start, then what is held now. `head_…` are None before the first block."""
+    """The figures since the start, then the figures of this moment. The `head_…` fields are None before the first
+    block."""
 
     head_number: int | None
     head_weight: int | None

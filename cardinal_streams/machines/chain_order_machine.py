@@ -1,7 +1,7 @@
-"""From complete blocks in any order to the heaviest chain in order, as updates of (removed, added). It knows nothing
-of messages or channels.
+"""The chain order machine: it takes complete blocks in any order, and returns the heaviest chain in order, as updates
+with removed and added blocks. It does not know messages or channels.
 
-What a block is to the chain, and what follows:
+The place of a block decides what the machine does with the block:
 
     BANNED      another block is wanted at its number, or its ancestor was banned    dropped
     KNOWN       held, or final                                                       nothing
@@ -20,16 +20,18 @@ heaviest block is heavier than the heaviest of them; equal weight never does. Nu
 consecutive. With weights that differ, the chain that results does not depend on the order of arrival, as long as no
 fork is buried.
 
-Threshold. The chain holds the head and the `reorg_threshold` blocks below it. A block with so many blocks on it is
-final: a reorg may remove `reorg_threshold` blocks and not one more, and none that was ever final. Below, only
-`revert` leads, on the word of a Reorg message; then blocks are not weighed, but follow one another as they are told,
-until `end_reorg`. What the chain was before waits like any fork, and so does what arrived early of the new one.
+Threshold. The chain holds the head and the `reorg_threshold` blocks below it. A block is final when `reorg_threshold`
+blocks lie above it: a reorg may remove `reorg_threshold` blocks and no more, and never a block that was final once.
+Only `revert`, which obeys a Reorg message, goes back further. After `revert` the machine does not weigh blocks; each
+block must follow the one before, until `end_reorg`. The removed blocks wait like the blocks of a fork, and so do blocks
+of the new chain that arrived early.
 
-Memory. Besides the chain at most `waiting_max` blocks and `waiting_bytes_max` bytes wait (forks, and blocks whose
-parent is missing); beyond that the one that has waited longest is dropped, with an event. Blocks numbered at or
-below the final one are dropped when it becomes final; those that are heavier than the head, when they no longer are.
+Memory. Besides the chain, at most `waiting_max` blocks with `waiting_bytes_max` bytes wait; these are forks, and blocks
+whose parent is missing. When there are more, the machine drops the block that has waited longest, and returns an event.
+When a block becomes final, waiting blocks with its number or a lower one are dropped; those that are heavier than the
+head are kept until they are lighter than the head.
 
-The tree is this package's own: see `fork_tree`.
+`fork_tree` explains why the tree of blocks is not the one of `block_manager`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from cardinal_streams.recent import RecentMap
 
 
 class Place(enum.Enum):
-    """What a block is to the chain; the module's docstring says what each means."""
+    """The place of a block relative to the chain. The table in the module's docstring explains each value."""
 
     BANNED = "banned"
     KNOWN = "known"
@@ -63,11 +65,13 @@ class Place(enum.Enum):
 
 
 class ChainOrder:
-    """See the module.
+    """The chain order machine; see the module's docstring.
 
-    `start` is the block the chain goes on from: the application has it and all below it. Without one the chain begins
-    with the first block that arrives; what lies below that is never added, and never removed. `wanted` maps
-    numbers to the only hash that is accepted there. The invariant is that of `ChainState`.
+    `start`: the block behind which the chain goes on; the application has this block and all below it. Without a start
+    block the chain begins with the first block that arrives, and blocks below that are never added and never removed.
+    `wanted` maps a number to the only hash that is accepted for it.
+
+    Invariant: that of `ChainState`.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class ChainOrder:
         self._state = ChainState(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
-        # While a reorg goes on: the blocks that were told in its name, and whether nobody else had told them before.
+        # The blocks of the reorg that goes on. The value says whether a block arrived by this reorg's channel first.
         self._told: RecentMap[bytes, bool] | None = None
         self._given_up_weight = 0
         if start is not None:
@@ -93,32 +97,34 @@ class ChainOrder:
 
     @property
     def head(self) -> Start | None:
-        """The block the chain ends at."""
+        """The last block of the chain."""
         head = self._state.chain.head
         return None if head is None else Start(head.hash, head.number or 0, head.weight)
 
     @property
     def final_number(self) -> int | None:
-        """Blocks numbered so or lower are of no use any more; None while there is no final block."""
+        """The number of the final block; None while there is none. Blocks with this number or a lower one cannot be
+        added any more."""
         return self._state.chain.final_number
 
     def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
-        """Takes a complete block. Returns at most one `ChainUpdate`, and what was dropped."""
+        """Takes a complete block. Returns at most one `ChainUpdate`, and an event for each block that was dropped."""
         events: list[ChainEvent] = []
         PLACES[self._place_of(batch)](self, batch, events)
         self._state.keep_limits(events)
         return events
 
     def bury(self, hash_: bytes) -> list[ChainEvent]:
-        """A block was given up before it was complete, since it is numbered like a final one or lower, and no heavier
-        than the head. It is remembered unless it is known: what follows it forks off as deep."""
+        """Notes a block that was given up before it was complete, because its number is at or below the final block's
+        and it is no heavier than the head. Its hash is remembered, so that blocks which follow it are dropped too."""
         events: list[ChainEvent] = []
         if self._state.tree.find(hash_) is None and hash_ not in self._state.fates:
             self._state.bury(hash_, events)
         return events
 
     def can_revert(self, hash_: bytes, number: int) -> bool:
-        """Whether the chain has come as far as this ancestor: it is held, or lower than all that is held."""
+        """Whether `revert` can go back to this ancestor: the chain holds it, or the ancestor is lower than all held
+        blocks."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):
@@ -127,12 +133,12 @@ class ChainOrder:
         return state.chain.head is None or (lowest is not None and number < lowest)
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
-        """Goes back to this ancestor (specification, "Reorg"): a `Revert`, after a `ChainUpdate` if the ancestor is
-        not on the chain but on a fork. From now on `receive` takes the blocks of the reorg."""
+        """Goes back to this ancestor (specification, "Reorg"). Returns a `Revert`; if the ancestor is on a fork, a
+        `ChainUpdate` to that fork precedes it. From now on `receive` takes the blocks of the reorg."""
         state = self._state
         events: list[ChainEvent] = []
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
-        # After a reorg that was given up, what it had removed may still be on its way back.
+        # After a reorg was given up, the blocks that it removed may not have returned yet.
         state.reverted_weight = max(state.reverted_weight, self._given_up_weight)
         node = state.tree.find(hash_)
         if node is not None and node.hash not in state.chain and state.is_connected(node):
@@ -144,7 +150,7 @@ class ChainOrder:
         return events
 
     def end_reorg(self) -> list[ChainEvent]:
-        """The reorg is over: what waited for its last block is added, and blocks are weighed again."""
+        """Ends the reorg: blocks that waited for its last block are added, and blocks are weighed again."""
         events: list[ChainEvent] = []
         self._told = None
         self._given_up_weight = 0
@@ -155,16 +161,16 @@ class ChainOrder:
         return events
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Takes the blocks of a reorg for which the application went back before this machine began, which holds
-        nothing of what was removed then."""
+        """Goes on in a reorg for which the application went back before this machine was made. The machine holds none
+        of the blocks that were removed then."""
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
         self._state.is_cut_off = True
 
     def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
-        """The reorg to this ancestor is given up. Its blocks stay if they outweigh what it removed; else they are
-        forgotten after a `Revert`, and what was removed returns. The second value says that it is not there to return:
-        the normal feed has to be read again."""
+        """Gives up the reorg to this ancestor. The reorg's blocks stay if they outweigh the blocks that it removed.
+        Else they are forgotten after a `Revert`, and the removed blocks return. The second value is True when the
+        removed blocks are not held any more: then the normal feed must be read again."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None
@@ -183,7 +189,7 @@ class ChainOrder:
         return events, goes_back and state.is_cut_off
 
     def held(self) -> Iterator[CompleteBatch]:
-        """The blocks that another machine would need to be where this one is."""
+        """The blocks that another machine needs to reach this machine's state."""
         return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
 
     def statistics(self) -> ChainStatistics:
@@ -206,11 +212,11 @@ class ChainOrder:
         )
 
     def check(self) -> None:
-        """Asserts the invariant, and the limits."""
+        """Asserts that the invariant and the limits hold."""
         self._state.check(in_reorg=self._told is not None)
 
     def _place_of(self, batch: CompleteBatch) -> Place:
-        """The decision: which line of the table applies."""
+        """The place of a block: the line of the table that applies to it."""
         state = self._state
         node = state.tree.find(batch.hash)
         own_fate = state.fates.find(batch.hash)
@@ -263,7 +269,8 @@ class ChainOrder:
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """The lowest block arrives; what waited below it joins the chain; forks from all of them are weighed."""
+        """Takes the lowest block, which was known by its hash only. Blocks that waited below it join the chain, and
+        forks from all of these are weighed."""
         state = self._state
         lowest = state.chain.lowest
         above = next((node.number for node in state.chain if node is not lowest), None)
@@ -302,7 +309,7 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Adds the block if its parent is the head, and those that were told before and follow it."""
+        """Adds the block if its parent is the head, and then the earlier blocks of the reorg that follow it."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

@@ -1,5 +1,5 @@
-"""What the chain order machine holds, and the moves it can make with it: add, adopt, drop. Which move a block calls
-for is decided in `chain_order_machine`."""
+"""The blocks that the chain order machine holds, and the changes it can make: add, adopt, drop. `chain_order_machine`
+decides which change a block causes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cardinal_streams.recent import RecentMap
 
 
 class Fate(enum.Enum):
-    """What is remembered of a block that is not held any more."""
+    """The fate of a block that is not held any more."""
 
     FINAL = "final"
     BURIED = "buried"
@@ -24,11 +24,11 @@ class Fate(enum.Enum):
 
 
 class ChainState:
-    """The tree of all held blocks, those of them on the chain, those that wait, and the fates of others.
+    """The tree of all held blocks, the blocks on the chain, the waiting blocks, and the fates of other blocks.
 
-    Invariant: every node of the tree is on the chain or waits, never both. No waiting branch that is connected to
-    the chain is heavier than what it would replace; after a revert, from when the reorg is over and the head as
-    heavy as it was.
+    Invariant: every node of the tree is on the chain or waits, never both. No waiting branch that is connected to the
+    chain is heavier than the blocks that it would replace. After a revert this holds again when the reorg is over and
+    the head is as heavy as before.
     """
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
@@ -40,23 +40,24 @@ class ChainState:
         self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
-        # Whether the last revert went below everything that was held, so that what it removed is not connected to it.
+        # Whether the last revert went below all held blocks. Then the removed blocks are not connected to the chain.
         self.is_cut_off = False
 
     def begin_at(self, node: Node) -> None:
-        """The first node of all."""
+        """Begins the chain with this node."""
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 
     def is_connected(self, node: Node) -> bool:
-        """Whether the chain is among the node's ancestors, or it is on the chain."""
+        """Whether the node is on the chain or descends from a node on the chain."""
         at: Node | None = node
         while at is not None and at.hash not in self.chain:
             at = None if at.parent is None else self.tree.find(at.parent)
         return at is not None
 
     def path_to(self, node: Node) -> list[Node]:
-        """From the block of the chain where the node's branch forks off, to the node. It must be connected."""
+        """The nodes from the one on the chain where this node's branch forks off, up to this node. The node must be
+        connected."""
         path = [node]
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
@@ -68,7 +69,7 @@ class ChainState:
         return path
 
     def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> Node:
-        """A block joins those that wait. Children that came before it must have higher numbers."""
+        """Adds a block to the waiting ones. Children that arrived before the block must have higher numbers."""
         node = Node.of(batch)
         self.drop_unordered(self.tree.children(batch.hash), batch.number, events)
         self.tree.add(node)
@@ -76,7 +77,7 @@ class ChainState:
         return node
 
     def adopt(self, path: list[Node], events: list[ChainEvent]) -> None:
-        """The branch `path[1:]`, which waits, replaces what is on the chain above `path[0]`."""
+        """Replaces the blocks of the chain above `path[0]` by the waiting branch `path[1:]`."""
         replaced = self.chain.cut_above(path[0])
         for node in replaced:
             self.waiting.put(node)
@@ -100,7 +101,8 @@ class ChainState:
         self.sink(events)
 
     def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
-        """Adopts the heaviest of those branches that are heavier than what they would replace, if there is any."""
+        """Adopts the heaviest of the branches that outweigh the blocks which they would replace, if there is such a
+        branch."""
         best: list[Node] | None = None
         best_weight = 0
         for branch in branches:
@@ -112,14 +114,15 @@ class ChainState:
             self.adopt(best, events)
 
     def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
-        """The waiting branches that fork off these blocks of the chain, each from its base on."""
+        """The waiting branches that fork off these blocks of the chain. Each branch begins with its block on the
+        chain."""
         tree, waiting = self.tree, self.waiting
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Lengthens the chain downwards by blocks that wait there, which the application has if `is_applied`, and by
-        the last one's parent, known by hash."""
+        """Lengthens the chain downwards by waiting blocks, and by the parent of the last one, which is known by its
+        hash. `is_applied`: whether the application has these blocks."""
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
@@ -134,8 +137,9 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops what waits at or below the number of the final block, unless it is heavier than the head: that is
-        looked at again when the final block is as many numbers higher as the chain may be long."""
+        """Drops the waiting blocks with the final block's number or a lower one, unless they are heavier than the head.
+        Those are looked at again when the final block's number has grown by the longest possible length of the
+        chain."""
         number = self.chain.final_number
         if number is None:
             return
@@ -147,7 +151,7 @@ class ChainState:
                 self.fates.put(node.hash, Fate.BURIED)
 
     def drop_below(self, hash_: bytes, reason: DropReason, fate: Fate | None, events: list[ChainEvent]) -> None:
-        """Drops everything off the chain that descends from this block, and remembers its fate."""
+        """Drops all waiting blocks that descend from this block, and remembers their fate."""
         for child in self.tree.children(hash_):
             if child.hash in self.waiting:
                 for node in self.tree.subtree(child):
@@ -156,7 +160,8 @@ class ChainState:
                         self.fates.put(node.hash, fate)
 
     def drop_unordered(self, nodes: Iterable[Node], number: int, events: list[ChainEvent]) -> None:
-        """Drops those nodes that are numbered `number` or lower although they are children of that number."""
+        """Drops the nodes with the number `number` or a lower one, which is not allowed since their parent has
+        `number`."""
         for node in nodes:
             if node.number is not None and node.number <= number and node.hash in self.waiting:
                 self.drop(node, DropReason.NUMBER, events)
@@ -167,33 +172,33 @@ class ChainState:
             self.drop(self.waiting.oldest(), DropReason.MEMORY, events)
 
     def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
-        """A waiting block goes; its children stay."""
+        """Drops one waiting block. Its children stay."""
         assert node.batch is not None
         self.waiting.remove(node)
         self.tree.remove(node)
         self.give_up(node.batch, reason, events)
 
     def give_up(self, batch: CompleteBatch, reason: DropReason, events: list[ChainEvent]) -> None:
-        """Counts and tells, except of what is merely old."""
+        """Counts a dropped block, and makes an event of it unless the block is only old."""
         self.dropped[reason] += 1
         if reason is not DropReason.OLD:
             events.append(Dropped(batch.hash, batch.number, batch.weight, reason))
 
     @property
     def weight_of_head(self) -> int:
-        """0 where it is not known."""
+        """The weight of the head, 0 if it is not known."""
         head = self.chain.head
         return 0 if head is None else head.weight
 
     def is_heavier(self, weight: int) -> bool:
-        """Whether a block of this weight is heavier than the head; never where only the head's hash is known, as after
-        a revert below all that is held."""
+        """Whether a block of this weight is heavier than the head. False when only the head's hash is known, as after a
+        revert below all held blocks."""
         head = self.chain.head
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
-        """This block, which is not held, forks off below the final one: so does what waits for it, of which is dropped
-        what is no heavier than the head."""
+        """Notes that this block, which is not held, forks off below the final block. Waiting blocks that descend from
+        it are dropped unless they are heavier than the head."""
         buried = [hash_]
         for each in buried:
             self.fates.put(each, Fate.BURIED)
@@ -207,9 +212,9 @@ class ChainState:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Cuts the chain above this block, or, if it is not on the chain, starts the chain anew there.
+        """Cuts the chain above this block. If the block is not on the chain, the chain starts anew with it.
 
-        What was cut off waits from now on. Fates other than BANNED are forgotten.
+        The blocks that were cut off wait from now on. Fates other than BANNED are forgotten.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain
@@ -236,7 +241,7 @@ class ChainState:
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
-        """Asserts the invariant, and the limits."""
+        """Asserts that the invariant and the limits hold."""
         self.tree.check()
         self.chain.check()
         self.waiting.check()
@@ -257,5 +262,5 @@ class ChainState:
 
 
 def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
-    """The blocks of those nodes that the application has, and that are more than a hash."""
+    """The complete blocks of those nodes that the application has."""
     return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

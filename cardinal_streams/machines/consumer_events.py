@@ -1,4 +1,4 @@
-"""What a `ChainConsumer` says, and what its shell saves to go on from."""
+"""The events of a `ChainConsumer`, and the checkpoint that its shell saves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cardinal_streams.machines.reassembly_events import Evicted, ReassemblyStati
 
 
 class BadMessage(msgspec.Struct, frozen=True):
-    """Something that is no message was delivered, and dropped."""
+    """A delivery was no message of the protocol, and was dropped."""
 
     source: str
     offset: int
@@ -20,25 +20,26 @@ class BadMessage(msgspec.Struct, frozen=True):
 
 
 class OpenReorgChannel(msgspec.Struct, frozen=True):
-    """A reorg was announced: read its channel from the beginning, beside the normal feed."""
+    """A reorg was announced: the shell must read the reorg's channel from the beginning, while it goes on reading the
+    normal feed."""
 
     hash: bytes
     number: int
 
 
 class CloseReorgChannel(msgspec.Struct, frozen=True):
-    """Stop reading a reorg's channel."""
+    """The shell must stop reading a reorg's channel."""
 
     hash: bytes
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """A reorg was abandoned, and the blocks that it removed are not held any more: read the normal feed again, from
-    the earliest that is kept."""
+    """A reorg was abandoned, and the blocks that it removed are not held any more: the shell must read the normal feed
+    again, from the earliest message that the transport keeps."""
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
-    """A message of the Reorg protocol, or a whole reorg, was dropped."""
+    """A message of the Reorg protocol was dropped, or a whole reorg."""
 
     hash: bytes
     why: str
@@ -50,9 +51,10 @@ ConsumerEvent: TypeAlias = (
 
 
 class Feeds(msgspec.Struct, frozen=True):
-    """What the shell is to read now: the normal feed, and the channels of these reorgs (by their ancestor's hash).
+    """The feeds that the shell may give to the machine now: whether the normal feed is one of them, and the reorg
+    channels, by their ancestor's hash.
 
-    What it has read already and may not hand over now, it keeps.
+    The shell keeps deliveries of other feeds that it has read ahead.
     """
 
     normal: bool
@@ -60,16 +62,17 @@ class Feeds(msgspec.Struct, frozen=True):
 
 
 class FinishedReorg(msgspec.Struct, frozen=True):
-    """A reorg is told from a repetition by the ancestor and by the first block after it."""
+    """A finished reorg. The ancestor and the first block after it tell a new reorg from a repetition."""
 
     ancestor: bytes
     first_block: bytes
 
 
 class OpenReorg(msgspec.Struct, frozen=True):
-    """A reorg that was announced, and perhaps begun, and is not finished. `offset` is where its channel is to be read
-    from: beyond what was abandoned, if anything was. `is_begun`: the application has gone back to the ancestor, and
-    had blocks of weights up to `removed_weight` above it."""
+    """A reorg that was announced and is not finished.
+
+    `offset`: where reading its channel begins, behind all abandoned attempts. `is_begun`: whether the application has
+    gone back to the ancestor. `removed_weight`: the weight of the heaviest block that the application removed then."""
 
     hash: bytes
     number: int
@@ -79,12 +82,12 @@ class OpenReorg(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything another `ChainConsumer` needs to go on where this one's application has finished.
+    """The state that another `ChainConsumer` needs to go on behind the last update that the application finished.
 
-    `start` is the last block that the application finished, `position` the offset per source where the normal feed
-    is to be read on, `history` the same for channels of finished reorgs, of which blocks may still be needed: they
-    are read to their end with `receive_history` at the start. What lies before `read` comes again; of that, only the
-    blocks `needed` count (`reread`).
+    `start`: the last block that the application finished. `position`: by source, the offset where reading the normal
+    feed goes on. `history`: the same for channels of finished reorgs, since some of their blocks may still be needed;
+    at the start they are read to their end by `receive_history`. `read`: by source, the offset up to which messages
+    were read before; they come again, and of these only the messages of the blocks in `needed` count (see `reread`).
     """
 
     start: Start | None
@@ -97,7 +100,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start; `held`, `unfinished` and `open_reorgs` are now."""
+    """The figures of a consumer since its start. `held`, `unfinished` and `open_reorgs` are the figures of this
+    moment."""
 
     reassembly: ReassemblyStatistics
     chain: ChainStatistics
@@ -112,7 +116,7 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnorderedStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """As `ConsumerStatistics`, of a consumer without a chain."""
+    """The figures of a consumer without a chain, as in `ConsumerStatistics`."""
 
     reassembly: ReassemblyStatistics
     bad_messages: int

@@ -1,18 +1,19 @@
-"""The whole consumer without I/O: deliveries in, updates of the chain out, also across reorgs beyond the threshold
-(specification, "Reorg Handling"). It opens no topic and saves nothing: its shell does.
+"""The consumer machine: it takes deliveries and returns updates of the chain, across reorgs beyond the threshold too
+(specification, "Reorg Handling"). It does no I/O: its shell reads topics and saves checkpoints.
 
     normal feed ──► Reassembler ──► ChainOrder ──► ChainUpdate, Revert
                        │ Reorg          ▲
                        ▼                │ blocks, while one is active
     reorg channel ► ReorgProtocol ──────┘
 
-A Reorg message on the normal feed announces a channel. It is opened once the chain has come as far as the common
-ancestor; until its own Reorg message is read the normal feed goes on. Then the chain reverts to the ancestor, blocks
-come from the channel only, and what the normal feed still completes is held, up to its ReorgComplete.
+A Reorg message on the normal feed announces a channel. The channel is opened when the chain has reached the common
+ancestor. The normal feed goes on until the Reorg message on the channel itself is read. Then the chain reverts to the
+ancestor, and blocks come from the channel only, up to its ReorgComplete. Blocks that the normal feed completes
+meanwhile are held until then.
 
-The shell reads what `feeds` says, hands over one delivery at a time, and tells `done` what the application has
-finished. `checkpoint` then says what to save: enough that another consumer repeats nothing finished, skips nothing,
-and still holds what the next reorg may remove.
+The shell reads the feeds that `feeds` names, gives the machine one delivery at a time, and calls `done` for each update
+that the application has finished. `checkpoint` returns the state to be saved: another consumer that begins with it
+repeats no finished update, skips none, and holds all blocks that the next reorg may remove.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ NEW = Checkpoint(start=None)
 
 
 class ChainConsumer:
-    """See the module. `checkpoint` is where to go on; the default begins with the first block that arrives. `wanted`
-    maps numbers to the only hash that is accepted there.
+    """The consumer machine; see the module's docstring.
+
+    `checkpoint`: where the consumer goes on. The default begins with the first block that arrives. `wanted` maps a
+    number to the only hash that is accepted for it.
 
     Invariant: blocks are held only while a reorg is active.
     """
@@ -81,13 +84,13 @@ class ChainConsumer:
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
-        # The sources of reorg channels, and whose they are; None for those of a checkpoint's history.
+        # The sources of reorg channels, with the hash of the ancestor; None for channels in a checkpoint's history.
         self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
         for source in checkpoint.history:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
-        # The reorg for which the application has gone back, until that is settled, and what this will be once it has
-        # finished an update: of each that begins or settles a reorg, by the update's id.
+        # The reorg for which the application has gone back, until that reorg is settled. `_reverts` has its next value
+        # for each update that begins or settles a reorg, by the update's id: it counts once the update is finished.
         self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
         self._reverts: dict[int, OpenReorg | None] = {}
         self._next_settles = False
@@ -97,23 +100,23 @@ class ChainConsumer:
 
     @property
     def feeds(self) -> Feeds:
-        """What to read now; nothing while the application has too much to finish."""
+        """The feeds that may be read now; none while too many updates are not finished."""
         if len(self._unfinished) >= self.limits.unfinished_max:
             return Feeds(normal=False, channels=())
         return Feeds(normal=self._reorgs.active is None, channels=self._reorgs.readable())
 
     @property
     def channels(self) -> tuple[bytes, ...]:
-        """The channels that are open, by their ancestor's hash, whether or not they may be read now."""
+        """The open channels, by their ancestor's hash. Some of them may have to wait before they are read."""
         return self._reorgs.opened()
 
     @property
     def head(self) -> Start | None:
-        """The block the chain ends at."""
+        """The last block of the chain."""
         return self._chain.head
 
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """A delivery of the normal feed. `source` is "topic:partition"."""
+        """Takes a delivery of the normal feed. `source` is "topic:partition"."""
         out: list[ConsumerEvent] = []
         try:
             message = decode(key, value, self._message_limits)
@@ -139,14 +142,15 @@ class ChainConsumer:
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """A delivery of the channel of a finished reorg (`Checkpoint.history`). Its Reorg messages mean nothing."""
+        """Takes a delivery from the channel of a finished reorg (`Checkpoint.history`). Reorg messages in it are
+        ignored."""
         self._channel_sources.put(source, None)
         if key[:1] in (b"\x05", b"\x06"):
             return []
         return self.receive(key, value, source, offset)
 
     def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """A delivery of the channel of the reorg to this ancestor. What comes after it was closed is dropped.
+        """Takes a delivery from the channel of the reorg to this ancestor. Deliveries of a closed channel are dropped.
 
         Raises `RuntimeError` if `feeds` does not name the channel because another reorg is going on.
         """
@@ -160,14 +164,15 @@ class ChainConsumer:
         return out
 
     def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
-        """Gives up the reorg to this ancestor, whose producer will not go on: back to the normal feed and to the
-        heaviest chain. Its channel stays open for another attempt. Nothing follows if it is not going on."""
+        """Gives up the reorg to this ancestor, because its producer will not go on. The consumer returns to the normal
+        feed and to the heaviest chain. The channel stays open for another attempt. If this reorg is not going on,
+        nothing changes."""
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.abandon(ancestor), out)
         return out
 
     def done(self, event: ChainUpdate | Revert) -> None:
-        """The application has finished this update and all before it."""
+        """Notes that the application has finished this update and all before it."""
         if not any(other is event for other in self._unfinished):
             raise ValueError("this update is not among those that are unfinished")
         finished = None
@@ -181,7 +186,7 @@ class ChainConsumer:
             self._start = Start(last.hash, last.number, last.weight)
 
     def checkpoint(self) -> Checkpoint:
-        """What to save now. It goes over all that is held, so it costs more than a delivery."""
+        """The checkpoint to be saved now. Making it visits all held blocks, which costs more than a delivery."""
         needed = self._normal.low_water()
         needed_blocks = set(self._normal.incomplete())
         for batch in self._needed_batches():
@@ -199,7 +204,7 @@ class ChainConsumer:
             reverted if reverted is not None and reverted.hash == reorg.hash else reorg
             for reorg in self._reorgs.known()
         )
-        # What the channel of an open reorg will bring is no history, but what was read of it before is.
+        # The unread part of an open reorg's channel is no history; the part that was read before is.
         to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
         channels = dict(self._channel_sources.items())
         history = {
@@ -219,7 +224,7 @@ class ChainConsumer:
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """What this block is missing, on the channel if a reorg is active, else on the normal feed."""
+        """The messages that this block still lacks, on the channel while a reorg is active, else on the normal feed."""
         active = self._reorgs.active
         if active is not None and active.reassembler is not None:
             return active.reassembler.why_incomplete(hash_)
@@ -252,7 +257,7 @@ class ChainConsumer:
         return [BadMessage(source, offset, error)]
 
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
-        """A block of the normal feed goes to the chain, or is held while a reorg is active."""
+        """Gives a block of the normal feed to the chain, or holds it while a reorg is active."""
         if self._reorgs.active is None:
             self._publish(self._chain.receive(batch), out)
             return
@@ -263,7 +268,7 @@ class ChainConsumer:
             out.append(Dropped(lost.hash, lost.number, lost.weight, DropReason.MEMORY))
 
     def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
-        """Does to the chain what the Reorg protocol says, and passes on what the shell has to know."""
+        """Carries out the steps of the Reorg protocol on the chain, and collects the events for the shell."""
         for step in steps:
             if isinstance(step, RevertTo):
                 events = self._chain.revert(step.hash, step.number)
@@ -285,15 +290,15 @@ class ChainConsumer:
                 out.append(step)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
-        """Remembers what is to be saved once the application has gone back."""
+        """Remembers the reorg that a checkpoint must name once the application has gone back."""
         for event in events:
             if isinstance(event, Revert):
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
                 self._reverts[id(event)] = reorg
 
     def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
-        """Back to the heaviest chain, of which blocks may have to be read again. Until the application has finished
-        what follows, a restart begins with this reorg once more, and ends here."""
+        """Returns to the heaviest chain; some of its blocks may have to be read again. Until the application has
+        finished the updates that this causes, a restart begins with this reorg again, and gives it up again."""
         events, read_again = self._chain.abandon_reorg(step.hash, step.number)
         if read_again:
             known = self._before.position.keys() | self._normal.high_water().keys()
@@ -306,13 +311,14 @@ class ChainConsumer:
         self._publish(events, out)
 
     def _settle(self, hash_: bytes) -> None:
-        """The reorg to this ancestor is over: nobody has to go back for it any more."""
+        """Notes that the reorg to this ancestor is over: after a restart the application need not go back for it."""
         if self._reverted is not None and self._reverted.hash == hash_:
             self._reverted = None
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Passes on what the chain says; a longer chain raises the floor, and may reach an announced ancestor."""
+        """Collects the chain's events. A longer chain raises the floor of the reassembler, and may reach an announced
+        ancestor."""
         for event in events:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):

@@ -1,10 +1,11 @@
-"""Blocks by hash and by parent: enough of a tree to find the heaviest way through forks. It decides nothing.
+"""A tree of blocks, by hash and by parent, in which the heaviest path through forks can be found. The tree makes no
+decisions.
 
-A parent need not be there: the children of a block that has not arrived hang on its hash and wait.
+A parent may be missing: the children of a block that has not arrived are kept under its hash, and wait.
 
-Why this is not the block manager's tree: that one has integrity, so it refuses a block whose parent is absent, which
-is the usual case here; it keeps blocks by the references others hold, where here the depth below the head decides;
-and it knows neither weights nor an ancestor of which only the hash is known, such as the block a consumer starts from.
+Why this is not the block manager's tree: the block manager refuses a block whose parent is missing, which is the usual
+case here. It keeps a block as long as somebody holds a reference to it; here the depth below the head decides. It knows
+neither weights, nor an ancestor with nothing but a hash, such as the block behind which a consumer starts.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Node:
-    """A block in the tree. One without `batch` is known by hash only, one without `number` by a child's word.
+    """A block in the tree. A node without `batch` is known by its hash only; a node without `number` is known because a
+    child names it as its parent.
 
-    `is_applied`: while it is on the chain, the application has it, be it from us or from before.
+    `is_applied`: whether the application has this block, from this consumer or from an earlier one. It matters while
+    the block is on the chain.
     """
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
@@ -42,7 +45,7 @@ class Node:
 
 
 class ForkTree:
-    """Nodes, and the children of each hash in the order of arrival.
+    """The nodes, and the children of each hash in the order of their arrival.
 
     Invariant: a node with a parent is among the children of its parent's hash, and children are nodes.
     """
@@ -62,13 +65,13 @@ class ForkTree:
         self._link(node)
 
     def fill(self, node: Node, batch: CompleteBatch) -> None:
-        """A node that was known by its hash turns out to be this block."""
+        """Gives a node that was known by its hash only its block."""
         assert node.parent is None
         node.number, node.weight, node.parent, node.batch = batch.number, batch.weight, batch.parent, batch
         self._link(node)
 
     def remove(self, node: Node) -> None:
-        """Its children stay, and wait for it."""
+        """Removes a node. Its children stay, and wait for it."""
         del self._nodes[node.hash]
         if node.parent is not None:
             siblings = self._children[node.parent]
@@ -77,19 +80,20 @@ class ForkTree:
                 del self._children[node.parent]
 
     def children(self, hash_: bytes) -> Iterable[Node]:
-        """The children that are here, oldest first, whether or not the block itself is."""
+        """The children of this hash that have arrived, oldest first. The block itself may be missing."""
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
 
     def subtree(self, root: Node) -> list[Node]:
-        """The root and everything below it, parents before children."""
+        """The root and all its descendants, parents before children."""
         found = [root]
         for node in found:
             found.extend(self.children(node.hash))
         return found
 
     def best_path(self, root: Node) -> list[Node]:
-        """From the root to a leaf, at each fork towards the heaviest block; among equals the first that came."""
+        """The path from the root to the leaf with the heaviest block. Among equal weights the block that arrived first
+        counts."""
         if root.hash not in self._children:
             return [root]
         heaviest: dict[bytes, int] = {}
@@ -109,7 +113,7 @@ class ForkTree:
         return path
 
     def check(self) -> None:
-        """Asserts the invariant."""
+        """Asserts that the invariant holds."""
         for node in self._nodes.values():
             assert node.parent is None or self._children[node.parent][node.hash] is node
         for parent, children in self._children.items():

@@ -1,5 +1,5 @@
-"""The chain as far as it is held: the head, and below it as many blocks as a reorg may remove, and one more, which
-may be a common ancestor but not be removed."""
+"""The held part of the chain: the head, the blocks that a reorg may remove, and one block below these, which a reorg
+may have as its ancestor but may not remove."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from cardinal_streams.machines.fork_tree import Node
 
 
 class HeldChain:
-    """Nodes from the lowest to the head, at most `removable_max` + 1.
+    """The nodes of the held chain, from the lowest to the head; at most `removable_max` + 1.
 
-    The lowest may be known by its hash only, the others are whole. Once as many blocks as may be removed lie on the
-    lowest block it is final, and stays so when a reorg makes the chain shorter: it never gives way to a lower one.
+    The lowest node may be known by its hash only; all others have their block. The lowest block is final when
+    `removable_max` blocks lie above it. It stays final when a reorg makes the chain shorter: the chain never goes below
+    it.
 
-    Invariant: heights of neighbours differ by 1, and each node's parent is the node below.
+    Invariant: the heights of neighbours differ by 1, and the parent of each node is the node below it.
     """
 
     __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
@@ -37,17 +38,17 @@ class HeldChain:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block, if there is one and its number is known."""
+        """The number of the final block; None if there is no final block, or if its number is not known."""
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:
-        """The chain is this node alone."""
+        """Makes this node the whole chain."""
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0
 
     def push(self, node: Node) -> Node | None:
-        """A new head. Returns the lowest node if it has to give way."""
+        """Adds a new head. Returns the lowest node if the chain became too long and dropped it."""
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
         dropped = None
@@ -58,7 +59,7 @@ class HeldChain:
         return dropped
 
     def push_below(self, node: Node) -> None:
-        """A new lowest node, which is the parent of the one that was."""
+        """Adds a new lowest node, the parent of the present lowest node."""
         assert not self.is_final
         self._heights[node.hash] = self._heights[self._nodes[0].hash] - 1
         self._nodes.appendleft(node)
@@ -80,7 +81,7 @@ class HeldChain:
         return found
 
     def check(self) -> None:
-        """Asserts the invariant."""
+        """Asserts that the invariant holds."""
         nodes = list(self._nodes)
         assert len(nodes) <= self.removable_max + 1
         assert self._heights.keys() == {node.hash for node in nodes}

@@ -1,4 +1,4 @@
-"""What keeps a block from being complete, as values and as text."""
+"""The messages that an incomplete block lacks, as a value and as a text."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ class MissingState(enum.Enum):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """`state`: nothing ever arrived of the block (or it was forgotten), its Batch has not arrived while
-    `early_messages` others have, parts are missing, or nothing is because it was emitted.
+    """The messages that one block lacks.
 
-    `messages` counts what is known to be missing; behind a missing header there are more. `prefixes` maps prefixes
-    to missing messages, `headers` are ids of sub batches without a header, `items` maps ids to the first missing
-    indexes.
+    `state` UNKNOWN: no message of the block arrived, or the block was forgotten. BATCH: its Batch has not arrived, but
+    `early_messages` other messages have. PARTS: other messages are missing. NOTHING: the block was complete.
+
+    `messages`: the number of messages that are known to be missing; a missing header stands for more. `prefixes` maps
+    each prefix to its number of missing messages. `headers` has the ids of sub batches without a header. `items` maps
+    ids of sub batches to their first missing indexes.
     """
 
     state: MissingState

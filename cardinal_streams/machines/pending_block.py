@@ -1,14 +1,16 @@
-"""What has arrived of one block. It counts and collects; which message means what in which state is decided in
-`reassembly_machine`.
+"""The arrived messages of one block, counted and collected. `reassembly_machine` decides what a message means in each
+state.
 
-Contents are kept by where they came from and put together at the end, so that the result does not depend on the
-order of arrival: values of the Batch first; then BatchMsg values, which never replace a value, but replace an empty
-one (as the real consumer does since one producer sent empty values ahead of the real ones); then sub batches by id
-and item, each update replacing what was there. Deletes are a set of their own: a key may be updated and deleted.
+The contents are kept by their origin and put together at the end, so that the result does not depend on the order of
+arrival. The values of the Batch come first. Values of BatchMsg messages follow: they never replace a value, except an
+empty one (the real consumer does the same, since a producer once sent empty values ahead of the real ones). Sub batches
+follow by id and item; each update replaces an earlier value. Deletes are a set of their own, since a key may be updated
+and deleted.
 
-Counting. A key belongs to the longest announced prefix that it begins with and that has room, else to the next
-shorter one. Prefixes of one key are nested, so filling the longest first fills all counters in any order of arrival
-if they can be filled at all. A key whose longest announced prefix is not tracked is not wanted.
+Counting. A key counts for the longest announced prefix that it begins with and that still expects messages, else for
+the next shorter such prefix. The prefixes of one key are nested; therefore filling the longest one first fills all
+counters, in any order of arrival, if they can be filled at all. A key is dropped when its longest announced prefix is
+not tracked.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from cardinal_streams.message.types import Batch, SubBatchMsg
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 
-# What a key with its value takes besides their bytes: two objects and a place in a mapping (CPython 3.11).
+# The memory of a key and its value besides their bytes: two objects and an entry of a mapping (CPython 3.11).
 ENTRY_BYTES = 120
 
 
 class PendingBlock:
-    """One block. The `keep_…` methods serve before its Batch, the `take_…` methods after it.
+    """One block that is not complete yet. The `keep_…` methods take messages before its Batch arrives, the `take_…`
+    methods after that.
 
     Invariant: once there is a Batch, `missing_count` is the number of headers, items and counted messages that have
     not arrived; at 0 the block is complete.
@@ -100,8 +103,8 @@ class PendingBlock:
         return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
-        """The Batch arrives: everything kept so far is taken or dropped. Yields what becomes of it where that is not
-        to be taken, and the name of it; it must be run to its end."""
+        """Takes the Batch, and then all messages that arrived before it. Yields the outcome and the name of each
+        message that could not be taken. The caller must run it to its end."""
         self.batch = batch
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
         self._unwanted = frozenset(batch.counts.keys() - self.room.keys())
@@ -134,7 +137,8 @@ class PendingBlock:
         return outcome
 
     def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
-        """The outcome, and the indexes of items that came before and that the header says do not exist."""
+        """Takes a header. Returns the outcome, and the indexes of items that arrived earlier although the header
+        excludes them."""
         if id_ in self.headers:
             return DUPLICATE, []
         if id_ not in self.wanted_ids:
@@ -161,7 +165,7 @@ class PendingBlock:
         return outcome
 
     def finish(self, tracked: Tracked) -> CompleteBatch:
-        """Puts the contents together. The block must be complete."""
+        """Returns the block's contents, put together. The block must be complete."""
         batch = self.batch
         assert batch is not None
         assert self.missing_count == 0
@@ -188,7 +192,7 @@ class PendingBlock:
         )
 
     def missing(self) -> Missing:
-        """What is missing, with at most `MISSING_ITEMS_SHOWN` indexes of each sub batch."""
+        """The missing messages, with at most `MISSING_ITEMS_SHOWN` indexes of each sub batch."""
         early = len(self.values) + len(self.deletes) + len(self.headers) + sum(map(len, self.items.values()))
         if self.batch is None:
             return Missing(MissingState.BATCH, early_messages=early)

@@ -1,4 +1,4 @@
-"""What a `Reassembler` says: events, and counts."""
+"""The events and the figures of a `Reassembler`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Outcome(enum.IntEnum):
-    """What became of a message. The last three are refusals, which only a faulty producer can cause."""
+    """The outcome of one message. The last three outcomes are refusals, which only a faulty producer can cause."""
 
     TAKEN = 0
     DUPLICATE = 1
@@ -25,9 +25,10 @@ class Outcome(enum.IntEnum):
     NO_SUCH_ITEM = 7
 
 
-# Outcomes from here on are refusals.
+# This outcome and all later ones are refusals.
 FIRST_REFUSAL = Outcome.UNANNOUNCED
-# For what is done for each message: to look a member up in its enumeration costs a sixth of reading a message.
+# These names serve the code that runs for each message: looking a member up in its enumeration takes a sixth of the
+# time of reading a message.
 TAKEN, DUPLICATE, OLD, UNANNOUNCED = Outcome.TAKEN, Outcome.DUPLICATE, Outcome.OLD, Outcome.UNANNOUNCED
 
 
@@ -38,7 +39,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A message that does not fit its block's Batch was dropped; `what` names its key or item."""
+    """A message that contradicts its block's Batch was dropped. `what` names its key or item."""
 
     hash: bytes
     outcome: Outcome
@@ -46,14 +47,16 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Outdated(msgspec.Struct, frozen=True):
-    """A block below the floor was given up, whether or not it was complete."""
+    """A block below the floor was given up. The block may have been complete."""
 
     hash: bytes
 
 
 class EvictionReason(enum.Enum):
-    """MEMORY: the limits, and it was touched least recently. IDLE: nothing of it came for long. CLOSED: its channel
-    ended."""
+    """Why an incomplete block was evicted.
+
+    MEMORY: the limits were reached, and this block was touched least recently. IDLE: no message of it arrived for long.
+    CLOSED: its channel ended."""
 
     MEMORY = "memory"
     IDLE = "idle"
@@ -61,7 +64,7 @@ class EvictionReason(enum.Enum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """An incomplete block was given up, and what it was missing."""
+    """An incomplete block was evicted. `missing` names the messages that it lacked."""
 
     hash: bytes
     reason: EvictionReason
@@ -72,8 +75,8 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | 
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start, `old` and `evicted` of blocks, the others of messages or as named; `incomplete` and
-    `incomplete_bytes` are what is held now."""
+    """The figures of a reassembler since its start. `old` and `evicted` count blocks, the others count messages or what
+    their name says. `incomplete` and `incomplete_bytes` are the figures of this moment."""
 
     messages: int
     completed: int

@@ -1,23 +1,23 @@
-"""From messages in any order, any number of times, to complete blocks, each once. It reads no bytes, and knows
-nothing of chains.
+"""The reassembly machine: it takes messages in any order and any number of times, and returns each complete block once.
+It does not read bytes, and does not know chains.
 
-The states of a block, and what each message does (specification, "Consumers" of each message):
+The states of a block, and the effect of each message (specification, "Consumers" of each message):
 
     state       Batch         SubBatchHeader   SubBatchMsg   BatchMsg      BatchDeleteMsg
     EARLY       open          keep             keep          keep          keep
     OPEN        duplicate     take             take          take          take
     FINISHED    late          late             late          late          late
 
-A block is EARLY from its first message, OPEN from its Batch, FINISHED once complete or given up as old. Completeness
-is looked at after every message. The first Batch, header, item or key counts; repetitions are dropped, also with
-other contents.
+A block is EARLY from its first message on, OPEN from its Batch on, and FINISHED when it is complete or given up as old.
+The machine checks after every message whether the block is complete. The first Batch, header, item or key counts;
+repetitions are dropped, even if their contents differ.
 
-Memory. At most `incomplete_max` blocks and `incomplete_bytes_max` bytes are incomplete; beyond that the block that
-was touched least recently is evicted and forgotten, with an event that says what it was missing: its messages, if
-they are delivered again, build it anew. So is a block of which nothing came for `idle_messages_max` messages: what a
-late duplicate began would never end. Blocks below the floor (`set_floor`) are dropped, and counted. Of finished blocks
-`finished_max` hashes are remembered, so a block that is delivered again as a whole after so many others is emitted
-again.
+Memory. The machine holds at most `incomplete_max` incomplete blocks with `incomplete_bytes_max` bytes. Beyond these
+limits it evicts the block that was touched least recently, and returns an event that names the missing messages. When
+the messages of an evicted block are delivered again, the block is built anew. A block is evicted, too, when none of the
+last `idle_messages_max` messages was part of it: a block that a late duplicate began would never become complete.
+Blocks below the floor (`set_floor`) are dropped and counted. The machine remembers the hashes of `finished_max`
+finished blocks; a block that is delivered again after so many others is returned again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BlockState(enum.Enum):
 
 
 class Reassembler:
-    """See the module.
+    """The reassembly machine; see the module's docstring.
 
     Invariant: a hash is in `_blocks` (EARLY or OPEN) or in `_finished`, never in both; `_bytes` is the sum of the
     blocks' sizes.
@@ -90,9 +90,9 @@ class Reassembler:
         self._outcomes = [0] * len(Outcome)
 
     def receive(self, message: Message, source: str = "", offset: int = 0) -> Sequence[ReassemblyEvent]:
-        """Takes a message that `source` ("topic:partition") delivered at `offset`. Returns what follows from it.
+        """Takes a message that `source` ("topic:partition") delivered at `offset`. Returns the events that it causes.
 
-        Reorg and ReorgComplete belong to no block and are handed on; a Ping is counted.
+        Reorg and ReorgComplete messages are part of no block, and are returned as they are. A Ping is only counted.
         """
         self._messages += 1
         if offset > self._high_water.get(source, -1):
@@ -121,14 +121,14 @@ class Reassembler:
         return events
 
     def skip(self, source: str, offset: int) -> None:
-        """A message of a block that is done with, as the caller knows."""
+        """Counts a message whose block is finished, as the caller knows."""
         self._messages += 1
         self._outcomes[Outcome.LATE] += 1
         if offset > self._high_water.get(source, -1):
             self._high_water[source] = offset
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """What this block is missing."""
+        """The messages that this block lacks."""
         block = self._blocks.get(hash_)
         if block is not None:
             return block.missing()
@@ -139,17 +139,18 @@ class Reassembler:
         return iter(tuple(self._blocks))
 
     def has_finished(self, hash_: bytes) -> bool:
-        """Whether this block was emitted, or given up as old, and is remembered."""
+        """Whether this block is remembered as finished: it was returned, or was given up as old."""
         return hash_ in self._finished
 
     def forget(self, hash_: bytes) -> None:
-        """Lets a finished block be emitted again if it is delivered again."""
+        """Forgets a finished block, so that the block is returned again if its messages are delivered again."""
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Blocks with numbers below `number` and weights up to `weight` are of no use any more.
+        """Sets the floor: blocks with a number below `number` and a weight up to `weight` are dropped from now on.
 
-        Incomplete ones are looked for no more often than once in as many messages as there are incomplete blocks.
+        The search for incomplete blocks below the floor visits all of them; it is made at most once in as many messages
+        as there are incomplete blocks.
         """
         self._floor = floor = (number, weight)
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
@@ -164,7 +165,7 @@ class Reassembler:
         return [self._evict(block, EvictionReason.CLOSED) for block in tuple(self._blocks.values())]
 
     def low_water(self) -> dict[str, int]:
-        """Per source the lowest offset that is still needed to complete what is incomplete."""
+        """By source, the lowest offset of a message that an incomplete block needs."""
         lowest: dict[str, int] = {}
         for block in self._blocks.values():
             for source, offset in block.offsets.items():
@@ -172,7 +173,7 @@ class Reassembler:
         return lowest
 
     def high_water(self) -> dict[str, int]:
-        """Per source the highest offset delivered."""
+        """By source, the highest offset that was delivered."""
         return dict(self._high_water)
 
     def statistics(self) -> ReassemblyStatistics:
@@ -192,7 +193,7 @@ class Reassembler:
         )
 
     def check(self) -> None:
-        """Asserts the invariant, and the limits."""
+        """Asserts that the invariant and the limits hold."""
         assert self._bytes == sum(block.size_bytes for block in self._blocks.values())
         assert not [hash_ for hash_ in self._blocks if hash_ in self._finished]
         assert len(self._blocks) <= self.limits.incomplete_max
@@ -206,7 +207,7 @@ class Reassembler:
         return NOTHING
 
     def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
-        """After a message: emits the block if it is complete now, and keeps within the limits."""
+        """Ends the work on a message: returns the block if it is complete now, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
             self._drop(block)
             self._finished.put(block.hash, None)
@@ -294,7 +295,7 @@ class Reassembler:
         return Outcome.LATE
 
     def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
-        """Something that came early turns out, later, not to fit."""
+        """Counts an early message that contradicts a later one."""
         if outcome is not Outcome.TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:

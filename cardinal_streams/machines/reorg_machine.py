@@ -1,5 +1,5 @@
-"""The consumer's side of the Reorg protocol (specification, "Reorg Handling"): which channels are open, where each is,
-and what the chain has to do. It does not hold the chain.
+"""The reorg machine: the consumer's side of the Reorg protocol (specification, "Reorg Handling"). It keeps the state of
+each channel, and returns the steps that the chain has to make. It does not hold the chain.
 
     state        Reorg                     a block                          ReorgComplete
     LISTENING    ACTIVE, or EXAMINING if   dropped                          ignored
@@ -10,17 +10,17 @@ and what the chain has to do. It does not hold the chain.
     SKIPPING     ignored                   dropped                          LISTENING
     ACTIVE       ignored                   to the chain                     over, and closed
 
-A reorg is abandoned (`ABANDON`) by a ReorgComplete that names the ancestor, or by the application: then ACTIVE,
-EXAMINING and SKIPPING become LISTENING, the chain goes back, and the reorg may be tried again on its channel.
+A ReorgComplete that names the ancestor abandons the reorg, and so can the application. Then the states ACTIVE,
+EXAMINING and SKIPPING become LISTENING, the chain goes back, and the producer may try the reorg again on its channel.
 
-A channel is ANNOUNCED, and not read, until the chain has come as far as the common ancestor; that of a reorg for which
-the application went back before a restart is ACTIVE from the start, so that nothing of the normal feed comes between.
-Redundant producers write to one channel, so a Reorg within a section repeats its first message, and what follows the
-first ReorgComplete repeats the section. A second reorg to the same ancestor is told from a repetition by its first
-block: that of another reorg is another child of the ancestor.
+A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
+for a reorg before a restart, the channel of that reorg is ACTIVE from the start, so that no block of the normal feed
+comes between. Several producers may write to one channel: a Reorg within a section repeats the section's first message,
+and messages behind the first ReorgComplete repeat the section. The first block tells a second reorg to the same
+ancestor from a repetition: another reorg begins with another child of the ancestor.
 
-Memory. At most `announced_max` channels are known; beyond that the oldest that is not active is given up, those
-first whose ancestor had a finished reorg. Of finished reorgs `reorgs_max` are remembered.
+Memory. The machine knows at most `announced_max` channels. Beyond that it gives up the oldest channel that is not
+active; channels whose ancestor had a finished reorg go first. It remembers `reorgs_max` finished reorgs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ChannelInput(enum.Enum):
 
 
 class RevertTo(msgspec.Struct, frozen=True):
-    """The chain has to go back to this block; then blocks come. `offset` is where they begin on the channel."""
+    """The chain must go back to this block; blocks follow. `offset` is the place on the channel where they begin."""
 
     hash: bytes
     number: int
@@ -77,13 +77,14 @@ class ReorgBlock(msgspec.Struct, frozen=True):
 
 
 class ReorgOver(msgspec.Struct, frozen=True):
-    """Back to the normal feed."""
+    """The reorg is over: the consumer returns to the normal feed."""
 
     hash: bytes
 
 
 class ReorgGivenUp(msgspec.Struct, frozen=True):
-    """Back to the normal feed, and to the heaviest chain that hangs on this ancestor."""
+    """The reorg was given up: the consumer returns to the normal feed, and to the heaviest chain above this
+    ancestor."""
 
     hash: bytes
     number: int
@@ -94,8 +95,8 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgR
 
 
 class Channel:
-    """One channel. Each section of it is put together by a reassembler of its own; `offset` is where the section
-    begins, or the next one may; everything below `next_offset` was read."""
+    """One channel of a reorg. Each section of the channel has a reassembler of its own. `offset`: where the present
+    section begins, or where the next one may begin. `next_offset`: all messages below it were read."""
 
     __slots__ = ("examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
 
@@ -110,7 +111,7 @@ class Channel:
 
 
 class ReorgProtocol:
-    """See the module.
+    """The reorg machine; see the module's docstring.
 
     Invariant: at most one channel is ACTIVE, and it is `active`; a channel has a reassembler in all states but
     ANNOUNCED and LISTENING.
@@ -138,7 +139,7 @@ class ReorgProtocol:
             self.active.reassembler = Reassembler(tracked, limits.reassembly)
 
     def announce(self, message: Reorg) -> list[ReorgStep]:
-        """A Reorg message on the normal feed. A channel that is known is announced once."""
+        """Takes a Reorg message of the normal feed. A channel is announced only once."""
         steps: list[ReorgStep] = []
         if message.hash in self._channels:
             return steps

@@ -1,9 +1,10 @@
-"""What comes again after a restart, and was done with before. It reads nothing.
+"""Recognises messages that come again after a restart although their block is finished. This module reads no messages
+itself.
 
-Reading goes on at the lowest offset that is still needed of each source, so much else comes again. Of a block that is
-done with, some messages lie behind that offset and others before it: it would begin anew, never be complete, and hold
-its sources' positions where it began. So a checkpoint says how far each source was read, and which blocks were still
-needed; of what lies before that, only messages of those blocks count.
+After a restart, each source is read from the lowest offset that is still needed, so messages of finished blocks come
+again. Some messages of such a block may lie before that offset: the block would begin anew, never become complete, and
+hold its sources' positions. A checkpoint therefore says how far each source was read, and which blocks were still
+needed. Before that offset, only messages of those blocks count.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ OF_NO_BLOCK = (Reorg, ReorgComplete, Ping)
 
 
 class Reread:
-    """`read` maps sources to the offset up to which they were read before, `needed` has the hashes of blocks.
+    """Recognises repeated messages of finished blocks. `read` maps each source to the offset up to which it was read
+    before. `needed` has the hashes of the blocks that were still needed.
 
-    Invariant: `left` has the sources of which no delivery was new yet.
+    Invariant: `left` has the sources that have not delivered a new message yet.
     """
 
     __slots__ = ("_needed", "left")
@@ -28,7 +30,8 @@ class Reread:
         self._needed = frozenset(needed)
 
     def is_done(self, message: Message, source: str, offset: int) -> bool:
-        """Whether the message is of a block that was done with before. The offsets of a source grow."""
+        """Whether the message is part of a block that was finished before. The offsets of a source must grow from call
+        to call."""
         end = self.left.get(source)
         if end is None or isinstance(message, OF_NO_BLOCK):
             return False
@@ -38,14 +41,15 @@ class Reread:
         return message.hash not in self._needed
 
     def read(self, high_water: Mapping[str, int]) -> dict[str, int]:
-        """How far each source was read by now, before or again."""
+        """By source, the offset up to which it was read, before or after the restart."""
         read = {source: offset + 1 for source, offset in high_water.items()}
         for source, end in self.left.items():
             read[source] = max(end, read.get(source, 0))
         return read
 
     def needed(self, known: Iterable[bytes], is_finished: Callable[[bytes], bool]) -> tuple[bytes, ...]:
-        """The blocks that are needed by now: those known, and those that have still to come again."""
+        """The hashes of the blocks that are still needed: those in `known`, and those whose messages have still to come
+        again."""
         to_come = (hash_ for hash_ in self._needed if not is_finished(hash_)) if self.left else ()
         return tuple(sorted({*known, *to_come}))
 

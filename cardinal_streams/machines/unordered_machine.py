@@ -1,5 +1,5 @@
-"""The consumer for who wants complete blocks as they come, forks and all, without a chain. It opens no topic and saves
-nothing: its shell does.
+"""The consumer machine of applications that want complete blocks as they become complete, those of forks too, without a
+chain. It does no I/O: its shell reads topics and saves checkpoints.
 
 Blocks are taken from the normal feed and from reorg channels alike, each once. A channel is read beside the normal
 feed, from its announcement to its first ReorgComplete.

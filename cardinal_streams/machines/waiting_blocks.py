@@ -1,5 +1,5 @@
-"""The blocks off the chain: forks, and blocks whose parent is missing. It counts them, and finds the oldest and those
-below a number; it does not know how they hang together."""
+"""The blocks off the chain: forks, and blocks whose parent is missing. The module finds the oldest of them and those
+below a number. It does not know which block is whose parent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from cardinal_streams.machines.fork_tree import Node
 
-# The heap may hold this many entries of blocks that are gone, and as many again as there are blocks.
+# The heap may hold this many entries of removed blocks, plus as many as there are blocks.
 STALE_ENTRIES_MAX = 256
 
 
 class WaitingBlocks:
-    """Nodes that have a batch, in the order in which they came.
+    """The waiting nodes, in the order of their arrival. Each has a batch.
 
-    Invariant: `size_bytes` is the sum of their batches' sizes, and each has an entry in the heap of numbers.
+    Invariant: `size_bytes` is the sum of the batches' sizes, and each node has an entry in the heap of numbers.
     """
 
     __slots__ = ("_nodes", "_numbers", "size_bytes")
@@ -44,7 +44,8 @@ class WaitingBlocks:
         return next(iter(self._nodes.values()))
 
     def up_to(self, number: int) -> list[Node]:
-        """The nodes numbered `number` or lower. Those that are kept have to be `put_off`, or are not found again."""
+        """The nodes with the number `number` or a lower one. The caller must `put_off` nodes that it keeps; otherwise
+        they are not found again."""
         found: dict[bytes, Node] = {}
         while self._numbers and self._numbers[0][0] <= number:
             node = self._nodes.get(heapq.heappop(self._numbers)[1])
@@ -53,11 +54,11 @@ class WaitingBlocks:
         return list(found.values())
 
     def put_off(self, node: Node, number: int) -> None:
-        """Lets `up_to` find the node again at this number."""
+        """Makes `up_to` find the node again at this number."""
         heapq.heappush(self._numbers, (number, node.hash))
 
     def check(self) -> None:
-        """Asserts the invariant."""
+        """Asserts that the invariant holds."""
         assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
         assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
 

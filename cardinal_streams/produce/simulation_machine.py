@@ -1,8 +1,8 @@
-"""Blocks, forks and reorgs as messages that come late, twice, in disorder, or only at the second attempt: what a
-consumer has to bear, made from a seed. It sends nothing.
+"""A simulation of producers, made from a seed: blocks, forks and reorgs, as messages that arrive late, twice, in
+disorder, or at the second attempt only. The simulation sends no messages; it makes test data for consumers.
 
-A simulation ends with one heaviest chain, which every consumer has to have in the end, whatever came before what:
-weights differ, no fork is longer than the threshold, and everything that is lost is sent again.
+A simulation ends with one heaviest chain, and every consumer must end with that chain, in whatever order messages
+arrived: all weights differ, no fork is longer than the threshold, and lost messages are sent again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SIMULATED = Application(
     ),
     reorg_threshold=8,
 )
-# The path of each block's sub batch.
+# The path of the sub batch that each block has.
 SUB_BATCH_PATH = "s/"
 GENESIS = Start(bytes(HASH_BYTES), 0, 0)
 
 
 class Randomness(Protocol):
-    """The part of `random.Random` that is needed; the caller seeds it."""
+    """The methods of `random.Random` that the simulation uses. The caller seeds it."""
 
     def random(self) -> float: ...
 
@@ -49,7 +49,7 @@ class Randomness(Protocol):
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated.
+    """The parameters of a simulation.
 
     `blocks`: of the chain, without forks. `keys`: updates of a block under each prefix. `fork_rate`: the chance that a
     fork begins at a block; it has at most `fork_blocks_max`. `deep_reorgs`: reorgs beyond the threshold. `producers`:
@@ -86,7 +86,7 @@ class Simulation(msgspec.Struct, frozen=True):
 
 
 def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
-    """Raises `SimulationError` for options that contradict each other."""
+    """Makes a simulation. Raises `SimulationError` for options that contradict each other."""
     _check(options)
     world = _World(randomness, options)
     world.run()
@@ -94,7 +94,8 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
 
 
 class _World:
-    """The chain as it grows. `sent` are the messages in the order of sending; those of channels keep their order."""
+    """The growing chain. `sent`: the messages in the order of sending; messages of reorg channels arrive in this
+    order."""
 
     def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
         self.chain: list[Payload] = []
@@ -122,8 +123,9 @@ class _World:
         self._send(block)
 
     def _fork(self, blocks_max: int) -> None:
-        """A few blocks on the tip, each lighter than the block of the chain that will have its number. There are no
-        more than the chain itself will get before it ends or is removed, so that a fork is never the heaviest."""
+        """Adds a fork of a few blocks on the tip, each lighter than the block of the chain that will have its number.
+        The fork is never longer than the part that the chain will add before it ends or is removed, so that no fork is
+        the heaviest."""
         at = self._tip()
         for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
             block = self._block(at, self._randomness.randint(0, 4))
@@ -132,7 +134,7 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """The last blocks give way to as many and one more, on a channel."""
+        """Makes a deep reorg: the last blocks are replaced by one more block than there were, on a channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]
         self.off_chain += depth
@@ -199,7 +201,7 @@ class _World:
 
 
 def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, bool]]) -> list[Step]:
-    """Each message at its place or later, some once more; those of a channel stay where they are, in order."""
+    """Delays some messages and repeats some. Messages of a reorg's channel stay in order."""
     late = options.delay_max
 
     def places() -> Iterator[tuple[int, Step]]:

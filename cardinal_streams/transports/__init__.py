@@ -1,1 +1,1 @@
-"""What carries messages: the streams of a node, a recorded file, Kafka."""
+"""The transports, which carry messages: the streams of a node, a recorded file, and Kafka."""

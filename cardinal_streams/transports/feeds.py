@@ -1,5 +1,5 @@
-"""Subscriptions as a consumer's shell needs them: several at once, each a page ahead, taken when they may be. It
-decides nothing: which feed may be handed over, the machine says.
+"""The feeds of a consumer's shell: several subscriptions that are read at once, each one page ahead. The machine
+decides which feed it takes deliveries from.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ NO_DELIVERIES: Sequence[Delivery] = ()
 
 
 class Feed:
-    """One subscription, of the normal feed or, with the ancestor's hash, of a reorg's channel.
+    """One subscription: the normal feed, or the channel of the reorg with this ancestor.
 
-    Invariant: `page` from `at` on was read and not handed over; the next page is asked for when that is empty.
+    Invariant: the deliveries of `page` from `at` on were read and not yet given to the machine. The next page is read
+    when none is left.
     """
 
     def __init__(self, ancestor: bytes | None) -> None:
@@ -36,7 +37,7 @@ class Feed:
         return self.at < len(self.page)
 
     def take(self) -> Delivery:
-        """The next delivery, which there is."""
+        """Takes the next delivery of the page. There must be one."""
         delivery = self.page[self.at]
         self.at += 1
         if self.at >= len(self.page):
@@ -46,7 +47,7 @@ class Feed:
     async def pump(
         self, subscribe: Callable[[], AbstractAsyncContextManager[Receiver]], on_change: Callable[[], None]
     ) -> None:
-        """Reads page after page, each when the one before has been taken. An error ends it, and is kept."""
+        """Reads page after page, each when all of the page before was taken. An error ends the reading, and is kept."""
         with self.scope:
             try:
                 async with subscribe() as receiver:
@@ -64,7 +65,7 @@ class Feed:
 
 
 class FeedSet:
-    """The feeds of one consumer. The tasks that read run in the task group given."""
+    """The feeds of one consumer. The tasks that read them run in the given task group."""
 
     def __init__(
         self,
@@ -77,19 +78,19 @@ class FeedSet:
         self._changed = anyio.Event()
 
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read; safe to repeat while the feed is open."""
+        """Begins to read a feed. Safe to repeat while the feed is open."""
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
             self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)
 
     def close(self, ancestor: bytes | None) -> None:
-        """Reads no more; what was read ahead is forgotten."""
+        """Ends the reading of a feed, and forgets deliveries that were read ahead."""
         feed = self._feeds.pop(ancestor, None)
         if feed is not None:
             feed.scope.cancel()
 
     def next_readable(self, is_allowed: Callable[[Feed], bool]) -> Feed | None:
-        """An allowed feed that has a page, each in its turn. Raises the error that ended a feed."""
+        """An allowed feed that has deliveries; the feeds take turns. Raises the error that ended a feed."""
         for ancestor, feed in tuple(self._feeds.items()):
             if feed.error is not None:
                 raise feed.error
@@ -99,18 +100,18 @@ class FeedSet:
         return None
 
     def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
-        """Whether nothing more can come of the allowed feeds, nor change which are allowed."""
+        """Whether the allowed feeds have ended, and no other feed can be allowed any more."""
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
     def receivers(self) -> list[Receiver]:
-        """Those that are being read."""
+        """The receivers of all feeds that are being read."""
         return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None]
 
     def wake(self) -> None:
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until a page comes, a feed ends or `wake` is called, or the time is over."""
+        """Waits until a page arrives, a feed ends, `wake` is called, or the time is over."""
         with anyio.move_on_after(timeout_s):
             await self._changed.wait()
         self._changed = anyio.Event()

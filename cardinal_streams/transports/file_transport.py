@@ -1,5 +1,5 @@
-"""A transport over one file: everything sent is recorded, everything recorded can be replayed, in the same order and as
-often as wanted. It does not follow a file that grows: a subscription ends at the end of what was there.
+"""A transport over one file. All sent records are appended to the file, and can be replayed in the same order any
+number of times. A subscription ends at the present end of the file: it does not follow a file that grows.
 
 Reading and writing run in worker threads, under trio or asyncio.
 """
@@ -30,7 +30,7 @@ RECEIVE_MAX = 1_024
 
 
 class RecorderStatistics(msgspec.Struct, frozen=True):
-    """`cut_bytes` is what a torn file lost when it was opened."""
+    """The figures of a recorder. `cut_bytes`: the bytes that were cut off a torn file when it was opened."""
 
     recorded: int
     cut_bytes: int
@@ -55,11 +55,12 @@ class Recorder:
         self._file.seek(end)
         if end == 0:
             self._write(MAGIC)
-        # Also of a file that is there: whoever made it may have been killed before.
+        # A file that exists is synced with its folder, too: the process that made it may have been killed before its
+        # sync.
         sync_names(self.path)
 
     def record(self, deliveries: Iterable[Delivery]) -> None:
-        """Appends; returns when it is on disk."""
+        """Appends deliveries. They are on disk when this returns."""
         deliveries = list(deliveries)
         self._write(encode_deliveries(deliveries))
         self._recorded += len(deliveries)
@@ -101,7 +102,8 @@ def replay(
     *,
     torn_ok: bool = False,
 ) -> Generator[Delivery, None, None]:
-    """The deliveries of a recording: those of these topics, or of all, each partition from its offset in `position`.
+    """The deliveries of a recording, of these topics or of all topics. Each partition begins at its offset in
+    `position`.
 
     Raises `RecordingError` for damage, and `TornRecording` at the end of a torn file unless that is `torn_ok`.
     """
@@ -121,7 +123,7 @@ def replay(
 
 
 class FileTransport:
-    """`Transport` over one file. Each topic has `partitions` partitions, a reorg's channel has one."""
+    """A `Transport` over one file. Each topic has `partitions` partitions, a reorg's channel has one."""
 
     def __init__(self, path: str | os.PathLike[str], partitions: int = 1) -> None:
         if partitions < 1:
@@ -132,16 +134,19 @@ class FileTransport:
         self._lock = Lock()
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Records everything; returns when it is on disk. Raises `RecordingError` for a damaged file."""
+        """Records all records of all topics. They are on disk when this returns. Raises `RecordingError` for a damaged
+        file."""
         await self.send_in_order([(topic, record) for topic, records in outgoing.items() for record in records])
 
     async def send_in_order(self, records: Sequence[tuple[str, Record]]) -> None:
-        """The same, of records of several topics in the order in which they are to be replayed."""
+        """Records records of several topics in the order in which they are to be replayed. They are on disk when this
+        returns."""
         async with self._lock:
             await to_thread.run_sync(self._send, records)
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """Partitions without records are left out; the file is made if there is none, and else not changed."""
+        """The end of each partition that has records. Makes the file if it is missing, and does not change it
+        otherwise."""
         async with self._lock:
             offsets = await to_thread.run_sync(self._next_offsets)
         return {source: end for source, end in offsets.items() if split_source(source)[0] in topics}
@@ -150,7 +155,7 @@ class FileTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = True
     ) -> AsyncIterator[FileReceiver]:
-        """Replays these topics up to what is recorded now, whatever `stop_at_end` says."""
+        """Replays these topics up to the present end of the file; `stop_at_end` makes no difference."""
         receiver = FileReceiver(replay(self.path, topics, position, torn_ok=True))
         try:
             yield receiver
@@ -187,14 +192,14 @@ class FileTransport:
 
 
 class FileReceiver:
-    """`Receiver` over a replay, which does not know where it ends."""
+    """A `Receiver` over a replay. It does not know the offsets at which partitions end."""
 
     def __init__(self, deliveries: Generator[Delivery, None, None]) -> None:
         self.ends: Mapping[str, int] = {}
         self._deliveries = deliveries
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """The next deliveries; none at the end. Raises `RecordingError` for a damaged file."""
+        """The next deliveries; an empty list at the end. Raises `RecordingError` for a damaged file."""
         return await to_thread.run_sync(lambda: list(islice(self._deliveries, RECEIVE_MAX)))
 
     def close(self) -> None:
@@ -202,7 +207,8 @@ class FileReceiver:
 
 
 def _scan(path: Path, next_offsets: dict[str, int]) -> int:
-    """Where the last whole record ends; on the way, which offsets are taken. Raises `RecordingError` for damage."""
+    """Reads the file. Returns where the last whole record ends, and notes the next offset of each partition. Raises
+    `RecordingError` for damage."""
     reader = RecordingReader()
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):

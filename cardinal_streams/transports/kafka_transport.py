@@ -1,6 +1,6 @@
-"""A transport over Kafka, by the optional package confluent-kafka (the extra `kafka`). A topic is a topic; keys choose
-partitions as librdkafka does (CRC-32); the channel of a reorg is partition 0 of its topic. It saves no positions and is
-in no consumer group: see `checkpoint_file`.
+"""A transport over Kafka, by the optional package confluent-kafka (the extra `kafka`). Each topic is a topic of Kafka.
+A key chooses its partition as in librdkafka (CRC-32). The channel of a reorg is partition 0 of its topic. The transport
+saves no positions and joins no consumer group; `checkpoint_file` saves a consumer's position.
 
 The package's calls block, and run in worker threads, under trio or asyncio.
 """
@@ -36,7 +36,8 @@ Partition = tuple[str, int]
 
 
 class KafkaTransport:
-    """`Transport` over a cluster; an async context manager. `config`: more settings of librdkafka, for both ends.
+    """A `Transport` over a Kafka cluster, and an async context manager. `config`: more settings of librdkafka, for
+    producers and consumers.
 
     Topics are made by the cluster's own rules when they are first used. Raises `TransportError`.
     """
@@ -47,10 +48,10 @@ class KafkaTransport:
         except ModuleNotFoundError as error:
             raise TransportError("Kafka needs the package confluent-kafka: install stream-node[kafka]") from error
         self._servers = servers
-        # Its log would be lines on stderr, several a second while a broker is away. What went wrong is in our errors.
+        # librdkafka would log several lines a second on stderr while a broker is away. Our errors say what went wrong.
         self._config = {"bootstrap.servers": servers, "log_level": 2, "error_cb": self._note, **(config or {})}
         self._last_error = ""
-        # All in sync and in order, also when it is sent again.
+        # All replicas that are in sync must have a record, and records stay in order when they are sent again.
         settings = {"acks": "all", "enable.idempotence": True, "compression.type": "snappy", **self._config}
         self._producer = self._kafka.Producer(settings)
 
@@ -60,12 +61,13 @@ class KafkaTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """What was sent has been answered already, or failed. The client ends with its last reference."""
+        """Does nothing: every record that was sent has been answered or has failed, and the client ends with its last
+        reference."""
         self._producer.purge()
         self._producer = None
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Returns when the cluster has all records, in all replicas that are in sync."""
+        """Sends the records. All replicas that are in sync have them when this returns."""
         await to_thread.run_sync(self._send, outgoing)
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
@@ -75,12 +77,12 @@ class KafkaTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AsyncIterator[KafkaReceiver]:
-        """Follows all partitions that these topics have now, or reads them to where they end."""
+        """Follows all present partitions of these topics, or reads them up to their present ends."""
         receiver = await to_thread.run_sync(self._receiver, topics, position, stop_at_end)
         try:
             yield receiver
         finally:
-            # It returns at once: there is no group to leave, and nothing to commit.
+            # Closing returns at once, since there is no group to leave and no offset to commit.
             receiver.close()
 
     def _note(self, error: Any) -> None:
@@ -111,7 +113,7 @@ class KafkaTransport:
             try:
                 self._producer.produce(*arguments, **options)
             except BufferError:
-                # The queue is full: room comes with the next confirms.
+                # The queue is full; the next confirms make room.
                 self._producer.poll(POLL_S)
             except self._kafka.KafkaException as error:
                 raise TransportError(f"a record cannot be sent: {error}") from error
@@ -155,7 +157,8 @@ class KafkaTransport:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
-            # That a partition is at its end is known when a fetch comes back empty; the others' messages wait for it.
+            # An empty fetch shows that a partition is at its end. Until then the messages of other partitions wait for
+            # it.
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "auto.offset.reset": "error",
             **self._config,
@@ -163,15 +166,15 @@ class KafkaTransport:
         return self._kafka.Consumer(settings)
 
     def _partitions(self, consumer: Any, topics: Collection[str]) -> list[Partition]:
-        """All partitions of these topics. To ask for one makes it, where the cluster makes topics."""
+        """All partitions of these topics. Asking for a topic makes it, if the cluster allows that."""
         found: list[Partition] = []
         for topic in topics:
             try:
-                # The producer may make a topic by asking, a consumer may not.
+                # A producer makes a topic by asking for it; a consumer cannot.
                 self._producer.list_topics(topic, timeout=METADATA_TIMEOUT_S)
                 metadata = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
             except self._kafka.KafkaException as error:
-                # The callback runs in a poll.
+                # Callbacks run within `poll`.
                 self._producer.poll(0)
                 raise TransportError(
                     f"the cluster at {self._servers} does not tell of topic {topic!r}: "
@@ -184,7 +187,7 @@ class KafkaTransport:
         return found
 
     def _bounds(self, consumer: Any, partition: Partition) -> tuple[int, int]:
-        """The first offset that is kept, and the next one to come."""
+        """The first offset that the partition keeps, and the offset of its next record."""
         try:
             first, end = consumer.get_watermark_offsets(
                 self._kafka.TopicPartition(*partition), timeout=METADATA_TIMEOUT_S
@@ -195,8 +198,8 @@ class KafkaTransport:
 
 
 class KafkaReceiver:
-    """`Receiver` over partitions that are read at one pace. `holes`: offsets that were gone at the start; `ends` goes
-    by what was fetched."""
+    """A `Receiver` over partitions that are read at one pace. `holes`: the number of offsets that were deleted before
+    the start. `ends`: the ends of the partitions as of the last fetch."""
 
     def __init__(
         self, kafka: Any, consumer: Any, starts: Mapping[Partition, int], holes: int, stop_at_end: bool
@@ -228,7 +231,8 @@ class KafkaReceiver:
             self._consumer.close()
 
     def _consume(self) -> list[Any]:
-        """Waits for one message, and takes what is there by then: to ask for many at once waits for as many."""
+        """Waits for one message, and takes all messages that have arrived by then. A request for many messages would
+        wait until so many have arrived."""
         first = self._consumer.consume(1, POLL_S)
         return [*first, *self._consumer.consume(RECEIVE_MAX, 0)] if first else []
 
@@ -248,7 +252,7 @@ class KafkaReceiver:
             raise TransportError(f"{source_of(*partition)} cannot be read: {error}")
 
     def _set_pace(self) -> None:
-        """Partitions far ahead of the others wait."""
+        """Pauses partitions that are far ahead of the others."""
         ahead = {partition for partition in self._reading if self._merge.left(partition) >= AHEAD_MAX}
         for change, partitions in (
             (self._consumer.pause, ahead - self._paused),

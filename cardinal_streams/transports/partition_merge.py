@@ -1,8 +1,9 @@
-"""Deals out what several partitions hold, the oldest first, so that no partition is read far ahead of the others: a
-block is put together from messages of many, and one whose messages are far apart is held for long. It reads nothing.
+"""Merges the deliveries of several partitions, the oldest first, so that no partition runs far ahead of the others. A
+block consists of messages of many partitions, and stays in memory until the last of them arrives. This module reads no
+partitions.
 
-Partitions differ in how many messages a block has in them, so pages in turn are not enough. What counts is when a
-message was stored. A clock that jumped costs memory, never a message.
+Reading one page of each partition in turn would not do, since blocks have different numbers of messages in different
+partitions. The merge goes by the time at which a message was stored. A clock that jumped costs memory, never a message.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Generic, TypeVar
 from cardinal_streams.transports.transport import Delivery
 
 K = TypeVar("K")
-# Messages of one partition are dealt together up to so long after the oldest of another, in microseconds.
+# Messages of one partition are taken together up to this time, in microseconds, after the oldest message of another
+# one.
 SLACK_US = 20_000
 
 
 class PartitionCursor:
-    """One partition: the deliveries at hand, of which those before `at` were dealt out, and their times.
-
-    `at_end`: the partition had no more when it was last read; then nobody waits for it.
+    """The state of one partition: its fetched deliveries and their times. The deliveries before `at` were taken.
+    `at_end`: the partition had no more deliveries when it was last read, so the merge does not wait for it.
     """
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")
@@ -38,9 +39,9 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """The parts by any key of their owner.
+    """Merges partitions, which are named by any keys.
 
-    Invariant: nothing is dealt out while a part has nothing at hand and may have something older to come.
+    Invariant: no delivery is taken while some partition has no fetched delivery and may have older ones to come.
     """
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
@@ -48,12 +49,13 @@ class PartitionMerge(Generic[K]):
         self._slack_us = slack_us
 
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
-        """The next deliveries of a part, with the times at which they were stored, in microseconds."""
+        """Adds the next deliveries of a partition, with the times at which they were stored, in microseconds."""
         part = self._parts[key]
         del part.deliveries[: part.at], part.times_us[: part.at]
         part.at = 0
         part.deliveries += deliveries
-        # Made monotonic, so that a clock that was set back cannot hold the part up or let it run ahead.
+        # The times are made monotonic, so that a clock that was set back can neither hold the partition up nor let it
+        # run ahead.
         latest = part.times_us[-1] if part.times_us else 0
         for time_us in times_us:
             latest = max(latest, time_us)
@@ -61,11 +63,12 @@ class PartitionMerge(Generic[K]):
         part.at_end = at_end
 
     def left(self, key: K) -> int:
-        """How many deliveries of a part are at hand."""
+        """The number of fetched deliveries of a partition that were not taken."""
         return self._parts[key].left
 
     def take(self, most: int) -> list[Delivery]:
-        """The oldest deliveries, up to `most`; none where a part has to be waited for, or nothing is at hand."""
+        """Takes the oldest deliveries, at most `most`. Returns none while the merge waits for a partition, or when none
+        are fetched."""
         found: list[Delivery] = []
         while len(found) < most:
             if any(not part.left and not part.at_end for part in self._parts.values()):

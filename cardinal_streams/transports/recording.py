@@ -1,4 +1,5 @@
-"""Recordings: deliveries in one file, in the order in which they came. It reads and writes bytes, no files.
+"""The format of recordings: deliveries in one file, in the order of their arrival. This module reads and writes bytes,
+not files.
 
     magic     8 bytes   "CARDREC" 01
     record    size      u32, little endian: bytes of the body
@@ -6,8 +7,8 @@
               body      a `Delivery` in BARE
     record …
 
-A file that ends within a record is torn: its writer died, and everything before is good. A record whose check is
-wrong is damage, wherever it lies.
+A file that ends within a record is torn: its writer died, and all records before are good. A record with a wrong check
+is damage, at any place.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
 
 
 class RecordingReader:
-    """Bytes in, deliveries out.
+    """Reads the bytes of a recording and returns its deliveries.
 
     Invariant: `offset` is where in the file the next record begins; `_pending` are the bytes from there on.
     """
@@ -56,7 +57,7 @@ class RecordingReader:
     def feed(self, data: bytes) -> Iterator[Delivery]:
         """Takes the next bytes of the file; yields the deliveries that are complete. Raises `RecordingError`.
 
-        It must be run to its end before more is fed.
+        The caller must run it to its end before it feeds more bytes.
         """
         self._pending += data
         if self.offset == 0:
@@ -81,7 +82,7 @@ class RecordingReader:
             self._advance(at)
 
     def end(self) -> None:
-        """The file ends here. Raises `TornRecording` if a record, or the magic, is incomplete."""
+        """Notes the end of the file. Raises `TornRecording` if a record, or the magic, is incomplete."""
         if self._pending or self.offset == 0:
             raise TornRecording(f"the file ends {len(self._pending)} bytes into a record", self.offset)
 

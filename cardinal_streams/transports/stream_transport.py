@@ -1,9 +1,9 @@
-"""A transport over the partitioned streams of a node: a topic is a stream, a message's key is stored as its key and
-chooses its partition, and the channel of a reorg is a stream with one partition. It saves no positions: see
-`checkpoints`.
+"""A transport over the partitioned streams of a node. Each topic is a stream. The key of a message is stored with the
+message and chooses its partition. The channel of a reorg is a stream with one partition. The transport saves no
+positions; `checkpoints` does.
 
-Who opens a topic first decides how many partitions it has; everybody else takes those that there are. Partitions that
-are added later are read by subscriptions that begin after that.
+The first client that opens a topic decides how many partitions the topic has; all others use these. When partitions are
+added later, subscriptions that begin after that read them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from stream_service.extensions import FromIndex
 from stream_service.names import partition_of
 
 PARTITIONS = 4
-# How many records of one partition may wait for their confirm.
+# The number of records of one partition that may wait for their confirm.
 WINDOW = 4_096
-# What a node stores as a key at most (`stream_service.limits.StreamLimits`); it refuses a whole run for one longer key.
+# The longest key that a node stores (`stream_service.limits.StreamLimits`); it refuses a whole run for one longer key.
 KEY_BYTES_MAX = 4 * 1024
 
 OnHole: TypeAlias = Callable[[str, int, int], None]
@@ -42,7 +42,8 @@ OnHole: TypeAlias = Callable[[str, int, int], None]
 
 
 class StreamTransport:
-    """`Transport` over a client of a node. `partitions` is how many a topic gets that does not exist.
+    """A `Transport` over a client of a node. `partitions`: the number of partitions of a topic that the transport
+    creates.
 
     Raises the client's errors (`stream_client.ClientError`), `PushFailed` where a record could not be kept.
     """
@@ -66,9 +67,10 @@ class StreamTransport:
         self._publishers: dict[str, list[Publisher]] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Pushes the records of each topic in order; returns when all are on the node's disk.
+        """Pushes the records of each topic in order. All are on the node's disk when this returns.
 
-        After an error any of them may be kept. To send them all again is harmless: consumers drop repetitions. Raises
+        After an error, some of them may be stored. Sending all of them again is harmless, since consumers drop
+        repetitions. Raises
         `PayloadOutOfRange`, before anything is sent, for a key that no node stores.
         """
         for key, _ in (record for records in outgoing.values() for record in records):
@@ -93,7 +95,8 @@ class StreamTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AsyncIterator[StreamReceiver]:
-        """Follows all partitions of these topics, or reads them to where they end now; topics are made if missing."""
+        """Follows all partitions of these topics, or reads them up to their present ends. Creates topics that are
+        missing."""
         starts = []
         for topic in topics:
             for stream in await self._open(topic):
@@ -107,19 +110,20 @@ class StreamTransport:
             receiver.close()
 
     def close(self) -> None:
-        """No more will be sent."""
+        """Ends sending."""
         for publishers in self._publishers.values():
             for publisher in publishers:
                 publisher.close()
         self._publishers.clear()
 
     async def _open(self, topic: str) -> Sequence[Stream]:
-        """All partitions of a topic. It is created also where it exists, so that the client knows the way to it."""
+        """Opens all partitions of a topic. The topic is created even if it exists, so that the client knows its
+        addresses."""
         wanted = 1 if is_reorg_topic(topic) else self.partitions
         try:
             found = await self.client.find_stream(topic)
         except RequestRefused:
-            # A node without `node/stream_list/1` cannot say what there is.
+            # A node without `node/stream_list/1` cannot list its streams.
             found = None
         partitions = wanted if found is None else len(found.partitions)
         return (await self.client.create_partitioned(topic, partitions)).partitions
@@ -133,10 +137,11 @@ class StreamTransport:
 
 
 class StreamReceiver:
-    """`Receiver` over pages of several stream-partitions, the oldest messages first, with the next pages on their way.
+    """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches the next pages
+    ahead.
 
-    `ends` has, by source, the offset at which the partition ended when it was last read. `holes` counts the records
-    that were gone (retention, deletion) before they were read.
+    `ends`: by source, the end of the partition when it was last read. `holes`: the number of records that were deleted
+    before they were read.
     """
 
     def __init__(
@@ -169,7 +174,7 @@ class StreamReceiver:
         self._merge = PartitionMerge(self._next)
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """At most a page of what is oldest; none when every partition was read to its end.
+        """The oldest deliveries, at most a page; an empty list when every partition was read to its end.
 
         Raises the client's errors, and `PositionBeyondEnd` where a stream was deleted and made again.
         """
@@ -202,7 +207,8 @@ class StreamReceiver:
             Delivery(topic, partition, message.index, message.key or b"", message.data) for message in page.messages
         ]
         self._merge.put(reader, deliveries, [message.time_us for message in page.messages], at_end=page.at_end)
-        # A partition that is at its end is asked to hold its answer; one that is not must not be waited for.
+        # The node may hold its answer for a partition that is at its end. It must not hold answers for other
+        # partitions.
         reader.waits = page.at_end and not self._stop_at_end
         if deliveries:
             self._next[reader] = deliveries[-1].offset + 1
@@ -211,7 +217,7 @@ class StreamReceiver:
             del self._next[reader]
 
     def _check(self, reader: Reader, page: Page, source: str) -> None:
-        """Counts what is missing in front of and inside the page."""
+        """Counts the records that are missing before and within the page."""
         expected = self._next[reader]
         if page.next_index is None:
             raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
@@ -229,7 +235,7 @@ class StreamReceiver:
 
 
 async def _all_confirmed(sent: Sequence[tuple[Publisher, Push]]) -> None:
-    """Waits for every push, also after one has failed; raises the first error."""
+    """Waits for every push, even after one has failed, and raises the first error."""
     first: Exception | None = None
     for publisher, push in sent:
         if push.done and push.error is None:

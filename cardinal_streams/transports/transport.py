@@ -22,7 +22,7 @@ from cardinal_streams.resumption import source_of
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message as it lies in a partition.
+    """A message in a partition.
 
     type Delivery struct {
       topic: str
@@ -46,34 +46,37 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """The producer's end."""
+    """The interface of a producer's end of a transport."""
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Sends the records of each topic in the order given, topic after topic. Returns when they are kept."""
+        """Sends the records of each topic in their order, topic after topic. The transport has kept them when this
+        returns."""
 
 
 class Receiver(Protocol):
-    """The consumer's end of one subscription."""
+    """The interface of one subscription, a consumer's end of a transport."""
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """By source, the offset of the next record to come, as far as is known without asking."""
+        """By source, the offset behind the last record, as far as the receiver knows without asking."""
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """Waits for deliveries and returns those that are there. An empty sequence means that no more will come."""
+        """Waits for deliveries and returns all that have arrived. An empty sequence means that the subscription has
+        ended."""
 
 
 class Transport(Sender, Protocol):
-    """Both ends."""
+    """The interface of a transport with both ends."""
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """The offset of the next record of each partition of these topics, by source; topics are made if missing."""
+        """By source, the offset behind the last record of each partition of these topics. Creates topics that are
+        missing."""
 
     def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AbstractAsyncContextManager[Receiver]:
-        """Reads all partitions of these topics, each from its offset in `position` (by source), else from the
-        earliest that is kept: for ever, or up to what is there now (`stop_at_end`)."""
+        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`). Each partition
+        begins at its offset in `position`, or at its earliest record if `position` does not name it."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
