@@ -1,6 +1,6 @@
-"""Which member should have which partition: even, and as it was wherever that is possible. It gives nothing to anybody.
+"""Computes which member should have which partition: equal shares, with as few changes as possible. It gives no leases.
 
-Members may name different numbers of partitions while a stream grows; a member is given only partitions that it knows.
+While a stream grows, members may know different numbers of partitions. A member gets only partitions that it knows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """partitions: how many this member knows, so that it can have those below."""
+    """A member that wants partitions. partitions: how many it knows, so it can have those with lower numbers."""
 
     member_id: str
     partitions: int
@@ -21,26 +21,29 @@ class Candidate(msgspec.Struct, frozen=True):
 def assign(
     candidates: Sequence[Candidate], owners: Mapping[int, str], settled: Container[int] = frozenset()
 ) -> dict[int, str]:
-    """The owner of each partition that any candidate knows.
+    """The member that should have each partition. Partitions that no candidate knows are left out.
 
-    owners: who has it, or was meant to; those who are no candidates do not count. settled: partitions that their owner
-    was meant to keep; it loses others first.
+    owners: the member that has each partition now, or should have had it; members that are no candidates do not count.
+    settled: partitions that their owner should have had anyway; an owner with too many loses others first.
 
-    Where all know the same partitions, shares differ by at most one, a newcomer takes away at most its own share, and
-    who leaves moves nothing but its own. Where they do not, this holds as far as what they know allows.
+    If all candidates know the same partitions, their shares differ by at most one, a new member takes away at most its
+    own share, and a member that leaves moves only its own partitions. Otherwise this holds as far as possible.
     """
+    # The partitions that each candidate had and knows.
     partitions = max((each.partitions for each in candidates), default=0)
     had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
     known = {each.member_id: each.partitions for each in candidates}
     for partition, owner in owners.items():
         if partition < known.get(owner, 0):
             had[owner].append(partition)
+    # Each candidate keeps as many of these as its share allows.
     shares = _shares(partitions, candidates, {member_id: len(owned) for member_id, owned in had.items()})
     assigned: dict[int, str] = {}
     for member_id, owned in had.items():
-        # Those with high numbers are known to fewer others.
+        # Settled ones first, then those with high numbers, which fewer others know.
         owned.sort(key=lambda partition: (partition in settled, partition), reverse=True)
         assigned.update(dict.fromkeys(owned[: shares[member_id]], member_id))
+    # The others are free, and go to the candidates that are furthest below their share.
     kept = _counts(assigned, candidates)
     free = [partition for partition in reversed(range(partitions)) if partition not in assigned]
     room = {member_id: kept[member_id] - share for member_id, share in shares.items()}
@@ -49,7 +52,7 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """How many each should have; the odd ones go to those who had most."""
+    """How many partitions each candidate should have. If they cannot be equal, those that had most get one more."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 
@@ -64,7 +67,7 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Give each partition, highest first, to whoever of those that know it has the lowest (load, rank, place)."""
+    """Give each partition, highest first, to the candidate that knows it and has the lowest (load, rank, place)."""
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []
     dealt: dict[int, str] = {}

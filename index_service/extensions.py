@@ -1,8 +1,11 @@
-"""Protocols of our own for consumers' positions, beyond the specification: sent to the index service.
+"""Protocols of our own for the positions of consumers, beyond the specification. Their address is the index service.
 
-`node/index_save/1` is a save that is answered, and refused from who has lost its lease; `node/index_list/1` shows who
-consumes what; `node/index_set/1` is the operator's; `node/lease/1` shares the partitions of a stream among the members
-of one client id. What cannot be served is answered with `error`. docs/wire.md describes them for others.
+- `node/index_save/1` saves a position with an answer. A member that has lost its lease is refused.
+- `node/index_list/1` lists positions and the members that hold them.
+- `node/index_set/1` sets or deletes a position, for an operator.
+- `node/lease/1` shares the partitions of a stream among the members of one client id.
+
+A request that cannot be served is answered with `error`. docs/wire.md describes these protocols for other clients.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from ockam.protocol import Protocol
 # type FencedSave struct { request_id: uint  client_id: str  stream_name: str  partition: uint  index: uint
 #   fence: optional<uint> }
 class FencedSave(msgspec.Struct, frozen=True):
-    """fence: of the lease that this consumer believes to hold; None for a consumer that shares with nobody."""
+    """Save a position. fence: the fence of the lease that the consumer has; None for a consumer without leases."""
 
     request_id: bare.UInt
     client_id: str
@@ -30,7 +33,7 @@ class FencedSave(msgspec.Struct, frozen=True):
 
 # type SaveStatus enum { OK FENCED }
 class SaveStatus(enum.IntEnum):
-    """FENCED: somebody else has the partition now; nothing was saved."""
+    """The result of a fenced save. FENCED: another member has had the partition since; nothing was saved."""
 
     OK = 0
     FENCED = 1
@@ -38,7 +41,7 @@ class SaveStatus(enum.IntEnum):
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
 class SaveResponse(msgspec.Struct, frozen=True):
-    """index: the one now kept, the highest ever saved."""
+    """The answer to a fenced save. index: the index that is kept now, the highest ever saved."""
 
     request_id: bare.UInt
     status: SaveStatus
@@ -48,7 +51,7 @@ class SaveResponse(msgspec.Struct, frozen=True):
 # type SavedPosition struct { client_id: str  stream_name: str  partition: uint  index: uint  saved_us: u64
 #   holder: optional<str> }
 class SavedPosition(msgspec.Struct, frozen=True):
-    """One consumer's next index to read in one partition; holder: the member that has its lease now."""
+    """The position of a consumer in one partition. holder: the member that has its lease now, or None."""
 
     client_id: str
     stream_name: str
@@ -60,6 +63,8 @@ class SavedPosition(msgspec.Struct, frozen=True):
 
 # type PositionKey struct { client_id: str  stream_name: str  partition: uint }
 class PositionKey(msgspec.Struct, frozen=True):
+    """The key of a position."""
+
     client_id: str
     stream_name: str
     partition: bare.UInt
@@ -68,7 +73,10 @@ class PositionKey(msgspec.Struct, frozen=True):
 # type PositionsRequest struct { request_id: uint  stream_name: optional<str>  client_id: optional<str>
 #   after: optional<PositionKey>  limit: uint }
 class PositionsRequest(msgspec.Struct, frozen=True):
-    """Saved positions of one stream, one client, both, or all; by client, stream and partition, beyond `after`."""
+    """Ask for saved positions: of one stream, of one client, of both, or all.
+
+    They are ordered by client, stream and partition, and begin behind `after`.
+    """
 
     request_id: bare.UInt
     stream_name: str | None
@@ -79,6 +87,8 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 
 # type PositionsResponse struct { request_id: uint  positions: list<SavedPosition>  more: bool }
 class PositionsResponse(msgspec.Struct, frozen=True):
+    """A page of positions. more: whether others follow."""
+
     request_id: bare.UInt
     positions: list[SavedPosition]
     more: bool
@@ -86,7 +96,7 @@ class PositionsResponse(msgspec.Struct, frozen=True):
 
 # type SetRequest struct { request_id: uint  key: PositionKey  index: optional<uint> }
 class SetRequest(msgspec.Struct, frozen=True):
-    """Set a position, also back; None deletes it. Refused with `error` while a member holds its lease."""
+    """Set a position, forwards or backwards; None deletes it. Refused with `error` while a member has its lease."""
 
     request_id: bare.UInt
     key: PositionKey
@@ -95,13 +105,15 @@ class SetRequest(msgspec.Struct, frozen=True):
 
 # type SetResponse struct { request_id: uint  before: optional<uint> }
 class SetResponse(msgspec.Struct, frozen=True):
+    """The answer to a set. before: the index that was kept before, or None."""
+
     request_id: bare.UInt
     before: bare.UInt | None
 
 
 # type Lease struct { partition: uint  fence: uint }
 class Lease(msgspec.Struct, frozen=True):
-    """The right to process a partition; a later holder has a higher fence, over restarts of the node too."""
+    """The right to process a partition. A later holder has a higher fence, also after a restart of the node."""
 
     partition: bare.UInt
     fence: bare.UInt
@@ -110,12 +122,14 @@ class Lease(msgspec.Struct, frozen=True):
 # type LeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
 #   holding: list<Lease>  leave: bool }
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """Join, renew (at least every third of the answer's `ttl_ms`) or leave the members that share a stream.
+    """Join the members that share a stream, renew the leases, or leave.
 
-    request_id: rises with each request of a member; only what answers its latest one counts. A lower one is taken as
-    overtaken and changes nothing; the same request may be sent again. member_id: of one process at a time.
-    partitions: how many the stream has. holding: the leases this member still processes; one that it does not name is
-    given up, asked back with `release` or not.
+    A member renews its leases at least every third of `ttl_ms`.
+
+    request_id: rises with each request of a member; only the answer
+    to the latest one counts. A request with a lower id changes nothing. The same request may be sent again. member_id:
+    belongs to one process at a time. partitions: how many the stream has. holding: the leases that the member still
+    processes. A lease that it does not name is given up, whether or not the node asked for it with `release`.
     """
 
     request_id: bare.UInt
@@ -129,8 +143,12 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
 # type LeaseResponse struct { request_id: uint  leases: list<Lease>  release: list<uint>  ttl_ms: uint  members: uint }
 class LeaseResponse(msgspec.Struct, frozen=True):
-    """leases: what this member has until `ttl_ms` after it sent the request; release: partitions to give up soon, for
-    others, still held until then. A lease of `holding` that is missing here has been lost: stop at once."""
+    """The answer to a lease request.
+
+    leases: the leases that the member has until `ttl_ms` after it sent the request. A lease of `holding` that is
+    missing here is lost, and the member must stop processing at once. release: partitions to give up soon, for other
+    members; the member holds them until it does.
+    """
 
     request_id: bare.UInt
     leases: list[Lease]
@@ -143,3 +161,4 @@ FENCED_SAVE = Protocol("node/index_save/1", FencedSave, SaveResponse)
 POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
+"""The protocols of our own, each with its request and its answer."""

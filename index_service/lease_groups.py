@@ -1,6 +1,7 @@
-"""The lease machines of all groups (a client id on a stream), their rows on disk, their number bounded.
+"""LeaseGroups: the lease machines of all groups. A group is the members of one client id on one stream.
 
-It outlives crashes of the index worker, so that nobody loses a lease to one. It reads and writes no messages.
+It reads and writes the rows of the machines, and bounds their number. It outlives crashes of the index worker, so a
+crash loses no lease. It reads and writes no messages.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from storage.runner import Runner
 logger = structlog.get_logger(__name__)
 
 GroupKey: TypeAlias = tuple[str, str]
-"""client id, stream name."""
+"""The name of a group: client id and stream name."""
 
 WAITING_MAX = 1_000
-"""Requests that wait while the rows of their group are read."""
+"""At most this many requests of a group wait while its rows are read."""
 SWEEP_S_MIN = 1.0
-"""Between two sweeps of a service that is full."""
+"""While the service is full, at least this long between two sweeps."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a request was not served. error: where it was lost to the storage."""
+    """The reason why a request was not served. error: the error of the storage, if that was the reason."""
 
     reason: str
     error: StorageError | None = None
 
 
 class Group(msgspec.Struct):
-    """machine: None until its rows are read, while `waiting` asks for it. writing: operations not yet done."""
+    """A group that is in memory.
+
+    machine: None until its rows are read. waiting: the requests that wait for that. writing: the writes under way.
+    """
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
@@ -47,10 +51,9 @@ class Group(msgspec.Struct):
 
 
 class LeaseGroups:
-    """Serves leases, and the operator's changes of positions, which leases may forbid.
+    """Serves requests for leases, and an operator's changes of positions, which a lease may forbid.
 
-    Every `on_done` is called once: at once, or when something was read or is on disk. An exception in one is the
-    business of who gave it.
+    Every `on_done` is called exactly once: at once, or after something was read or written. It must not raise.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class LeaseGroups:
         return len(self._groups)
 
     def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
-        """Join, renew or leave."""
+        """Serve a member that joins, renews its leases or leaves."""
         key = request.client_id, request.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -94,7 +97,7 @@ class LeaseGroups:
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
     ) -> None:
-        """Set or delete a position that no live member holds; whoever held it before is shut out."""
+        """Set or delete a position that no member holds. Former holders can save nothing there any more."""
         group_key = key.client_id, key.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -114,7 +117,7 @@ class LeaseGroups:
         self._use(group_key, go)
 
     def find_holder(self, row: PositionRow) -> str | None:
-        """The member that has the lease of this position now, by what we know, or else by what the disk knew."""
+        """The member that has the lease of this position now: from memory, or else from the row on disk."""
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
         if group is not None and group.machine is not None:
@@ -123,7 +126,7 @@ class LeaseGroups:
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
-        """End what has run out, and forget the groups in which nobody is left, but for the one in use."""
+        """End members whose time is over, and forget groups without members. spared: a group that stays."""
         self._swept_s = now_s = self._monotonic_s()
         self._entries = 0
         for key, group in list(self._groups.items()):
@@ -137,13 +140,13 @@ class LeaseGroups:
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """Nobody waits for what a sweep writes; if it is lost, the next node waits for those leases to run out."""
+        """After a sweep's write. If the write failed, the next start waits until these leases have run out."""
         if isinstance(result, Refusal):
             logger.warning("lease_sweep_failed", reason=str(result.error))
         self._forget_idle(key)
 
     def _forget_idle(self, key: GroupKey) -> None:
-        """Forget a group whose rows are on disk, and in which nobody is."""
+        """Forget a group if it has no members and its rows are on disk."""
         group = self._groups[key]
         if group.machine is not None and not group.machine.members and not group.writing:
             self._entries -= group.machine.size
@@ -155,7 +158,7 @@ class LeaseGroups:
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
     def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Call with the group's machine, when its rows have been read."""
+        """Call `work` with the group's machine once its rows are read, or with the reason why there is none."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
@@ -191,7 +194,7 @@ class LeaseGroups:
             work(found)
 
     def _refusal(self, machine: LeaseMachine, request: LeaseRequest) -> Refusal | None:
-        """Why a newcomer, or one that knows more partitions than before, cannot be taken in."""
+        """The refusal of a request that needs more memory than there is: of a new member, or of more partitions."""
         machine.expire(self._monotonic_s())
         member = machine.find_member(request.member_id)
         if request.leave or (member is not None and request.partitions <= member.partitions):
@@ -205,7 +208,8 @@ class LeaseGroups:
         return None
 
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
-        """Whether so many more can be kept, if need be in the place of what has run out."""
+        """Whether there is room for more groups and entries, if need be after a sweep."""
+        # At most one sweep: the second turn only looks again.
         for _ in range(2):
             few = len(self._groups) + groups <= self.limits.groups_max
             if few and self._entries + entries <= self.limits.entries_max:
@@ -249,7 +253,7 @@ class LeaseGroups:
     def _written(
         self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
     ) -> Callable[[WriteLeases], None]:
-        """Tell the machine what became of the rows, then whoever asked."""
+        """The `on_done` of a write: tell the machine whether its rows are stored, then call `on_done`."""
 
         def written(operation: WriteLeases) -> None:
             self._groups[key].writing -= 1

@@ -1,13 +1,14 @@
-"""Who may process which partition: the leases of one client id on one stream. No I/O, no clock: time is an argument.
+"""LeaseMachine: decides which member may process which partition, for one client id on one stream. Time is an argument.
 
-A lease is given only in answer to its member's own request, under a fence above all before it, and not before that
-fence is on disk. It ends when a later request of the member does not name it, when the member leaves, or when the
-member has not been heard for the time to live. That is why a client may use what the answer to its latest request
-says, until that time after it sent the request, and nothing else.
+A member gets a lease only in the answer to its own request. The lease has a fence that is higher than every fence
+before it, and the fence is on disk before the answer is sent. A lease ends when a later request of its member does not
+name it, when the member leaves, or when the member sends no request for the time to live. So a client may use the
+leases in the answer to its latest request, for the time to live after it sent that request, and no other leases.
 
-Requests may come late or twice. One with a lower id than the member's latest changes nothing; the same again does not
-end what it did not know of. A restart forgets the ids, so what was leased before it goes on when it is named, and ends
-only when the member leaves and names it, or when its time must have run out.
+Requests may come late or twice. A request with a lower id than the member's latest one changes nothing. The latest
+request may come again: leases that were given since are not ended, although it does not name them. A restart of the
+node forgets the ids of requests. So a lease from before the start goes on when its member names it. It ends when the
+member leaves and names it, or when its time to live is certainly over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from index_service.extensions import Lease, LeaseRequest
 
 
 class State(enum.Enum):
-    """Of one partition. WRITING: given, the fence not yet on disk. OLD: from before the start of the node."""
+    """The state of one partition.
+
+    FREE: no member has it. WRITING: its lease is given, but the fence is not on disk yet. HELD: a member has its lease.
+    OLD: its lease is from before the start of the node.
+    """
 
     FREE = enum.auto()
     WRITING = enum.auto()
@@ -31,8 +36,12 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """NAMED, NOT_NAMED: by the holder's own request. ENDED: the holder left or was not heard. LAPSED: the time for
-    what was leased before the start is over."""
+    """An event of one partition.
+
+    GIVEN: a member gets the lease. WRITTEN, NOT_WRITTEN: the fence is on disk, or could not be written. NAMED,
+    NOT_NAMED: a request of the holder names the lease, or does not. ENDED: the holder left, or its time to live ran
+    out. LAPSED: the time for leases from before the start is over.
+    """
 
     GIVEN = enum.auto()
     WRITTEN = enum.auto()
@@ -57,11 +66,11 @@ TRANSITIONS = {
     (State.OLD, Event.ENDED): State.FREE,
     (State.OLD, Event.LAPSED): State.FREE,
 }
-"""What may happen to a partition; anything else is a mistake of ours."""
+"""The state after each event. If an event is missing for a state and happens all the same, our code has a mistake."""
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """A partition's row on disk. fence: the highest ever given. holder: who has it, None where nobody does."""
+    """A partition's row on disk. fence: the highest one ever given. holder: the member with the lease, or None."""
 
     partition: int
     fence: int
@@ -69,8 +78,11 @@ class StoredLease(msgspec.Struct, frozen=True):
 
 
 class LeaseCounters(msgspec.Struct):
-    """given: new leases; lost: named by a member that no longer had them; expired: members not heard in time; late:
-    requests overtaken by a later one."""
+    """Counters since the start of the node.
+
+    given: new leases. lost: leases that a member named and no longer had. expired: members whose time to live ran out.
+    late: requests that came after a later request of the same member.
+    """
 
     given: int = 0
     lost: int = 0
@@ -79,7 +91,7 @@ class LeaseCounters(msgspec.Struct):
 
 
 class Slot(msgspec.Struct):
-    """A partition that was ever leased. holder is None where it is FREE."""
+    """A partition that has been leased at least once. holder: the member that has the lease, None if it is FREE."""
 
     state: State
     fence: int
@@ -87,8 +99,11 @@ class Slot(msgspec.Struct):
 
 
 class Member(msgspec.Struct):
-    """latest: its latest request, None for one from before the start. leases: the partitions it holds, in any state
-    but FREE; target: those it should have."""
+    """A member of the group.
+
+    latest: its latest request; None if it has sent none since the start of the node. leases: the partitions that it
+    holds, in any state but FREE. target: the partitions that it should hold.
+    """
 
     member_id: str
     partitions: int
@@ -99,7 +114,7 @@ class Member(msgspec.Struct):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a member is answered: see `extensions.LeaseResponse`."""
+    """The answer to a member, as `extensions.LeaseResponse` describes it."""
 
     leases: list[Lease]
     release: list[int]
@@ -107,10 +122,10 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class LeaseMachine:
-    """The members, what each has and should have.
+    """The members of one group, with the partitions that each of them holds and should hold.
 
-    Invariant: a slot that is not FREE is among the leases of exactly one member, its holder, and no other is; the
-    targets of all members are disjoint and, together, every partition that a member knows.
+    Invariant: a partition that is not FREE is among the leases of exactly one member, its holder; a FREE one is among
+    nobody's. The targets of all members are disjoint and together have every partition that a member knows.
     """
 
     def __init__(
@@ -122,9 +137,8 @@ class LeaseMachine:
         fence_floor: int = 0,
         counters: LeaseCounters | None = None,
     ) -> None:
-        """old_until_s: when the leases that are stored as held must have run out; ttl_s: of those given from now on.
-
-        fence_floor: fences given from now on are above it.
+        """old_until_s: the time when all leases from before the start have certainly run out. ttl_s: the time to live
+        of new leases. fence_floor: every new fence is higher than this.
         """
         self.counters = LeaseCounters() if counters is None else counters
         self._ttl_s = ttl_s
@@ -153,25 +167,25 @@ class LeaseMachine:
 
     @property
     def size(self) -> int:
-        """What the machine keeps in memory: members and partitions."""
+        """The number of members and partitions that the machine keeps in memory."""
         return len(self._members) + max(len(self._slots), sum(len(each.target) for each in self._members.values()))
 
     @property
     def partitions(self) -> int:
-        """How many the stream has, as far as any member knows."""
+        """How many partitions the stream has, as far as any member knows."""
         return max((each.partitions for each in self._members.values()), default=0)
 
     def find_member(self, member_id: str) -> Member | None:
         return self._members.get(member_id)
 
     def find_holder(self, partition: int, now_s: float) -> str | None:
-        """Who has the partition now, though its lease may still be on its way to disk."""
+        """The member that has the partition now, or None. Its lease may still be on the way to the disk."""
         self.expire(now_s)
         slot = self._slots.get(partition)
         return None if slot is None else slot.holder
 
     def request(self, request: LeaseRequest, now_s: float) -> None:
-        """Take a request in. What must be on disk before the answer is in `take_changes`; the answer in `answer`."""
+        """Take in a request. The caller then writes `take_changes` to disk, and sends `answer` after that."""
         self.expire(now_s)
         member = self._members.get(request.member_id)
         latest = None if member is None else member.latest
@@ -186,9 +200,10 @@ class LeaseMachine:
             self._hear(member, request, now_s)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
-        """What the sender of this request may use now.
+        """The leases that the sender of this request may use now.
 
-        Only its latest request tells a member of leases that are new to it; an overtaken one is told what it named.
+        Only the answer to its latest request tells a member of new leases. The answer to an earlier one has only leases
+        that the request named.
         """
         self.expire(now_s)
         member = self._members.get(request.member_id)
@@ -202,7 +217,7 @@ class LeaseMachine:
         return Terms(held, release, len(self._members))
 
     def raise_fence(self, partition: int) -> None:
-        """Shut out whoever had this partition, which must be free, so that an operator's word stands."""
+        """Raise the fence of a free partition, so that a member that held it before can save no position any more."""
         slot = self._slots.get(partition)
         if slot is not None:
             assert slot.state is State.FREE, f"partition {partition} is held"
@@ -210,7 +225,7 @@ class LeaseMachine:
             self._note(partition, slot)
 
     def expire(self, now_s: float) -> None:
-        """End what has run out."""
+        """End the members and old leases whose time is over."""
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
@@ -221,13 +236,13 @@ class LeaseMachine:
                     self._apply(partition, Event.LAPSED)
 
     def take_changes(self) -> list[StoredLease]:
-        """The rows to be written, each partition once, and before those taken later."""
+        """The rows to write, one for each changed partition. They must be written before the rows of a later call."""
         changes = list(self._changes.values())
         self._changes.clear()
         return changes
 
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
-        """These are on disk, or, not stored, could not be written: then their leases were never given."""
+        """Note that these rows are on disk, or could not be written: then their leases were never given."""
         for row in changes:
             slot = self._slots[row.partition]
             if slot.state is State.WRITING and slot.fence == row.fence:
@@ -243,7 +258,8 @@ class LeaseMachine:
         assert sorted(targets) == list(range(self.partitions))
 
     def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
-        """A new request of a member, or of one to be: what it names goes on, what it does not name ends."""
+        """Take in a new request: the sender joins, or the leases that it names go on and its others end."""
+        # The sender joins the group, or tells of more partitions: either changes the shares of all members.
         joins = member is None
         if member is None:
             member = Member(request.member_id, request.partitions, None, 0.0, set(), set())
@@ -252,6 +268,8 @@ class LeaseMachine:
         member.partitions = request.partitions
         member.latest = request
         member.expires_s = now_s + self._ttl_s
+        # A lease goes on only if the member names it with its present fence. A lease that is still being written cannot
+        # be named by anyone, and goes on.
         named = {lease.partition: lease.fence for lease in request.holding}
         self.counters.lost += len(named)
         for partition in list(member.leases):
@@ -259,12 +277,13 @@ class LeaseMachine:
             names = slot.state is not State.WRITING and named.get(partition) == slot.fence
             self.counters.lost -= names
             self._apply(partition, Event.NAMED if names else Event.NOT_NAMED)
+        # New shares first, then the free partitions of the member's share.
         if changed:
             self._rebalance()
         self._give(member)
 
     def _leave(self, member: Member | None, request: LeaseRequest) -> None:
-        """It has stopped. What is from before the start ends only where it is named: the request may be an old one."""
+        """End the member's leases. One from before the start ends only if it is named: the request may be older."""
         if member is None:
             return
         named = set(request.holding)
@@ -276,7 +295,7 @@ class LeaseMachine:
             self._apply(partition, Event.ENDED)
 
     def _give(self, member: Member) -> None:
-        """Lease it what it should have and nobody has."""
+        """Lease the member those partitions of its target that are free."""
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
             if slot.state is State.FREE:
@@ -295,6 +314,8 @@ class LeaseMachine:
             self._rebalance()
 
     def _rebalance(self) -> None:
+        """Compute the targets of all members anew."""
+        # A partition belongs to the member that holds it, else to the one whose target it was.
         members = self._members.values()
         owners = {partition: each.member_id for each in members for partition in each.target}
         owners.update({partition: each.member_id for each in members for partition in each.leases})
@@ -306,14 +327,14 @@ class LeaseMachine:
             self._members[member_id].target.add(partition)
 
     def _apply(self, partition: int, event: Event) -> None:
-        """Move one partition through the table, and note what the disk must know of it."""
+        """Move one partition through the table, and note the change of its row."""
         slot = self._slots[partition]
         before, slot.state = slot.state, TRANSITIONS[slot.state, event]
         if slot.state is State.FREE:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)
             slot.holder = None
-        # An old lease is written again, since it now runs for today's time to live.
+        # A lease from before the start is written again when its member names it: it has the present time to live.
         if slot.state is not before and event is not Event.WRITTEN:
             self._note(partition, slot)
 

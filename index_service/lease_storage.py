@@ -1,4 +1,4 @@
-"""The table of fences and the operations on it: a fence is on disk before anybody is told of it, and never sinks."""
+"""The table of fences and the operations on it. A fence is on disk before a member gets it, and never becomes lower."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ lease_fences = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""fence: the highest ever given. holder: the member that may still use it, for `ttl_ms` beyond the end of a node.
-Rows stay for ever: a fence that began again at 1 would let in who had it before."""
+"""One row for each partition that has been leased.
+
+fence: the highest fence ever given. holder: the member that has it, or None; after the node ends, the member may use it
+for `ttl_ms`. Rows are never deleted: if fences began at 1 again, a former holder could save with its old fence."""
 
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""At most one row: every fence given from now on is above it. Written where fences that were given are forgotten."""
+"""At most one row: every new fence is higher than this one. A restore of a backup writes it, since it forgets
+fences."""
 
 _insert = sqlite.insert(lease_fences).values(
     client_id=bindparam("client_id"),
@@ -77,9 +80,10 @@ _DO = "run `stream-node verify`, then restore a backup: a fence that is too low 
 
 
 class LoadLeases(Operation):
-    """All rows of one client id on one stream. ttl_ms_max: the longest of those that are held; 0 where none is.
+    """Reads all fences of one client id on one stream.
 
-    floor: the fence that all new ones must be above.
+    ttl_ms_max: the longest time to live of the rows that are held, 0 if none is. floor: new fences must be higher than
+    this.
     """
 
     __slots__ = ("client_id", "floor", "rows", "stream_name", "ttl_ms_max")
@@ -107,7 +111,7 @@ class LoadLeases(Operation):
 
 
 class WriteLeases(Operation):
-    """Rows of one client id on one stream; none at all is a place in the order of writes."""
+    """Writes rows of one client id on one stream. Without rows, it only waits for the writes before it."""
 
     __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
 
@@ -147,7 +151,7 @@ class WriteLeases(Operation):
 
 
 def find_fence(session: Session, key: Key) -> int | None:
-    """The highest fence ever given for this partition. Raises DatabaseCorrupt where that is not what was written."""
+    """The highest fence ever given for this partition, or None. Raises DatabaseCorrupt where the row is damaged."""
     client_id, stream_name, partition = key
     found = session.connection.execute(
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
@@ -159,11 +163,13 @@ def find_fence(session: Session, key: Key) -> int | None:
 
 
 def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
-    """Put every fence to come above `floor`, and shut out all who have one, in a database of the present version that
-    nobody else uses.
+    """Raise all fences, and let new ones begin above `floor`, so that no present holder can save any more.
 
-    For a database that goes back in time: who holds a fence that it has not seen must not meet that fence again.
+    A restore calls this. A backup does not know the fences that were given after it, and must not give them again. The
+    database has the present schema version, and nobody else uses it.
     """
+    # Both tables may be missing in a database that never had a lease.
+
     connection.execute(str(CreateTable(lease_fences, if_not_exists=True).compile(dialect=sqlite.dialect())))
     connection.execute(str(CreateTable(lease_floor, if_not_exists=True).compile(dialect=sqlite.dialect())))
     columns = "client_id, stream_name, partition, fence, holder, ttl_ms"

@@ -1,4 +1,4 @@
-"""What the index service accepts and keeps at most, and its numbers."""
+"""The limits of the index service, and its statistics."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import msgspec
 from index_service.lease_machine import LeaseCounters
 
 TEXT_BYTES_MAX = 1024
-"""Of a client id, a stream name and a member id, in UTF-8."""
+"""The largest client id, stream name or member id, in UTF-8."""
 PARTITION_MAX = 2**31 - 1
+"""The highest partition of a saved position."""
 PAGE_POSITIONS_MAX = 1_000
-"""Of one answer to `node/index_list/1`."""
+"""The most positions of one answer to `node/index_list/1`."""
 PAGE_BYTES_MAX = 256 * 1024
+"""The most bytes of one answer to `node/index_list/1`."""
 LISTS_WAITING_MAX = 256
-"""Pages that are being read; beyond them a list is refused, since each may come to PAGE_BYTES_MAX."""
+"""With this many pages being read, the next list is refused: each page may take PAGE_BYTES_MAX of memory."""
 FAILURE_DELAY_S = 1.0
-"""What the disk refused is answered after this, so that a client that asks again at once does not spin."""
+"""A request that the disk refused is answered after this delay, so that a client that repeats at once does not spin."""
 
 
 class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """ttl_s: how long a lease outlives its last renewal.
+    """The limits of leases.
 
-    members_max, partitions_max: of one client id on one stream. groups_max: client ids on streams that have members,
-    or had a moment ago. entries_max: members and partitions of all groups together, about 300 bytes each.
+    ttl_s: how long a lease lasts after its last renewal. members_max, partitions_max: the most of one group.
+    groups_max: the most groups that have members, or had some a moment ago. entries_max: the most members and
+    partitions of all groups together, about 300 bytes each.
     """
 
     ttl_s: float = 10.0
@@ -33,11 +36,15 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LEASE_LIMITS = LeaseLimits()
+"""The limits of a node whose settings say nothing else."""
 
 
 class LeaseStatistics(msgspec.Struct, frozen=True):
-    """groups, members, held: now, as of the last sweep; held: partitions that are leased. For the others, counted
-    since the start, see `lease_machine.LeaseCounters`."""
+    """The statistics of leases.
+
+    groups, members, held: the groups, members and leased partitions that are in memory. `lease_machine.LeaseCounters`
+    describes the other numbers, which are counted since the start.
+    """
 
     groups: int
     members: int
@@ -55,9 +62,10 @@ class LeaseStatistics(msgspec.Struct, frozen=True):
 class IndexStatistics(msgspec.Struct, frozen=True):
     """Counters since the start.
 
-    gets, saves: of positions, of all protocols. ignored: requests of the specification's protocols that could not be
-    read or kept. failed: requests lost to a storage error. refused: requests of our own protocols that were answered
-    with `error`; fenced: saves of who had lost the lease; lists: pages; sets: by an operator.
+    gets, saves: requests for positions in all protocols. ignored: requests of the specification's protocols that could
+    not be read or kept. failed: requests that failed with a storage error. refused: requests of our own protocols that
+    were answered with `error`. fenced: saves of members that had lost the lease. lists: pages of positions. sets:
+    positions set or deleted by an operator.
     """
 
     gets: int

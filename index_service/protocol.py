@@ -16,12 +16,16 @@ from ockam.protocol import Protocol, ProtocolError
 
 # type GetIndex { client_id: string  stream_name: string }
 class GetIndex(msgspec.Struct, frozen=True):
+    """Ask for the saved index of a client on a stream. A missing record is created with index 0."""
+
     client_id: str
     stream_name: str
 
 
 # type SaveIndex { client_id: string  stream_name: string  index: uint }
 class SaveIndex(msgspec.Struct, frozen=True):
+    """Save the index of a client on a stream. It has no answer."""
+
     client_id: str
     stream_name: str
     index: bare.UInt
@@ -29,6 +33,8 @@ class SaveIndex(msgspec.Struct, frozen=True):
 
 # type Index { client_id: string  stream_name: string  index: optional<uint> }
 class Index(msgspec.Struct, frozen=True):
+    """The answer to a GetIndex."""
+
     client_id: str
     stream_name: str
     index: bare.UInt | None
@@ -36,6 +42,8 @@ class Index(msgspec.Struct, frozen=True):
 
 # type GetPartitionIndex { client_id: string  stream_name: string  partition: uint }
 class GetPartitionIndex(msgspec.Struct, frozen=True):
+    """Ask for the saved index of a client in one partition of a stream."""
+
     client_id: str
     stream_name: str
     partition: bare.UInt
@@ -43,6 +51,8 @@ class GetPartitionIndex(msgspec.Struct, frozen=True):
 
 # type SavePartitionIndex { client_id: string  stream_name: string  partition: uint  index: uint }
 class SavePartitionIndex(msgspec.Struct, frozen=True):
+    """Save the index of a client in one partition of a stream. It has no answer."""
+
     client_id: str
     stream_name: str
     partition: bare.UInt
@@ -51,6 +61,8 @@ class SavePartitionIndex(msgspec.Struct, frozen=True):
 
 # type PartitionIndex { client_id: string  stream_name: string  partition: uint  index: optional<uint> }
 class PartitionIndex(msgspec.Struct, frozen=True):
+    """The answer to a GetPartitionIndex."""
+
     client_id: str
     stream_name: str
     partition: bare.UInt
@@ -64,6 +76,7 @@ PartitionRequest: TypeAlias = Annotated[
 ]
 
 INDEX = Protocol("stream_index", cast("type[GetIndex | SaveIndex]", PlainRequest), Index)
+"""The specification's plain form, without a partition."""
 _partition_request = cast("type[GetPartitionIndex | SavePartitionIndex]", PartitionRequest)
 PARTITIONED_BODY = Protocol("stream_index", _partition_request, PartitionIndex)
 """The specification's partitioned form, under the plain name."""

@@ -1,4 +1,4 @@
-"""Reading requests: which protocol a payload is of, and whether we can keep what it says. It answers nothing."""
+"""Reads and checks the requests to the index service: protocol, key and limits. It answers nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether the sender expects `error` where it cannot be served: it names a protocol of our own, known or not."""
+    """Whether a payload names a protocol of our own, known or not. Then its sender expects an `error` on failure."""
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
 
 
 def read_plain(payload: bytes) -> tuple[Request, Access]:
-    """A request of the specification. Raises ProtocolError."""
+    """A request of the specification's protocols, and its access. Raises ProtocolError."""
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
     index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
@@ -64,6 +64,7 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
+    """The access to the table that a fenced save makes."""
     return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
 
 

@@ -1,4 +1,4 @@
-"""What the tables of this package share: the key of a position, and statements compiled once."""
+"""The key of a position, and the compiler of statements: shared by the tables of this package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 
 Key: TypeAlias = tuple[str, str, int]
-"""client id, stream name, partition."""
+"""The key of a position: client id, stream name, partition."""
 
 
 def compiled(statement: ClauseElement) -> str:
-    """The statement as text with named parameters, made once; it runs on the driver connection."""
+    """The statement as text with named parameters, for the driver's connection."""
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))

@@ -1,4 +1,4 @@
-"""The table of saved indexes and the operations on it. It knows nothing of streams' contents."""
+"""The table of saved positions and the operations on it. It knows nothing of the contents of streams."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from storage.schema import metadata
 from storage.seal import check_sealed, seal_column, seal_of
 
 INDEX_MAX = 2**63 - 1
-"""No stream has an index above this (SQLite's integers end here), so no position can be there either."""
+"""The largest integer that SQLite stores. No stream has a higher index, so no position is higher either."""
 
 saved_indexes = Table(
     "saved_indexes",
@@ -81,10 +81,10 @@ _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 
 
 class Access(NamedTuple):
-    """One request for a position.
+    """One request for a position: a get or a save.
 
-    save: the index to save; None to get (and to create, with 0). answered: a save whose result is asked for. fence:
-    see `extensions.FencedSave`.
+    save: the index to save; None for a get, which creates a missing position with index 0. answered: whether the result
+    of a save is wanted. fence: as in `extensions.FencedSave`.
     """
 
     key: Key
@@ -94,11 +94,11 @@ class Access(NamedTuple):
 
 
 class IndexRequests(Operation):
-    """A run of requests, in order.
+    """Does many gets and saves in their order.
 
-    A save leaves the larger of the old and the new index, unless its fence is not the highest ever given. `indexes`
-    has what is kept after each get and each answered save, and None for the others; `fenced` the places of the saves
-    that were refused.
+    A save keeps the larger of the old and the new index. A save whose fence is not the highest one ever given is
+    refused. indexes: the index that is kept after each get and each answered save, and None for the other saves.
+    fenced: the places of the refused saves.
     """
 
     __slots__ = ("fenced", "indexes", "now_us", "requests")
@@ -120,13 +120,16 @@ class IndexRequests(Operation):
         self.indexes = []
         self.fenced = set()
         for place, (key, index, answered, fence) in enumerate(self.requests):
+            # Save, unless another member has the partition by now.
             if fence is not None and find_fence(session, key) != fence:
                 self.fenced.add(place)
             elif index is not None:
                 execute(_RAISE, _sealed(key, index, self.now_us))
+            # A plain save has no answer, so its result is not read.
             if index is not None and not answered:
                 self.indexes.append(None)
                 continue
+            # A get creates what is missing, as the specification demands.
             found = _find_index(session, key)
             if found is None and index is None:
                 execute(_CREATE, _sealed(key, 0, self.now_us))
@@ -134,9 +137,9 @@ class IndexRequests(Operation):
 
 
 class SetPosition(WriteLeases):
-    """Set one position to `index`, or delete it, with the rows of leases that shut its earlier holder out.
+    """Sets one position to `index`, or deletes it, and writes the raised fence that stops its former holder.
 
-    before: what was kept, None where nothing was.
+    before: the index that was kept before, or None.
     """
 
     __slots__ = ("before", "index", "key", "now_us")
@@ -161,7 +164,7 @@ class SetPosition(WriteLeases):
         execute = session.connection.execute
         row = _row(self.key)
         found = execute(_FIND, row).fetchone()
-        # Not checked: setting or forgetting a position is what puts a damaged one right.
+        # The seal is not checked: setting or deleting a position is the way to repair a damaged one.
         self.before = None if found is None else found[0]
         if self.index is None:
             execute(_DELETE, row)
@@ -170,7 +173,7 @@ class SetPosition(WriteLeases):
 
 
 class PositionRow(NamedTuple):
-    """A saved position with what the disk knows of its lease; holder and ttl_ms are None where nobody held it."""
+    """A saved position with the row of its lease. holder, ttl_ms: None if no member held it."""
 
     client_id: str
     stream_name: str
@@ -182,7 +185,7 @@ class PositionRow(NamedTuple):
 
 
 class ListPositions(Operation):
-    """A page of positions, by client, stream and partition; one row beyond `limit` tells that there are more."""
+    """Reads a page of positions, ordered by client, stream and partition. A row beyond `limit` shows that more come."""
 
     __slots__ = ("limit", "request", "rows")
 
@@ -196,7 +199,8 @@ class ListPositions(Operation):
         after, stream_name = self.request.after, self.request.stream_name
         after_partition = None if after is None else after.partition
         if after is not None and stream_name not in (None, after.stream_name):
-            # Where only one stream is listed, another one's key stands before or behind all partitions of its client.
+            # Only one stream is listed, and `after` is of another one: it is before or behind all partitions of a
+            # client.
             after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
         found = session.connection.execute(
             _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
@@ -213,11 +217,11 @@ class ListPositions(Operation):
 
 
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
-    """Raise every position to what another database has, as far as its table can be read. In a transaction."""
+    """Raise every position to the one in another database, as far as its table can be read. Needs a transaction."""
     if has_seal(other, saved_indexes.name) is None:
         return
     sealed = has_seal(other, saved_indexes.name)
-    # Without the table's index, so that each row is read where it stands.
+    # Reading without the table's index finds the rows in their pages, even if the index is damaged.
     rows = iter(other.execute("SELECT * FROM saved_indexes NOT INDEXED"))
     with suppress(sqlite3.Error):
         for client_id, stream_name, partition, index, saved_us, *seal in rows:
@@ -227,7 +231,7 @@ def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -
 
 
 def _find_index(session: Session, key: Key) -> int | None:
-    """What is saved under a key. Raises DatabaseCorrupt where that is not what was saved."""
+    """The index that is saved under a key, or None. Raises DatabaseCorrupt where the row is damaged."""
     found = session.connection.execute(_FIND, _row(key)).fetchone()
     if found is None:
         return None
@@ -236,7 +240,7 @@ def _find_index(session: Session, key: Key) -> int | None:
 
 
 def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
-    """The row to be written."""
+    """The row of a position, with its seal, as parameters."""
     client_id, stream_name, partition = key
     return {
         "client_id": client_id,

@@ -1,8 +1,9 @@
-"""The index worker: keeps, per consumer, stream and partition, the highest index ever saved, and tells it.
+"""IndexWorker: keeps the highest index that each consumer has saved, by stream and partition, and answers with it.
 
-What cannot be read of the specification's protocols gets no answer, as at the real service; it is counted. A save of
-theirs is never answered either. A get is answered only when the record that it may create is on disk. It has no link to
-the streams: a name need not exist. Requests of our own protocols (`index_service.extensions`) are always answered.
+Requests of the specification's protocols: a request that cannot be read is counted and gets no answer, as at the real
+service. A save gets no answer either. A get may create a position, so its answer waits until the position is on disk.
+Requests of our own protocols (`index_service.extensions`) always get an answer. The worker does not look at the
+streams: a stream name need not exist.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ from index_service.limits import (
     LISTS_WAITING_MAX,
     PAGE_BYTES_MAX,
     PAGE_POSITIONS_MAX,
-    PARTITION_MAX,
-    TEXT_BYTES_MAX,
     IndexStatistics,
     LeaseLimits,
 )
@@ -59,21 +58,20 @@ from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from storage.runner import Runner
 
-__all__ = ["PARTITION_MAX", "SERVICE_ADDRESSES", "TEXT_BYTES_MAX", "IndexService", "IndexStatistics", "IndexWorker"]
-
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
-"""The specification's address, and those under which the real clients look for the service."""
+"""The specification's address of the service, and two that real clients use."""
 ROW_OVERHEAD_BYTES = 64
-"""Of a listed position, beyond its texts: lengths, numbers and the time."""
+"""What a listed position takes beyond its texts: lengths, numbers and the time."""
 HOP_OVERHEAD_BYTES = 16
+"""What an address of a route takes beyond its text."""
 
 logger = structlog.get_logger(__name__)
 
 
 class IndexService:
-    """What the index worker needs and what it counts; outlives the worker's crashes.
+    """The index service: its storage, its leases and its counters. It outlives crashes of its worker.
 
-    monotonic_s: the clock of the leases, in seconds; it never goes back, and goes on while nothing is asked.
+    monotonic_s: the clock of the leases, in seconds. It never goes back, and does not stop while there are no requests.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class IndexService:
 
 
 class IndexWorker(Worker):
-    """Hands the gets and saves of each run to the writing thread as one operation, which keeps their order."""
+    """Serves the index protocols. The gets and saves of one run are one operation, which keeps their order."""
 
     def __init__(self, service: IndexService) -> None:
         self._service = service
@@ -121,6 +119,7 @@ class IndexWorker(Worker):
         self._arm_sweep()
 
     def receive(self, run: Sequence[Message]) -> None:
+        # Gets and saves gather until the run ends, or until a request comes that must not overtake them.
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
         for position, message in enumerate(run):
@@ -132,7 +131,7 @@ class IndexWorker(Worker):
             except ProtocolError as error:
                 self._not_served(message, error)
             except Exception as error:
-                # Those before it in the run are served; the node puts back those behind it.
+                # The requests before this one are served, and the node puts back the ones behind it.
                 self._submit_accesses(asked, accesses)
                 raise HandlingFailed(position) from error
             else:
@@ -146,14 +145,14 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Take one request of our own protocols in. Raises ProtocolError."""
+        """Serve one request of our own protocols. Raises ProtocolError."""
         service = self._service
         request = read_extension(message.payload, service.groups.limits.partitions_max)
         if isinstance(request, FencedSave):
             asked.append((message, request))
             accesses.append(access_of(request))
             return
-        # What follows must not overtake the saves that came before it.
+        # The other requests are operations of their own, which must not overtake the saves before them.
         self._submit_accesses(asked, accesses)
         if isinstance(request, PositionsRequest):
             self._list(message, request)
@@ -165,7 +164,7 @@ class IndexWorker(Worker):
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
-        """Hand over what was gathered, and gather anew."""
+        """Submit the gathered gets and saves as one operation, and empty both lists."""
         if accesses:
             self._writing += 1
             self.context.pause()
@@ -255,7 +254,7 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Count and log it; our own protocols are told so, those of the specification are not."""
+        """Count and log a request that cannot be served. Only our own protocols get an answer."""
         if is_extension(message.payload):
             self._service.refused += 1
             logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))
@@ -273,7 +272,7 @@ class IndexWorker(Worker):
         self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
-        """While there are groups, end what has run out and forget who is gone, once per time to live."""
+        """While there are groups, sweep once per time to live: end members whose time is over, forget empty groups."""
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
             self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)
@@ -285,7 +284,7 @@ class IndexWorker(Worker):
 
 
 def _answer(message: Message, request: Request | FencedSave, index: int, fenced: bool) -> bytes:
-    """The answer under the name and in the form that was asked."""
+    """The answer to a get or a fenced save, in the protocol and the form of the request."""
     if isinstance(request, FencedSave):
         status = SaveStatus.FENCED if fenced else SaveStatus.OK
         return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
@@ -297,13 +296,13 @@ def _answer(message: Message, request: Request | FencedSave, index: int, fenced:
 
 
 def _page_bytes_max(message: Message) -> int:
-    """How large a page may be that goes back through the message's entry."""
+    """The largest page that fits into a frame on the way back to the sender of this message."""
     hops = sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in (*message.return_route, message.onward_route[0]))
     return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
 
 
 def _fitting(rows: Sequence[PositionRow], bytes_max: int) -> Sequence[PositionRow]:
-    """The rows that fit into one page; the first always: it has at most 3 KiB."""
+    """The rows that fit into one page. The first row always fits: it has at most 3 KiB."""
     size_bytes = 0
     for count, row in enumerate(rows):
         texts = (row.client_id, row.stream_name, row.holder or "")

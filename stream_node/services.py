@@ -13,8 +13,8 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from index_service.limits import LeaseLimits
-from index_service.worker import IndexService, IndexStatistics
+from index_service.limits import IndexStatistics, LeaseLimits
+from index_service.worker import IndexService
 from ockam.node import Node
 from storage.database import Database
 from storage.errors import storage_error

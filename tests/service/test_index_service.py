@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from index_service.extensions import LEASE, LeaseRequest
+from index_service.limits import PARTITION_MAX, TEXT_BYTES_MAX
 from index_service.protocol import (
     INDEX,
     INDEX_PARTITIONED,
@@ -26,7 +27,7 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from index_service.storage import INDEX_MAX
-from index_service.worker import PARTITION_MAX, SERVICE_ADDRESSES, TEXT_BYTES_MAX
+from index_service.worker import SERVICE_ADDRESSES
 from ockam.address import local
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
