@@ -1,4 +1,4 @@
-"""Judges a disk: is all there that a client was told, and nothing that must not be? It trusts neither node nor storage.
+"""Judges a disk: it has everything that a client was told, and nothing that was deleted. It trusts no code of the node.
 
 What must be there follows from the marks up to the cut alone (`expected`); what is there is read with SQLite, after the
 real code has opened and verified the directory.
@@ -28,11 +28,14 @@ LAKE = "new/lake"
 
 @dataclass
 class Expected:
-    """One stream, partition 0. confirmed: by index, era and number. gone_below: messages below must not be there;
-    going_below: they may have been deleted. keeping: how many messages retention leaves. maybe_deleted: a deletion was
-    asked for. made: its creation was confirmed."""
+    """What clients know of one stream, partition 0.
 
-    era: int
+    made: its creation was confirmed. confirmed: incarnation and number of each confirmed message, by index. gone_below:
+    messages below this index must not be there; going_below: messages below this one may have been deleted. keeping:
+    how many messages retention leaves. maybe_deleted: a deletion was asked for and not confirmed.
+    """
+
+    incarnation: int
     made: bool = False
     maybe_deleted: bool = False
     confirmed: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -42,14 +45,16 @@ class Expected:
     kept_from: int = 0
 
     def end(self) -> int:
-        """The next index, at least."""
+        """The least next index that the stream may have."""
         return max((index + 1 for index in self.confirmed), default=self.kept_from)
 
 
 @dataclass
 class World:
-    """All that clients of one data directory were told. deleted: names whose stream is gone, and none was asked for
-    since."""
+    """What clients of one data directory know.
+
+    deleted: the names of deleted streams that no client has made anew.
+    """
 
     streams: dict[str, Expected] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
@@ -61,9 +66,9 @@ class World:
 class Auditor:
     """Follows the marks up to a cut.
 
-    worlds: what may be on the disk; two while a restore is under way. backups: their folders, what was confirmed when
-    each was begun, and what each holds once it is done. exported: stream, first and next index of finished exports.
-    data_of: era and number of what was exported, by stream and index.
+    worlds: the states that the disk may have; two while a restore is under way. backups: for each folder, the confirmed
+    state when the backup began, and the state that it holds once it is done. exported: stream, first and next index of
+    finished exports. data_of: incarnation and number of each exported message, by stream and index.
     """
 
     def __init__(self, marks: Iterable[Event]) -> None:
@@ -78,7 +83,7 @@ class Auditor:
             getattr(self, f"_{fact.pop('what').replace(' ', '_')}")(**fact)
 
     def check(self, disk: Path) -> None:
-        """Raises AssertionError, or what the real code raises where it cannot open what it must."""
+        """Raises AssertionError, or the error of the real code if it cannot open the directory."""
         if (disk / DATA).exists():
             self._check_data(disk / DATA)
         else:
@@ -93,7 +98,7 @@ class Auditor:
             self._check_backup(disk / folder, begun, content)
 
     def _check_data(self, directory: Path) -> None:
-        """Open it as a node would; nothing is made there but what it makes."""
+        """Open the directory as a node does."""
         database = Database.open(directory)
         try:
             session = database.read_session()
@@ -110,7 +115,7 @@ class Auditor:
         assert not problems, problems[:5]
 
     def _check_backup(self, folder: Path, begun: World, content: Mapping[str, Any] | None) -> None:
-        """A backup that is done can be put back as it was; one that is not is refused, or is whole all the same."""
+        """Check that a finished backup restores as it was, and that an unfinished one is refused or whole."""
         try:
             restore(folder, folder.with_name("nowhere"), check=True, dry_run=True, progress=lambda *_: None)
         except (BackupError, StorageError):
@@ -120,22 +125,22 @@ class Auditor:
         assert content is None or found == content, "the backup has changed"
         assert not _problems(begun, read_content(folder / FILE_NAME))
 
-    def _creating(self, stream: str, era: int) -> None:
+    def _creating(self, stream: str, incarnation: int) -> None:
         self.world.deleted.discard(stream)
         known = self.world.streams.get(stream)
-        if known is None or known.era % LATER_ERA != era % LATER_ERA:
-            self.world.streams[stream] = Expected(era)
+        if known is None or known.incarnation % LATER_ERA != incarnation % LATER_ERA:
+            self.world.streams[stream] = Expected(incarnation)
         else:
-            known.era = era
+            known.incarnation = incarnation
 
     def _created(self, stream: str) -> None:
         self.world.streams[stream].made = True
 
-    def _pushed(self, stream: str, index: int, era: int, number: int) -> None:
+    def _pushed(self, stream: str, index: int, incarnation: int, number: int) -> None:
         expected = self.world.streams[stream]
-        expected.era = era
+        expected.incarnation = incarnation
         assert index not in expected.confirmed, f"{stream} gave index {index} twice"
-        expected.confirmed[index] = (era, number)
+        expected.confirmed[index] = (incarnation, number)
         if expected.keeping is not None:
             expected.going_below = max(expected.going_below, expected.end() - expected.keeping)
 
@@ -185,9 +190,11 @@ class Auditor:
         for name, partition, stream in content["streams"]:
             assert partition == 0
             if name != "block_node.blocks":
-                expected = Expected(self.world.streams[name].era, made=True, kept_from=stream["end"])
+                expected = Expected(self.world.streams[name].incarnation, made=True, kept_from=stream["end"])
                 expected.gone_below = expected.going_below = stream["first"]
-                expected.confirmed = {index: (era, number) for index, (_, era, number) in stream["messages"].items()}
+                expected.confirmed = {
+                    index: (incarnation, number) for index, (_, incarnation, number) in stream["messages"].items()
+                }
                 self.other.streams[name] = expected
         self.other.saved = {(client, name, part): index for client, name, part, index in content["saved"]}
 
@@ -195,10 +202,10 @@ class Auditor:
         assert self.other is not None
         self.world, self.other = self.other, None
         for expected in self.world.streams.values():
-            expected.era += LATER_ERA
+            expected.incarnation += LATER_ERA
 
     def _exporting(self, stream: str) -> None:
-        """Nothing is promised yet."""
+        """The expectation before the first promise: anything is right."""
         self.exporting = True
 
     def _exported(self, stream: str, first: int, end: int) -> None:
@@ -236,14 +243,14 @@ def _stream_problems(name: str, expected: Expected, found: Mapping[str, Any]) ->
         problems.append(f"{name} goes on at {found['end']}, and {expected.end() - 1} was given already")
     if found["first"] < expected.gone_below:
         problems.append(f"{name} begins at {found['first']}, and all below {expected.gone_below} was deleted")
-    for index, (era, number) in expected.confirmed.items():
-        if index in messages and tuple(messages[index]) != (name, era, number):
-            problems.append(f"{name}/{index} is {messages[index]}, and {(era, number)} was confirmed")
+    for index, (incarnation, number) in expected.confirmed.items():
+        if index in messages and tuple(messages[index]) != (name, incarnation, number):
+            problems.append(f"{name}/{index} is {messages[index]}, and {(incarnation, number)} was confirmed")
         elif index not in messages and index >= expected.going_below:
             problems.append(f"{name}/{index} was confirmed, and is not there")
-    for index, (stream, era, _) in messages.items():
-        if index not in expected.confirmed and (stream, era) != (name, expected.era):
-            problems.append(f"{name}/{index} is a message of {stream}/{era}")
+    for index, (stream, incarnation, _) in messages.items():
+        if index not in expected.confirmed and (stream, incarnation) != (name, expected.incarnation):
+            problems.append(f"{name}/{index} is a message of {stream}/{incarnation}")
     return problems
 
 

@@ -1,9 +1,10 @@
-"""Disks as a power cut may leave them, rebuilt from a recording. It opens none of them and judges nothing.
+"""Rebuilds disks as a power cut may leave them, from a recording. It opens none of them and judges nothing.
 
-The model is strict. What a file held when its last sync began is on the disk, and so is what a folder named when its
-last sync began. Of everything since, any part may be there: each sector of 512 bytes of a file is as it was at some
-moment since, its size as well, whatever the order of the writes; each name that was made, moved or removed is so or is
-not, alone. Only a rename is one step. A name may lead to a file that was never synced, and holds nothing or any part.
+The model is strict. The content that a file had when its last sync began is on the disk, and so are the names that a
+folder had when its last sync began. Any part of the later changes may be there too. Each sector of 512 bytes of a file
+is as it was at some later moment, and so is its size, whatever the order of the writes. Each name that was made, moved
+or removed has changed or not, independent of others; only a rename is one step. A name may lead to a file that was
+never synced: such a file is empty, or has any part of its content.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ PAGE_BYTES: Final = 4096
 NOISE_BYTES: Final = 32 * 1024
 THIS_START: Final = boot_id() or b"unknown"
 OTHER_START: Final = b"0" * len(THIS_START)
-"""A power cut lies between the recording and the disk: the machine has been started anew, as files beside the database
-can tell. In the database nothing is replaced."""
+"""A rebuilt disk gets another boot id in the files beside the database, since a power cut starts the machine anew. The
+database itself is left as it is."""
 DATABASE_NAME: Final = "streams.sqlite"
 
 
 class File:
-    """A file, folder or symbolic link, whatever it is called. changes: of its content, each the number of an event and
-    an offset with data, or a new size with None. syncs: event numbers of their beginnings and ends."""
+    """A file, folder or symbolic link, without its names.
+
+    changes: each change of the content: the number of its event, then an offset with data, or a new size with None.
+    sync_begins, sync_ends: the numbers of the events with which its syncs begin and end.
+    """
 
     def __init__(self, kind: str, points: str = "") -> None:
         self.kind = kind
@@ -39,14 +43,16 @@ class File:
         self.sync_ends: list[int] = []
 
     def synced_to(self, cut: int) -> int:
-        """The event up to which all is on disk, at that cut; -1 where nothing is."""
+        """The event up to which everything is on disk at a cut; -1 if nothing is."""
         done = bisect_right(self.sync_ends, cut)
         return self.sync_begins[done - 1] if done else -1
 
 
 class Naming(NamedTuple):
-    """One step: names of folders, each with what it leads to from now on, None for nothing. The step lasts once
-    `folder` is synced. at: the number of its event."""
+    """One change of names, which is durable once `folder` is synced.
+
+    at: the number of its event. names: each folder and name with the file that the name leads to from then on, or None.
+    """
 
     at: int
     folder: File
@@ -54,8 +60,11 @@ class Naming(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Which part of what was not synced is kept. names: the chance of each name; None for all up to a moment, and none
-    after. data: the chance of each piece. piece_bytes: its size; 0 for whole writes; None for all up to a moment."""
+    """Which changes a power cut keeps of those that were not synced.
+
+    names: the chance of each change of a name; None keeps all up to a moment and none after it. data: the chance of
+    each piece of data. piece_bytes: the size of a piece; 0 for whole writes; None keeps all writes up to a moment.
+    """
 
     names: float | None
     data: float
@@ -79,7 +88,7 @@ POLICIES: Final = (
 
 
 class Disks:
-    """All disks that one recording can leave."""
+    """All disks that a power cut during one recording can leave."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.events = events
@@ -92,9 +101,9 @@ class Disks:
             self._take(at, event)
 
     def write(self, target: Path, cut: int, seed: int) -> Policy:
-        """Make in the empty folder `target` one disk that a cut behind that event may leave; which, the seed says.
+        """Make one disk that a power cut may leave, in the empty folder `target`.
 
-        cut: the number of the last event that happened. Seeds take the policies in turn.
+        cut: the number of the last event that happened. seed: chooses the disk; seeds take the policies in turn.
         """
         randomness = random.Random(seed)
         policy = POLICIES[seed % len(POLICIES)]
@@ -102,7 +111,7 @@ class Disks:
         return policy
 
     def write_all(self, target: Path) -> None:
-        """Make the disk as it is with nothing lost."""
+        """Make the disk on which nothing is lost."""
         nothing = random.Random(0)
         everything = Policy(1.0, 1.0, 0)
         cut = len(self.events)
@@ -165,7 +174,7 @@ class Disks:
         return folder, name
 
     def _names(self, cut: int, policy: Policy, randomness: random.Random) -> dict[File, dict[str, File]]:
-        """What each folder names. The root itself was there long before."""
+        """The names in each folder. The root itself is older than the recording."""
         until = randomness.randint(0, cut) if policy.names is None else 0
         names: dict[File, dict[str, File]] = {}
         for naming in self._namings:
@@ -209,7 +218,7 @@ class Disks:
 
 
 def _content(file: File, cut: int, policy: Policy, randomness: random.Random) -> bytes:
-    """What the file holds: all up to its last sync, and of what came since what the policy keeps."""
+    """The content of a file: all changes up to its last sync, and those later ones that the policy keeps."""
     synced_to = file.synced_to(cut)
     content = bytearray()
     rest: list[tuple[int, int, bytes | None]] = []
@@ -236,7 +245,7 @@ def _content(file: File, cut: int, policy: Policy, randomness: random.Random) ->
 
 
 def _prefix(content: bytearray, rest: list[tuple[int, int, bytes | None]], randomness: random.Random) -> bytes:
-    """The first of the changes in their order, the last of them torn."""
+    """The first few of the changes, with only a part of the last of them."""
     kept = rest[: randomness.randint(0, len(rest))]
     for number, (_, offset, data) in enumerate(kept, 1):
         if data is not None and number == len(kept):

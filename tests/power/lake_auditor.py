@@ -19,7 +19,7 @@ def check_lake(
 ) -> None:
     """Every row once and true, all that was exported there, and a ledger that the next run can go on from.
 
-    exported: stream, first and next index of each finished run. confirmed: era and number by stream and index.
+    exported: stream, first and next index of each finished run. confirmed: incarnation and number by stream and index.
     """
     table = folder / "messages"
     # Without files pyarrow knows no columns.
@@ -27,9 +27,11 @@ def check_lake(
     places = [(stream, index) for stream, _, index, _ in rows]
     assert len(places) == len(set(places)), "a message is in the table twice"
     for stream, _, index, data in rows:
-        name, era, number = parse(data)
+        name, incarnation, number = parse(data)
         assert name == stream
-        assert confirmed.get((stream, index), (era, number)) == (era, number), f"{stream}/{index} is another message"
+        assert confirmed.get((stream, index), (incarnation, number)) == (incarnation, number), (
+            f"{stream}/{index} is another message"
+        )
     for stream, first, end in exported:
         missing = {(stream, index) for index in range(first, end)} - set(places)
         assert not missing, f"exported, and not in the table: {sorted(missing)[:5]}"

@@ -1,7 +1,7 @@
-"""A node that does everything at once while it is recorded, and its clients, who write down what they were told.
+"""The load of the power cuts: a recorded node under mixed work, and clients that write down every answer of the node.
 
-Everything that a client was told is a mark in the trace, behind the events that it relied on. A message says itself
-which one it is (`payload`), so that whatever is found on a disk can be judged.
+An answer to a client is a mark in the trace, behind the events that made the answer true. Each message names itself
+(`payload`), so the auditor can judge any message that it finds on a disk.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ from tests.support.blocks import signing_keys
 CHILD = Path(__file__).with_name("power_child.py")
 MESSAGE_BYTES = 700
 LATER_ERA = 100
-"""Messages that are pushed behind a restore: their indexes may have had other messages before."""
+"""How many messages are pushed after a restore. Their indexes may have had other messages before."""
 LEASE_TTL_S = 0.2
 BLOCKS = 4
 
 
-def payload(stream: str, era: int, number: int) -> bytes:
-    """A message. era: which stream of this name it belongs to; number: its place among all of that era."""
-    return f"{stream}/{era} {number} ".encode().ljust(MESSAGE_BYTES + number % 7 * 400, b".")
+def payload(stream: str, incarnation: int, number: int) -> bytes:
+    """A message. incarnation: which stream of this name it belongs to, since streams are deleted and made anew.
+
+    number: its place among all messages of this incarnation.
+    """
+    return f"{stream}/{incarnation} {number} ".encode().ljust(MESSAGE_BYTES + number % 7 * 400, b".")
 
 
 def parse(data: bytes) -> tuple[str, int, int]:
-    """Stream, era and number of a message, which must be as `payload` made it."""
+    """Stream, incarnation and number of a message, which must be as `payload` made it."""
     name, number, _ = data.split(b" ", 2)
-    stream, era = name.decode().split("/")
-    assert data == payload(stream, int(era), int(number)), f"no message of ours: {data[:60]!r}"
-    return stream, int(era), int(number)
+    stream, incarnation = name.decode().split("/")
+    assert data == payload(stream, int(incarnation), int(number)), f"no message of ours: {data[:60]!r}"
+    return stream, int(incarnation), int(number)
 
 
 class RecordedNode(NodeProcess):
@@ -57,7 +60,7 @@ class RecordedNode(NodeProcess):
 
 
 class Load:
-    """What the clients do, and how many messages each stream has got."""
+    """The work of the clients, and how many messages each stream has."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -73,12 +76,12 @@ class Load:
             },
             log_file=self.root.parent / "node.log",
         )
-        self.eras: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         self._numbers: dict[tuple[str, int], int] = {}
         self._requests = 0
 
     def run(self) -> None:
-        """The whole of it. Each step ends with what it was told written down."""
+        """Do all steps. At the end of each, the client writes down what the node has told it."""
         with self.node:
             with blocking.connect(self.node.address) as client, self.pushing("busy"):
                 self.create(client, "plain", "gone", "kept")
@@ -113,27 +116,27 @@ class Load:
 
     def create(self, client: StreamClient, *names: str) -> None:
         for name in names:
-            self.mark("creating", stream=name, era=self.eras.get(name, 0))
+            self.mark("creating", stream=name, incarnation=self.incarnations.get(name, 0))
             client.create(name)
             self.mark("created", stream=name)
 
     def push_singly(self, client: StreamClient, name: str, count: int) -> None:
-        """Each in a transaction of its own."""
+        """Push messages one by one, so that each has a transaction of its own."""
         stream = client.create(name)
         for _ in range(count):
             number = self._next(name)
-            index = stream.push(payload(name, self._era(name), number))
-            self.mark("pushed", stream=name, index=index, era=self._era(name), number=number)
+            index = stream.push(payload(name, self._incarnation(name), number))
+            self.mark("pushed", stream=name, index=index, incarnation=self._incarnation(name), number=number)
 
     def push_together(self, client: StreamClient, name: str, count: int) -> None:
-        """Many under way at a time; each is written down when its own confirm has come."""
+        """Push with many unconfirmed messages. Each one is written down when its own confirm has come."""
         with client.create(name).publisher() as publisher:
-            era = self._era(name)
+            incarnation = self._incarnation(name)
             numbers = [self._next(name) for _ in range(count)]
-            pushes = [publisher.push(payload(name, era, number)) for number in numbers]
+            pushes = [publisher.push(payload(name, incarnation, number)) for number in numbers]
             for number, push in zip(numbers, pushes, strict=True):
                 index = publisher.wait(push)
-                self.mark("pushed", stream=name, index=index, era=era, number=number)
+                self.mark("pushed", stream=name, index=index, incarnation=incarnation, number=number)
 
     @contextmanager
     def pushing(self, name: str) -> Iterator[None]:
@@ -183,7 +186,7 @@ class Load:
         self.mark("deleting", stream=name)
         client.get_stream(name).delete()
         self.mark("deleted", stream=name)
-        self.eras[name] = self._era(name) + 1
+        self.incarnations[name] = self._incarnation(name) + 1
         self.create(client, name)
         self.push_singly(client, name, 4)
 
@@ -222,10 +225,13 @@ class Load:
         self.mark("restoring", folder=name)
         self._command("restore", self.root / name, "--data-dir", self.data, "--over")
         self.mark("restored", folder=name)
-        self.eras = {stream: era + LATER_ERA for stream, era in {"plain": 0, "busy": 0, **self.eras}.items()}
+        self.incarnations = {
+            stream: incarnation + LATER_ERA
+            for stream, incarnation in {"plain": 0, "busy": 0, **self.incarnations}.items()
+        }
 
     def export(self, client: StreamClient, name: str) -> None:
-        """What the stream has goes into a table; without the libraries of the export, nothing happens here."""
+        """Export the stream to a table. Without the libraries of the export, nothing happens."""
         if not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))):
             return
         info = client.create(name).info()
@@ -236,11 +242,11 @@ class Load:
     def _command(self, *arguments: str | Path) -> None:
         self.recording.run(CHILD, "command", *arguments)
 
-    def _era(self, name: str) -> int:
-        return self.eras.setdefault(name, 0)
+    def _incarnation(self, name: str) -> int:
+        return self.incarnations.setdefault(name, 0)
 
     def _next(self, name: str) -> int:
-        key = (name, self._era(name))
+        key = (name, self._incarnation(name))
         self._numbers[key] = self._numbers.get(key, -1) + 1
         return self._numbers[key]
 

@@ -1,10 +1,9 @@
-"""The processes that are recorded: the real command, with smaller sizes so that all happens soon; and a database that
-is filled without a node.
+"""A recorded process: the real command with smaller limits, so that checkpoints come soon, or a database filled alone.
 
-    python power_child.py command ARGUMENTS…          `stream-node ARGUMENTS…`
-    python power_child.py export FOLDER NODE STREAM       one run of the exporter, without Spark
-    python power_child.py fill DIR STREAM COUNT       append messages one by one; end in good order
-    python power_child.py fill-and-die DIR STREAM COUNT   end as by a kill: the write-ahead log stays
+python power_child.py command ARGUMENTS…          `stream-node ARGUMENTS…`
+python power_child.py export FOLDER NODE STREAM       one run of the exporter, without Spark
+python power_child.py fill DIR STREAM COUNT       append messages one by one; end in good order
+python power_child.py fill-and-die DIR STREAM COUNT   end as by a kill: the write-ahead log stays
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MESSAGE_BYTES = 3_000
 
 
 def message(stream: str, index: int) -> bytes:
-    """What `fill` stores."""
+    """The messages that `fill` stores."""
     return f"{stream} {index} ".encode().ljust(MESSAGE_BYTES, b".")
 
 

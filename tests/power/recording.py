@@ -25,7 +25,7 @@ HEAD: Final = struct.Struct("<IIIIQQQ")
 
 
 class Kind(IntEnum):
-    """As in `recorder.c`; MARK is what a test writes into the trace itself."""
+    """The kinds of events, as in `recorder.c`. A test writes MARK events into the trace itself."""
 
     OPENED = 1
     WRITTEN = 2
@@ -41,9 +41,12 @@ class Kind(IntEnum):
 
 
 class Event(NamedTuple):
-    """One record. path: of a name, below the root, without a slash at its beginning; other: the new name of a rename or
-    a link, or where a symbolic link points. inode: of a file as the system numbered it, which may number another one so
-    later. size: of a file that was sized; 1 for one that was opened and emptied."""
+    """One event of the trace.
+
+    path: the name, relative to the root. other: the new name of a rename or a link, or the target of a symbolic link.
+    inode: the file's number; the system may give it to another file later. size: the new size of a file that was sized;
+    1 for a file that was emptied when it was opened.
+    """
 
     kind: Kind
     path: str
@@ -55,7 +58,7 @@ class Event(NamedTuple):
 
 
 class Recording:
-    """The files below `root`, and the trace of all that was done to them by processes with `environment`."""
+    """A recording: the files below `root`, and the trace of all changes by processes that run with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         self.root = (folder / "disk").resolve()
@@ -69,12 +72,12 @@ class Recording:
         }
 
     def mark(self, what: str, **fact: Any) -> None:
-        """Write down, between what the processes do, that something is known now: a push confirmed, a command done."""
+        """Write a mark into the trace: from now on something is promised, as a confirmed push or a finished command."""
         data = msgspec.msgpack.encode({"what": what, **fact})
         os.write(self._marks, HEAD.pack(HEAD.size + len(data), Kind.MARK, 0, 0, 0, 0, len(data)) + data)
 
     def run(self, *arguments: str | Path, expect: int = 0) -> str:
-        """A Python program, recorded, to its end; its standard output."""
+        """Record a Python program to its end, and return its standard output."""
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
             env={**os.environ, **self.environment},
@@ -87,7 +90,7 @@ class Recording:
         return done.stdout.decode()
 
     def events(self) -> list[Event]:
-        """Everything so far, in order."""
+        """All events so far, in order."""
         return list(read_trace(self._trace.read_bytes(), f"{self.root}/"))
 
 
@@ -153,7 +156,7 @@ def _library() -> Path:
 
 @functools.cache
 def _folder() -> Path:
-    """For what is compiled; of this process, and removed when it ends."""
+    """The folder for the compiled recorder. It belongs to this process and goes when the process ends."""
     made = tempfile.TemporaryDirectory(prefix="stream-node-power-")
     _kept.append(made)
     return Path(made.name).resolve()

@@ -21,13 +21,13 @@ TRACE_VARIABLE = "POWER_REPLAY"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A new folder, in memory where there is room: nothing in it has to be synced for real."""
+    """A new folder, in memory if there is room: nothing in it needs a real sync."""
     with tempfile.TemporaryDirectory(prefix="stream-node-power-", dir=MEMORY_DIRECTORY) as folder:
         yield Path(folder)
 
 
 def recorded(make: Callable[[Recording], None]) -> list[Event]:
-    """What `make` does to an empty disk; or, where a state is replayed, what it did then."""
+    """Record what `make` does to an empty disk. If a state is replayed, read the recording of that time."""
     replayed = os.environ.get(TRACE_VARIABLE)
     if replayed:
         return list(read_trace(Path(replayed).read_bytes(), ""))
@@ -40,15 +40,17 @@ def recorded(make: Callable[[Recording], None]) -> list[Event]:
 
 
 def check_complete(root: Path, events: list[Event]) -> None:
-    """The recording has all that was done: rebuilt with nothing lost, it is the disk that there is."""
+    """Check that the recording is complete: the disk that is rebuilt with nothing lost equals the real one."""
     with scratch() as rebuilt:
         Disks(events).write_all(rebuilt)
         assert _listing(rebuilt) == _listing(root)
 
 
 def choose_states(events: list[Event], count: int, seed: int, *, since: int = 0) -> list[tuple[int, int]]:
-    """Cuts behind events from `since` on, each with the seed of what it leaves. Half of them where something is done
-    that is not a write; those are few, and what goes wrong goes wrong there."""
+    """Choose states: cuts behind events from `since` on, each with a seed.
+
+    Half of the cuts are at events that are no writes. These are few, and faults show there.
+    """
     randomness = random.Random(seed)
     turns = [at for at in range(since, len(events)) if events[at].kind is not Kind.WRITTEN]
     states = []
@@ -61,9 +63,10 @@ def choose_states(events: list[Event], count: int, seed: int, *, since: int = 0)
 def examine(
     events: list[Event], states: list[tuple[int, int]], check: Callable[[Path, int], None], *, keep: bool = True
 ) -> None:
-    """Make each state and have it checked: `check` gets its folder and its cut, and raises what is wrong.
+    """Make each state, and call `check` with its folder and its cut; `check` raises if the state is wrong.
 
-    keep: the recording of a state that fails stays in the temporary folder, and the failure says how to see it again.
+    keep: the recording of a wrong state stays in the temporary folder, and the failure says how to make the state
+    again.
     """
     given = os.environ.get(STATE_VARIABLE)
     if given:
@@ -88,7 +91,7 @@ def examine(
 
 
 def facts_until(events: list[Event], cut: int) -> Iterator[Event]:
-    """The marks at or before a cut."""
+    """The marks of the trace at or before a cut."""
     return (event for event in events[: cut + 1] if event.kind is Kind.MARK)
 
 
@@ -97,7 +100,7 @@ def _told(event: Event) -> str:
 
 
 def _keep(events: list[Event]) -> Path:
-    """Write the trace where it outlives the test; in the same form, but that paths begin below the root."""
+    """Write the trace to a file that outlives the test. Its paths begin below the root."""
     descriptor, name = tempfile.mkstemp(prefix=f"stream-node-power-{os.getuid()}-", suffix=".trace")
     with os.fdopen(descriptor, "wb") as file:
         file.write(write_trace(events))
@@ -105,8 +108,10 @@ def _keep(events: list[Event]) -> Path:
 
 
 def _listing(root: Path) -> dict[str, bytes | str | None]:
-    """Every name below a folder, with the content of files and the target of links. SQLite's shared memory is
-    mapped, and not recorded."""
+    """Every name below a folder, with the content of files and the target of links.
+
+    SQLite's shared memory counts as empty: it is mapped, so its changes are not recorded.
+    """
     found: dict[str, bytes | str | None] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -120,5 +125,5 @@ def _listing(root: Path) -> dict[str, bytes | str | None]:
 
 
 def copy_of(folder: Path, target: Path) -> Path:
-    """A state once more, for a check that changes it."""
+    """A copy of a state, for a check that changes it."""
     return Path(shutil.copytree(folder, target, symlinks=True))

@@ -1,10 +1,10 @@
-"""Goal: what a client was told outlasts a power cut at any moment, and nothing comes back that was deleted.
+"""Goal: every answer to a client stays true after a power cut at any moment, and no deleted message comes back.
 
-Method: a node under a mixed load (`load.py`) is recorded with everything that its clients were told. From the recording
-disks are rebuilt that keep what was synced and any part of the rest (`disks.py`), the real code opens each, and what is
-on it is compared with what was told (`auditor.py`). A failure names the state, and how to look at it again.
+Method: a node under a mixed load is recorded, with all answers to its clients (`load.py`). From the recording, disks
+are rebuilt that keep the synced changes and any part of the others (`disks.py`). The real code opens each disk, and its
+content is compared with the answers (`auditor.py`). A failure names the state, and says how to make it again.
 
-The canaries change the recording, so that it is that of a node with a fault, which the same check must find.
+The canaries change the recording into that of a node with a fault, and the same check must find the fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED = int(os.environ.get("STREAM_NODE_SEED", "1"))
 CANARY_STATES = 60
 SOAK_STATES = 4_000
 PART_STATES = 250
-"""About half a minute: between two parts, CI looks whether the time for soak tests is used up."""
+"""The states of one part, about half a minute. Between two parts, CI checks whether the time for soak tests is over."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def check(events: list[Event], states: list[tuple[int, int]], *, keep: bool = Tr
 
 
 def place_of(events: list[Event], what: str) -> int:
-    """Where a client was told of that, the first time."""
+    """The event at which a client was first told this."""
     return next(
         at
         for at, event in enumerate(events)
@@ -64,7 +64,7 @@ def test_a_first_start_can_be_cut_anywhere(events: list[Event]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))), reason="no extra `spark`")
 def test_an_export_can_be_cut_anywhere(events: list[Event]) -> None:
-    """Goal: each row once and true, and a ledger that the next run goes on from. Where names are made and moved."""
+    """Goal: each row is there once and right, and the next run goes on. Cuts where names are made and moved."""
     steps = [at for at, event in enumerate(events) if event.path.startswith(LAKE) and event.kind is not Kind.OPENED]
     check(events, [(cut, 7 * cut + number) for number, cut in enumerate(steps[SEED % 3 :: 3])])
     # Behind each step that publishes: with all that was synced, and nothing else.
@@ -79,13 +79,13 @@ def test_thousands_of_power_cuts(events: list[Event], part: int) -> None:
 
 
 def without_syncs(events: list[Event], is_lost: Callable[[Event], bool]) -> list[Event]:
-    """As if these syncs had kept nothing."""
+    """A trace without these syncs."""
     lost = {event.inode for event in events if event.kind is Kind.SYNCED and is_lost(event)}
     return [event for event in events if event.kind not in (Kind.BEGUN, Kind.SYNCED) or event.inode not in lost]
 
 
 def confirmed_before_sync(events: list[Event]) -> list[Event]:
-    """As if the node confirmed what it had written and not synced: every sync of a log comes behind the next mark."""
+    """A trace of a node that confirms before it syncs: every sync of a log comes behind the next mark."""
     changed: list[Event] = []
     late: list[Event] = []
     for event in events:
@@ -100,7 +100,7 @@ def confirmed_before_sync(events: list[Event]) -> list[Event]:
 
 
 def renamed_without_sync(events: list[Event]) -> list[Event]:
-    """As if no folder were synced between a rename in it and the next mark."""
+    """A trace without syncs of a folder between a rename in it and the next mark."""
     changed: list[Event] = []
     renamed = False
     for event in events:
@@ -111,7 +111,7 @@ def renamed_without_sync(events: list[Event]) -> list[Event]:
 
 
 def near(events: list[Event], what: str, count: int) -> list[tuple[int, int]]:
-    """States right behind the moments in which a client was told of that."""
+    """The states right after the moments in which a client was told this."""
     told = [
         at
         for at, event in enumerate(events)
@@ -145,7 +145,7 @@ def test_canary_syncs_that_keep_nothing(events: list[Event]) -> None:
 
 
 def test_canary_a_deleted_stream_that_comes_back(events: list[Event]) -> None:
-    """As if a client was told of the deletion before anything was done."""
+    """A trace in which a client hears of the deletion before the node has done anything."""
     deleting, deleted = place_of(events, "deleting"), place_of(events, "deleted")
     told = [events[deleted], *events[deleting + 1 : deleted]]
     faulty = [*events[: deleting + 1], *told, *events[deleted + 1 :]]

@@ -20,7 +20,7 @@ from tests.power.states import examine, recorded
 
 CHILD = Path(__file__).with_name("power_child.py")
 OLD, NEW = 24, 9
-"""Messages."""
+"""How many messages the old and the new database have."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def restoring() -> list[Event]:
 
 
 def contents(directory: Path) -> dict[str, list[bytes]]:
-    """Every message by its stream, with SQLite and nothing of ours."""
+    """Every message by its stream, read with SQLite alone."""
     with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         rows = connection.execute(

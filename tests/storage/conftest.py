@@ -13,7 +13,7 @@ from tests.storage.storage_samples import MEMORY_DIRECTORY, Source, open_sources
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is room: these tests sync thousands of times, and none of them can tell the difference."""
+    """A folder in memory, if there is room: these tests sync thousands of times, and none needs a real disk."""
     if MEMORY_DIRECTORY is None:
         yield tmp_path
         return

@@ -1,4 +1,4 @@
-"""What the crash tests share: starting the child process, and looking at what it left."""
+"""Helpers of the crash tests: start the child process, and count the batches that it left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHILD = Path(__file__).with_name("storage_child.py")
 def run_child(
     *arguments: object, prefix: tuple[str, ...] = (), environment: dict[str, str] | None = None
 ) -> tuple[int, list[dict[str, Any]]]:
-    """The exit status and the lines of `storage_child.py`, run to its end."""
+    """Run `storage_child.py` to its end, and return its exit status and its lines."""
     finished = subprocess.run(
         [*prefix, sys.executable, str(CHILD), *map(str, arguments)],
         cwd=ROOT,
@@ -37,14 +37,14 @@ def run_child(
 
 
 def confirmed_of(lines: list[dict[str, Any]]) -> int:
-    """How many batches were confirmed; they must have been so in order."""
+    """How many batches the lines confirm; they must be in order."""
     confirmed = [line["confirmed"] for line in lines if "confirmed" in line]
     assert confirmed == list(range(1, len(confirmed) + 1))
     return len(confirmed)
 
 
 def stored_batches(directory: Path) -> int:
-    """How many batches both streams hold, which must be whole, undamaged and the first ones."""
+    """How many batches both streams hold. The batches must be whole, undamaged and the first ones."""
     database = Database.open(directory)
     try:
         with reading(database) as session:
@@ -63,7 +63,7 @@ def stored_batches(directory: Path) -> int:
 
 
 def need_strace(*calls: str) -> tuple[str, ...]:
-    """What begins a command whose system `calls` are traced; skips the test where that is not possible."""
+    """The beginning of a command whose system `calls` strace traces; skips the test where strace cannot run."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")
@@ -75,7 +75,7 @@ def need_strace(*calls: str) -> tuple[str, ...]:
 
 
 def need_mounts() -> tuple[str, ...]:
-    """What begins a command that has mounts of its own; skips the test where that is not allowed."""
+    """The beginning of a command that has mounts of its own; skips the test where the system forbids that."""
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("unshare is not installed")

@@ -1,4 +1,4 @@
-"""What the tests of the runners share: a runner of either kind, and operations to watch."""
+"""Helpers of the tests of the runners: a runner of either kind, a database with streams, operations to watch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def open_runner(kind: str, database: Database, batches: Batches | None = N
 
 
 class Bench:
-    """A database with some streams, and a list of what was handed back, in order."""
+    """A database with some streams, and a list of the completed operations, in order."""
 
     def __init__(self, directory: Path, streams: int = 1) -> None:
         self.directory = directory
@@ -56,9 +56,10 @@ class Bench:
 
 
 class ManualBatches:
-    """The batches of a node that this test plays: `later` are the calls that wait for the end of a batch.
+    """The batches of a node, ended by the test.
 
-    completed: how many operations each batch of the runner has completed, as `count` tells.
+    later: the calls that wait for the end of a batch. completed: for each batch that the runner opened, by how much the
+    result of `count` grew inside it.
     """
 
     def __init__(self, count: Callable[[], int] = lambda: 0) -> None:
@@ -76,7 +77,7 @@ class ManualBatches:
         self.later.append(function)
 
     def end(self) -> None:
-        """Make the one call that waits."""
+        """End the batch: make the one call that waits for it."""
         (function,) = self.later
         self.later.clear()
         function()

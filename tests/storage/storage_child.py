@@ -1,10 +1,10 @@
-"""A process that crash tests start, kill, starve of disk space or count the syncs of. It tells what it did, a
-JSON line each.
+"""A child process for crash tests: they kill it, take its disk space or count its syncs. It prints a JSON line per
+step.
 
-    python storage_child.py push DIR BATCHES [WINDOW]   append batches to two streams, at most WINDOW
-    unconfirmed python storage_child.py fill DIR                    append until the disk is full, make room,
-    append again python storage_child.py limit DIR                   the same with a limit on the size of
-    files python storage_child.py open DIR                    open and close
+    python storage_child.py push DIR BATCHES [WINDOW]   append batches to two streams, at most WINDOW unconfirmed
+    python storage_child.py fill DIR                    append until the disk is full, make room, append again
+    python storage_child.py limit DIR                   as fill, with a limit on the size of files
+    python storage_child.py open DIR                    open and close
 
 Lines: {"confirmed": batches}, {"error": class, "text": message}, {"done": batches}.
 """
@@ -34,17 +34,17 @@ LARGE_BYTES = 32 * 1024
 
 
 def batch_data(batch: int) -> list[bytes]:
-    """What one batch appends to each stream."""
+    """The messages that one batch appends to each stream."""
     return [b"batch %d row %d " % (batch, row) * (1 + (batch * row) % 40) for row in range(ROWS)]
 
 
 def say(**line: Any) -> None:
-    """One line in one system call, so that a kill cannot split it."""
+    """Print one line in one system call, so that a kill cannot split it."""
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
 class Push(Operation):
-    """One batch for both streams, all of it or nothing. data: by default that of `batch_data`."""
+    """An operation that appends one batch to both streams, all or nothing. data: by default that of `batch_data`."""
 
     def __init__(self, batch: int, data: list[bytes] | None = None) -> None:
         super().__init__(Push.told)
@@ -78,7 +78,7 @@ async def push(path: Path, batches: int, window: int) -> None:
 
 
 async def fill(path: Path, *, limited: bool) -> None:
-    """Large batches until one fails, then small ones until one fails, then room, then one more."""
+    """Append large batches until one fails, then small ones until one fails; then make room and append one more."""
     opened = Database.open(path)
     ballast = path / BALLAST
     ballast.write_bytes(os.urandom(4 * LARGE_BYTES))
@@ -105,7 +105,7 @@ async def fill(path: Path, *, limited: bool) -> None:
 
 
 def main(verb: str, directory: str, batches: str = "0", window: str = "1") -> None:
-    """STORAGE_CHILD_SYNCHRONOUS, STORAGE_CHILD_CHECKPOINT_COMMITS replace what the storage would use."""
+    """Run one command. STORAGE_CHILD_SYNCHRONOUS and STORAGE_CHILD_CHECKPOINT_COMMITS replace constants."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if "STORAGE_CHILD_SYNCHRONOUS" in os.environ:
         database.PRAGMAS["synchronous"] = int(os.environ["STORAGE_CHILD_SYNCHRONOUS"])

@@ -1,4 +1,4 @@
-"""What the tests of the storage share: sources of sessions, transactions, streams with content."""
+"""Helpers of the tests of storage: sources of sessions, transactions, streams with content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEMORY_DIRECTORY = _memory_directory()
 
 @contextmanager
 def open_sources(kind: str, directory: Path) -> Iterator[Source]:
-    """A source of the kind "memory" or "sqlite"; a database is verified whole at the end."""
+    """A source of the kind "memory" or "sqlite". A database on disk is verified at the end."""
     source: Source = MemoryDatabase() if kind == "memory" else Database.open(directory)
     try:
         yield source
@@ -78,7 +78,7 @@ def stored_data(source: Source, stream_id: int) -> list[bytes]:
 
 
 class Call(Operation):
-    """An operation that does what a function does; `result` is what it returned."""
+    """An operation that calls a function; `result` is the value that the function returned."""
 
     __slots__ = ("function", "result")
 

@@ -27,12 +27,12 @@ from stream_node.contexts import Contexts, Target, save_contexts
 from stream_node.restore import restore
 
 PASSING = {"node.lock"}
-"""Says who has a data directory; nobody misses it when nobody has."""
+"""The lock file of a data directory. A power cut may take it: it only matters while a node runs."""
 OF_SQLITE = {FILE_NAME}
 
 
 class Disk:
-    """What this process did to names, and synced, in order: ("made", path), ("named", path), ("synced", inode)."""
+    """The names and syncs of this process, in order: ("made", path), ("named", path), ("synced", inode)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -59,7 +59,7 @@ class Disk:
         return {path for what, path in self.calls if what == "made"}
 
     def lost(self, root: Path) -> list[str]:
-        """What a power cut now could take: names whose folder was not synced since, files that were not synced."""
+        """What a power cut could take now: names whose folder, and files, that were not synced since."""
         found = []
         for at, (what, path) in enumerate(self.calls):
             if what != "synced" and path.exists() and not self._synced(path.parent, at):
@@ -75,7 +75,7 @@ class Disk:
 
 @pytest.fixture
 def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup, elsewhere."""
+    """Make a backup in another folder."""
     folder = tmp_path_factory.mktemp("elsewhere")
     Database.open(folder / "data").close()
     _back_up(folder / "data", folder / "taken")
@@ -83,7 +83,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _quiet(_what: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+    """The progress function of a backup that nobody watches."""
 
 
 def _back_up(source: Path, target: Path) -> None:
@@ -148,7 +148,7 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
 def test_all_that_is_made_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: Path, maker: str, there: bool
 ) -> None:
-    """Three folders that are missing; and three that somebody made a moment ago, and did not sync."""
+    """Three missing folders, or three folders that another process made a moment ago and did not sync."""
     folder = tmp_path / "new" / "a" / "b"
     disk = Disk(monkeypatch)
     if there:

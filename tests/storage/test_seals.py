@@ -46,11 +46,11 @@ NOW_US = 1_700_000_000_000_000
 
 
 def nothing(done: object) -> None:
-    """Nobody waits."""
+    """The `on_done` of operations that nobody waits for."""
 
 
 def fill(session: Session) -> None:
-    """Rows in every table, by the operations that a node runs; each row written more than once where it can be."""
+    """Write rows into every table with the operations of a node, and each row more than once where that is possible."""
     session.begin()
     first = session.log.ensure_stream("größe", 0, NOW_US)
     second = session.log.ensure_stream("größe", 1, NOW_US)
@@ -129,7 +129,7 @@ def columns() -> list[tuple[Table, str]]:
 
 
 def other_values(connection: sqlite3.Connection, table: Table, column: str) -> Iterator[object]:
-    """Values that differ a little from the stored one, and much, and in kind."""
+    """Values that differ from the stored one a little, much, or in their type."""
     (value,) = connection.execute(f"SELECT {column} FROM {table.name} LIMIT 1 OFFSET 0").fetchone()
     if isinstance(value, int):
         yield from (value + 1, value ^ 1 << 31, value ^ 1 << 52, str(value) + "x")

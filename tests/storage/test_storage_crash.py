@@ -1,4 +1,4 @@
-"""Processes killed while they commit, logs cut short: what was confirmed is there, in whole batches."""
+"""Kills processes while they commit, and cuts logs short: every confirmed batch is there, and batches are whole."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _CALL = re.compile(r"^(?P<pid>\d+) +(?:(?P<call>\w+)\((?P<arguments>.*)|<\.\.\. 
 
 
 def _syncs_before_confirms(trace: str) -> list[int]:
-    """For each confirm written to standard output, how many syncs of the log were done since the last."""
+    """For each confirm on standard output, the number of syncs of the log since the confirm before."""
     counts: list[int] = []
     syncs = 0
     under_way: set[str] = set()
@@ -132,7 +132,7 @@ def _syncs_before_confirms(trace: str) -> list[int]:
 
 @pytest.mark.parametrize("synchronous", ["2", "0"])
 def test_each_confirmed_batch_was_synced_before_its_confirm(tmp_path: Path, synchronous: str) -> None:
-    """With `synchronous` off there are no syncs, which shows that this test would notice."""
+    """With `synchronous` off there are no syncs: the test above would notice missing syncs."""
     trace = tmp_path / "trace"
     prefix = (*need_strace("fsync", "fdatasync", "write"), "-y", "-o", str(trace))
     environment = {"STORAGE_CHILD_SYNCHRONOUS": synchronous}
@@ -163,7 +163,7 @@ def test_a_failed_sync_confirms_nothing_and_stops_writing(tmp_path: Path) -> Non
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """The file and the write-ahead log of a database to which twelve batches were committed, none copied."""
+    """The file and the write-ahead log of a database after twelve commits, without a checkpoint."""
     directory = tmp_path_factory.mktemp("written")
     database = Database.open(directory)
     with writing(database) as session:
@@ -203,7 +203,7 @@ def test_a_log_cut_anywhere_leaves_a_prefix_of_whole_batches(tmp_path: Path, wri
 
 
 def test_a_log_with_a_wrong_byte_is_refused_or_completed(tmp_path: Path, written: tuple[bytes, bytes]) -> None:
-    """Only of the last batch nobody can tell whether it was ever confirmed."""
+    """A cut log loses at most the last batch: only that one may be unconfirmed."""
     file, log = written
     refused, found = 0, set()
     for offset in range(40, len(log), len(log) // 40):

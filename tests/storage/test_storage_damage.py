@@ -1,4 +1,4 @@
-"""Damage to what is stored: what a page says of it, and what verification finds."""
+"""Damages a database: a page with damage raises an error that names the message, and verification finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a data directory: the lock, versions, settings of connections, unclean stops, what is refused."""
+"""Opens data directories: the lock, versions, settings of connections, unclean stops, and refusals."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_connection_has_the_settings(tmp_path: Path) -> None:
 
 
 def test_a_commit_never_copies_the_log_into_the_file(tmp_path: Path) -> None:
-    """By SQLite's defaults it would after a thousand pages, while somebody waits for the commit."""
+    """With its default settings, SQLite would copy the log after a thousand pages, and a commit would wait for that."""
     database = Database.open(tmp_path)
     session = database.session()
     before_bytes = database.path.stat().st_size

@@ -1,4 +1,4 @@
-"""Disks that are full, limited or cannot be written: errors that say what to do, and nothing lost."""
+"""Uses disks that are full, limited or read-only: errors say what to do, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.storage.crash_samples import need_mounts, run_child
 
 
 def _check_filled(status: int, lines: list[dict[str, object]]) -> None:
-    """Each size of batch failed once with DiskFull, and the last one, after room was made, did not."""
+    """Check that a large and a small batch failed with DiskFull, and that the last one was stored."""
     assert status == 0
     errors = [line for line in lines if "error" in line]
     assert [line["error"] for line in errors] == ["DiskFull"] * 2

@@ -1,4 +1,4 @@
-"""What only the runner without threads does: virtual time, crashes, sources in memory."""
+"""The runner without threads: virtual time, crashes, sources in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def one_second() -> None:
 
 
 class Told:
-    """Who was told, at which second."""
+    """Notes which operation was completed at which second."""
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
@@ -75,7 +75,7 @@ async def test_a_read_sees_the_state_of_its_own_moment(
 
 
 def ignore(operation: Operation) -> None:
-    """Nobody waits."""
+    """The `on_done` of operations that nobody waits for."""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ async def test_a_crash_keeps_what_is_committed_and_tells_nobody(
     stored: list[bytes],
     confirmed: list[int],
 ) -> None:
-    """The first batch is committed after 1 s and handed back after 2 s, the second after 3 s and 4 s."""
+    """The first batch is committed after 1 s and completed after 2 s, the second after 3 s and 4 s."""
     told = Told(make_stream(small_source))
     async with trio.open_nursery() as nursery:
         runner = InlineRunner(small_source, nursery, one_second)

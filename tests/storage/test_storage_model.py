@@ -1,4 +1,4 @@
-"""The log against lists, under random appends, reads, truncations, deletions, rollbacks and reopenings."""
+"""Compares the log with lists, under random appends, reads, truncations, deletions, rollbacks and reopenings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ many_messages = st.builds(lambda count: [(b"%d" % n, None, None) for n in range(
 
 
 class _Model:
-    """What one stream should hold."""
+    """The messages that one stream should hold."""
 
     def __init__(self, name: str, partition: int) -> None:
         self.key = (name, partition)
@@ -52,7 +52,7 @@ class _Model:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Subclasses say what is tested by `make`."""
+    """The random steps. A subclass makes the database under test in `make`."""
 
     source: Source
     session: Session

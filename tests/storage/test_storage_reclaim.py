@@ -1,4 +1,4 @@
-"""Goal: deleted space goes back to the disk, in the steps asked for. Method: a real file, its size before and after."""
+"""Goal: free pages go back to the disk, as many as asked for. Method: the size of a real file before and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGES, MESSAGE_BYTES = 20_000, 1024
 
 
 def reclaim(session: SqliteSession, pages: int, keep: int) -> int:
-    """One step in its own transaction; how many pages are free afterwards."""
+    """Do one step in its own transaction, and return how many pages are free afterwards."""
     operation = Reclaim(pages, keep, on_done=lambda done: None)
     session.begin()
     operation.apply(session)

@@ -1,4 +1,4 @@
-"""The promises of `storage.runner.Runner`, kept by both runners; order, grouping, failure, closing."""
+"""The promises of `storage.runner.Runner`, on both runners: order, grouping, failure, closing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     opened.close()
 
 
-async def test_operations_are_handed_back_in_the_order_of_submission(kind: str, bench: Bench) -> None:
+async def test_operations_are_completed_in_the_order_of_submission(kind: str, bench: Bench) -> None:
     submitted: list[Operation] = []
     async with open_runner(kind, bench.database) as runner:
         for number in range(200):

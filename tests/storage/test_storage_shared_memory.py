@@ -11,7 +11,7 @@ from storage.bulk.shared_memory import STEP_BYTES, SharedMemory
 
 @pytest.fixture(params=["memory", "file"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SharedMemory:
-    """In memory, and in a file as on systems that have no such memory."""
+    """Shared memory of Linux, and a file, as on systems without it."""
     if request.param == "file":
         monkeypatch.delattr(os, "memfd_create", raising=False)
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
@@ -19,7 +19,7 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 def test_what_one_side_writes_the_other_reads(memory: SharedMemory) -> None:
-    """Also where it grew after the other side had looked at it, and while an older view is still held."""
+    """The memory may grow after the other process has read it, and while a process holds an older view."""
     other = SharedMemory(os.dup(memory.descriptor))
     memory.view(5)[:] = b"first"
     early = other.view(5)

@@ -1,4 +1,4 @@
-"""What only the runner with threads does: grouping, parallel reads, checkpoints, the ends of threads."""
+"""The runner with threads: grouping, parallel reads, checkpoints, the ends of threads."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_closing_empties_the_log_and_ends_the_threads(bench: Bench) -> Non
 
 
 async def test_closing_empties_the_log_beside_another_reader(bench: Bench) -> None:
-    """SQLite empties the log with the last connection only; here one stays."""
+    """SQLite itself empties the log only with the last connection, and here another one stays open."""
     reader = bench.database.read_session()
     async with ThreadRunner(bench.database) as runner:
         runner.submit_write(bench.append(0, b"x"))

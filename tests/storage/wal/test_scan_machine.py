@@ -26,7 +26,7 @@ from tests.storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sql
 
 
 def plain_checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """As SQLite's documentation has it, word by word."""
+    """The checksum as SQLite's documentation describes it, one word at a time."""
     s0, s1 = seed
     for x0, x1 in struct.iter_unpack(">II" if big_endian else "<II", data):
         s0 = (s0 + x0 + s1) % 2**32
@@ -96,7 +96,7 @@ def test_a_log_as_it_is(written: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_it_reads_as_far_as_sqlite(written: Path, data: st.DataObject) -> None:
-    """Cuts and changes anywhere, also several."""
+    """Cuts and changes anywhere in the log, one or several."""
     content = bytearray((written / WAL_NAME).read_bytes())
     places = st.one_of(
         st.integers(0, len(content) - 1),

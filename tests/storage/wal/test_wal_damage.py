@@ -61,7 +61,7 @@ def kept_copies(directory: Path) -> list[Path]:
 
 
 def last_transaction(directory: Path) -> range:
-    """The numbers of its frames, from 1."""
+    """The numbers of the log's frames, from 1."""
     content = (directory / WAL_NAME).read_bytes()
     commits = [
         n for n in range(1, frames_of(directory) + 1) if content[32 + (n - 1) * FRAME_BYTES + 4 :][:4] != bytes(4)
@@ -71,7 +71,7 @@ def last_transaction(directory: Path) -> range:
 
 
 def spread(left: Path) -> list[int]:
-    """Places all over the log: of the header, of the heads of frames, of pages; early, in the middle, at the end."""
+    """Offsets all over the log: in the header, in heads of frames and in pages; early, in the middle and at the end."""
     size, frames = (left / WAL_NAME).stat().st_size, frames_of(left)
     heads = [32 + frame * FRAME_BYTES + at for frame in (0, 1, frames // 2, frames - 1) for at in (0, 7, 8, 15, 16, 23)]
     pages = [
@@ -82,7 +82,7 @@ def spread(left: Path) -> list[int]:
 
 @pytest.mark.parametrize("rebooted", [False, True])
 def test_one_wrong_byte_anywhere_is_refused_or_does_no_harm(left: Path, tmp_path: Path, rebooted: bool) -> None:
-    """After a power cut the last transaction alone may be missing, and that is told."""
+    """After a power cut, only the last transaction may be missing, and the node logs that."""
     outcomes: dict[str, list[int]] = {"refused": [], "harmless": [], "told": []}
     last = (left / WAL_NAME).stat().st_size - len(last_transaction(left)) * FRAME_BYTES
     for offset in spread(left):
@@ -133,7 +133,7 @@ def test_the_refusal_says_what_stands_behind_and_what_to_do(copy: Path) -> None:
 
 
 def test_what_the_refusal_says_is_what_sqlite_would_have_lost(copy: Path, tmp_path: Path) -> None:
-    """SQLite opens a copy without our look at its log first."""
+    """SQLite opens a copy of the directory without our check of the log."""
     change(copy, 32 + 40 * FRAME_BYTES + 3_000)
     with closing(sqlite3.connect(shutil.copytree(copy, tmp_path / "other") / FILE_NAME)) as connection:
         (next_index,) = connection.execute("SELECT max(idx) + 1 FROM messages").fetchone()
@@ -156,7 +156,7 @@ def test_a_copy_is_kept_once_and_never_written_over(copy: Path) -> None:
 
 
 def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It said that there was no room, and nothing of the damage."""
+    """The node must report the damage, and not only that there is no room for a copy."""
     change(copy, 5_000)
     before = contents(copy)
 
@@ -175,7 +175,7 @@ def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, mon
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_log_without_its_database_is_not_thrown_away(copy: Path, emptied: bool) -> None:
-    """A node began with an empty database, and SQLite removed the log with all that it held."""
+    """SQLite would make an empty database, and remove the log with all its commits."""
     database = (copy / FILE_NAME).read_bytes()
     (copy / FILE_NAME).unlink()
     if emptied:
@@ -282,7 +282,7 @@ def test_what_makes_the_log_large_leaves_no_doubt(tmp_path: Path) -> None:
 
 
 def test_damage_in_what_has_been_copied_into_the_file_is_refused(tmp_path: Path) -> None:
-    """SQLite would mix the newer pages of the file with the older ones of the log."""
+    """SQLite would mix newer pages of the file with older pages of the log."""
 
     def checkpoint(session: SqliteSession, commit: int) -> None:
         if commit == 12:
@@ -304,7 +304,7 @@ def test_readers_refuse_what_a_start_refuses(copy: Path) -> None:
 
 
 def test_readers_beside_a_node_do_not_judge_its_log(tmp_path: Path) -> None:
-    """The node found it whole, and writes to it."""
+    """A running node has found its log whole, and writes to it while we read."""
     database = Database.open(tmp_path)
     session = database.session()
     for commit in range(10):

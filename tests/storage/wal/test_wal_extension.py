@@ -41,7 +41,7 @@ def wal_bytes(bench: Bench) -> int:
 
 
 async def push(runner: ThreadRunner, bench: Bench, first_index: int, count: int) -> None:
-    """Each in a commit of its own."""
+    """Push messages, each in a commit of its own."""
     for index in range(first_index, first_index + count):
         runner.submit_write(bench.append(index, b"%d" % index))
         await runner.wait_idle()

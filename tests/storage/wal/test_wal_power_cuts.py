@@ -50,7 +50,7 @@ def test_every_cut_of_the_log_opens(left: Path, tmp_path: Path) -> None:
 def test_any_part_of_the_last_transaction_may_be_missing_after_a_power_cut(
     left: Path, tmp_path: Path, extended: bool
 ) -> None:
-    """Frames, halves of frames and single sectors of it hold what stood there before, which may be zeros."""
+    """Frames, halves of frames or single sectors were not written: old bytes or zeros stand there."""
     transaction = last_transaction(left)
     content = (left / WAL_NAME).read_bytes()
     dice = random.Random(7)
@@ -71,7 +71,7 @@ def test_any_part_of_the_last_transaction_may_be_missing_after_a_power_cut(
 
 
 def test_what_an_older_log_left_is_no_part_of_a_torn_transaction(tmp_path: Path) -> None:
-    """Between the sectors that a power cut kept stand whole transactions of the log before, in a chain of their own."""
+    """Between the new sectors stand whole transactions of the log before, whose checksums fit one behind the other."""
     database = Database.open(tmp_path / "living")
     session = database.session()
     for commit in range(16):
@@ -103,7 +103,7 @@ def test_what_an_older_log_left_is_no_part_of_a_torn_transaction(tmp_path: Path)
 
 
 def test_a_header_torn_when_the_log_began_anew_is_not_damage(tmp_path: Path) -> None:
-    """All of the log was copied and synced before its header is written over; then a power cut."""
+    """A power cut while the log begins anew: all its pages were copied and synced before its header is overwritten."""
     old = bytearray()
 
     def checkpoint(session: SqliteSession, commit: int) -> None:

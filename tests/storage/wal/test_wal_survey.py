@@ -1,4 +1,4 @@
-"""What a survey says of a database that lost pages make unreadable."""
+"""The survey of a database that SQLite cannot read since pages are lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.wal.survey import stream_ends
 
 @pytest.mark.parametrize("row", [("words", 0, None, 4), ("words", 0, 1, "four"), (None, 0, 1, 4), (b"words", 0, 1, 4)])
 def test_rows_that_never_were_any_cannot_be_told(tmp_path: Path, row: tuple[object, ...]) -> None:
-    """Without its lost pages a log may make anything of a row: a power cut in a commit ended the next start so."""
+    """Without its lost pages, a log may give rows with values of any type, and the next start must not fail on them."""
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
         connection.execute("CREATE TABLE streams (name, partition, first_index, next_index)")
         connection.execute("INSERT INTO streams VALUES (?, ?, ?, ?)", row)

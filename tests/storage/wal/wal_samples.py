@@ -27,7 +27,7 @@ def data_of(commit: int, size: int = 200) -> list[bytes]:
 
 
 def push(session: SqliteSession, commit: int, size: int = 200) -> None:
-    """One commit: rows for both streams."""
+    """Make one commit with messages for both streams."""
     session.begin()
     ids = [session.log.ensure_stream(name, 0, 1).stream_id for name in NAMES]
     session.log.append([Append(stream_id, commit * ROWS, commit, data_of(commit, size)) for stream_id in ids])
@@ -61,12 +61,12 @@ def change(directory: Path, *offsets: int, by: int = 0x21) -> None:
 
 
 def restarted(directory: Path) -> None:
-    """As if the machine had been started anew since: the lock file tells of another boot."""
+    """Make the directory look as if the machine had been started anew: write another boot id into the lock file."""
     (directory / LOCK_NAME).write_bytes(b"1\nanother boot\n")
 
 
 def stored_commits(directory: Path, size: int = 200) -> int:
-    """How many commits a directory holds when it is opened: the first ones, whole, and all that is stored verifies."""
+    """Open a directory and count its commits. They must be whole and the first ones, and the database must verify."""
     database = Database.open(directory)
     try:
         with reading(database) as session:
@@ -85,7 +85,7 @@ def stored_commits(directory: Path, size: int = 200) -> int:
 
 
 def frames_that_sqlite_reads(directory: Path) -> int:
-    """Where SQLite's own recovery ends: it keeps the number of frames in the memory that its processes share."""
+    """The frame where SQLite's own recovery ends, read from the memory that processes share."""
     with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (frames,) = struct.unpack_from("=I", (directory / (FILE_NAME + "-shm")).read_bytes(), 16)
@@ -93,5 +93,5 @@ def frames_that_sqlite_reads(directory: Path) -> int:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file, but what SQLite shares between processes."""
+    """The content of every file of a directory, without SQLite's shared memory."""
     return {each.name: each.read_bytes() for each in directory.iterdir() if each.is_file() and "-shm" not in each.name}
