@@ -1,1 +1,93 @@
-"""Actors that exchange routed messages, and the TCP transport that carries them between nodes."""
+"""Actors that exchange routed messages, and the TCP transport that carries the messages between nodes.
+
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery)
+        node.register([local("echo")], Echo)
+        transport = TcpTransport(node, nursery)
+        await transport.listen("127.0.0.1", 4000)
+
+- A `Worker` has an `Address` and is handed `Message`s; a `Node` routes messages to workers and runs them.
+- A `Protocol` turns payloads into typed values and back.
+- `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` are the framings HEAD and LEGACY without sockets.
+
+This package knows nothing of streams or of SQL. Its names are loaded when they are asked for: a client without trio
+must not load the node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ockam.address import DEFAULT_PORT, LOCAL, TCP, Address, Route, format_route, local, parse_address, parse_route
+    from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
+    from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
+    from ockam.frames import BadFrame, FrameReader, FrameWriter
+    from ockam.mailbox import Mailbox
+    from ockam.message import HERE, Message, Origin, reply_to
+    from ockam.node import Node, NodeStatistics
+    from ockam.protocol import ERROR, Protocol, ProtocolError
+    from ockam.tcp import Framing, TcpStatistics, TcpTransport
+    from ockam.wire import Wire
+    from ockam.wire_head import HEAD
+    from ockam.wire_legacy import LEGACY
+    from ockam.worker import Context, HandlingFailed, Worker, WorkerFactory
+
+__all__ = [
+    "DEFAULT_PORT",
+    "ERROR",
+    "HEAD",
+    "HERE",
+    "LEGACY",
+    "LOCAL",
+    "TCP",
+    "Address",
+    "AddressInUse",
+    "BadFrame",
+    "ConnectFailed",
+    "ConnectionLimits",
+    "ConnectionStatistics",
+    "Context",
+    "FrameReader",
+    "FrameTooLarge",
+    "FrameWriter",
+    "Framing",
+    "HandlingFailed",
+    "InvalidAddress",
+    "Mailbox",
+    "Message",
+    "Node",
+    "NodeStatistics",
+    "OckamError",
+    "Origin",
+    "Protocol",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "Route",
+    "TcpStatistics",
+    "TcpTransport",
+    "Wire",
+    "Worker",
+    "WorkerFactory",
+    "format_route",
+    "local",
+    "parse_address",
+    "parse_route",
+    "reply_to",
+]
+
+_MODULES = (
+    *("errors", "address", "message", "protocol", "wire", "wire_head", "wire_legacy", "frames"),
+    *("worker", "mailbox", "node", "connection_machine", "tcp"),
+)
+"""The modules that define the names, those first that load fastest."""
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in __all__:
+        for module in map(import_module, (f"{__name__}.{each}" for each in _MODULES)):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

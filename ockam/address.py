@@ -1,7 +1,7 @@
 """Addresses and routes: where a message goes and where its answer goes.
 
-An address is a type and an opaque value; a route is a tuple of addresses, the next hop first. Values are never
-interpreted here (a reply must carry a peer's address back untouched, UTF-8 or not); it does not look anything up.
+An address is a type and an opaque value; a route is a tuple of addresses, the next hop first. Values are not
+interpreted here, because a reply must carry a peer's address back untouched, UTF-8 or not. Nothing is looked up here.
 
 Text form, for people and for the command line: `stream_service`, `1#127.0.0.1:4000`, and routes joined by `=>`.
 """
@@ -18,13 +18,14 @@ LOCAL = 0
 TCP = 1
 """Address type of a TCP peer; the value is `host:port` as text."""
 DEFAULT_PORT = 4000
-"""Where a node listens unless it is told otherwise."""
+"""The port at which a node listens by default."""
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""Such a character comes from a URL or from a slip; no resolver could say what is wrong."""
+"""A host with such a character comes from a URL or from a slip. It is refused here: the error of a resolver would not
+say what is wrong."""
 SHOWN_BYTES_MAX = 200
-"""How much of an address of a peer's making goes into a log line."""
+"""An address that a peer has made up is cut to this many bytes in a log line."""
 
 
 class Address(NamedTuple):
@@ -39,6 +40,7 @@ class Address(NamedTuple):
 
 
 Route: TypeAlias = tuple[Address, ...]
+"""Hops, the next one first."""
 
 
 def local(name: str | bytes) -> Address:
@@ -47,13 +49,13 @@ def local(name: str | bytes) -> Address:
 
 
 def tcp(destination: str) -> Address:
-    """The address of a TCP peer, from `host:port`. Raises InvalidAddress where the text is not that."""
+    """The address of a TCP peer, from `host:port`. Raises InvalidAddress."""
     split_host_port(destination)
     return Address(TCP, destination.encode())
 
 
 def complete_address(text: str) -> str:
-    """`host:port` from what a person wrote; a host alone is at DEFAULT_PORT. Raises InvalidAddress."""
+    """The `host:port` that a person means; a host alone gets DEFAULT_PORT. Raises InvalidAddress."""
     from ipaddress import IPv6Address, ip_address
 
     text = text.strip()
@@ -70,7 +72,7 @@ def complete_address(text: str) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """`host:port` as its two parts; an IPv6 host stands in brackets. Raises InvalidAddress."""
+    """The host and the port of `host:port`; an IPv6 host stands in brackets there. Raises InvalidAddress."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65535
@@ -80,7 +82,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def _example(text: str) -> str:
-    """What was probably meant: the host and port of a URL, the host of an address without a good port."""
+    """The `host:port` that was probably meant: that of a URL, or the host of an address without a good port."""
     scheme, mark, rest = text.partition("://")
     place = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
     host, _, port = place.rpartition(":")
@@ -109,9 +111,10 @@ def parse_route(text: str) -> Route:
 
 
 def format_route(route: Route) -> str:
+    """The text form of a route."""
     return " => ".join(map(str, route))
 
 
 def shown(hop: Address) -> str:
-    """An address as text for a log line, cut to what a line bears."""
+    """An address as text for a log line, cut to SHOWN_BYTES_MAX."""
     return str(Address(hop.type, hop.value[:SHOWN_BYTES_MAX]))[:SHOWN_BYTES_MAX]

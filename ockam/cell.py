@@ -1,4 +1,4 @@
-"""One worker's place on a node: its addresses, its mailbox, its life over restarts. It routes nothing."""
+"""The cell of one worker on a node: its addresses, its mailbox, and its restarts after crashes. It routes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ockam.worker import WorkerFactory
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 60.0
-"""A worker that has run this long since its last crash starts again with the shortest delay."""
+"""A worker that crashes after it has run for this long is started anew after the shortest delay."""
 
 logger = structlog.get_logger(__name__)
 
@@ -43,7 +43,10 @@ class Dispatcher(Protocol):
 
 
 class Cell:
-    """One worker's place on the node: its addresses, its mailbox, its life over restarts."""
+    """Keeps one worker alive: it has the worker's addresses and mailbox, and starts the worker anew after a crash.
+
+    queued: whether the node will run this cell. paused: whether the worker gets no messages until it resumes.
+    """
 
     __slots__ = (
         "_crashed_at_s",
@@ -90,7 +93,8 @@ class Cell:
             self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Tell the senders, then start the worker anew after a delay that grows while it keeps failing."""
+        """Tell the senders of the failed messages; start the worker anew after a delay that grows with each crash."""
+        # A worker that has run long enough since its last crash is trusted again.
         now_s = trio.current_time()
         if now_s - self._crashed_at_s > STABLE_AFTER_S:
             self._crashes = 0
@@ -98,12 +102,13 @@ class Cell:
         delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
         self._crashes += 1
         logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
+        # The senders are answered by the worker that failed, which still has its context; then its life ends.
         self.fail(failed, "the worker failed; it is restarted")
         self._end(Life.RESTARTING)
         self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answer each sender with the worker's own word for failure, where it has one."""
+        """Answer each sender with the failure message of the worker's protocol, if it has one."""
         for message in messages:
             self._dispatcher.count_drop("failed")
             try:
@@ -134,7 +139,10 @@ class Cell:
 
 
 class CellContext:
-    """See `ockam.worker.Context`. Belongs to one life of a worker: late calls of an earlier life change nothing."""
+    """The context of one worker between two restarts. See `ockam.worker.Context`.
+
+    Calls that come late, after a restart, change nothing: they belong to the worker that has crashed.
+    """
 
     __slots__ = ("_cell", "_dispatcher", "_ended")
 

@@ -1,4 +1,4 @@
-"""What can go wrong between nodes. A `Remote…` error is the peer's fault; the others are ours or the caller's."""
+"""The errors of this package. A `Remote…` error is the fault of the peer, the others are ours or the caller's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class InvalidAddress(OckamError, ValueError):
 
 
 class AddressInUse(OckamError):
-    """Somebody else is registered under that address."""
+    """Another worker is registered under that address."""
 
 
 class RemoteProtocolError(OckamError):
-    """The peer sent bytes that are not a frame or a message of the framing in use; the connection is closed.
+    """The peer broke the protocol: its bytes are no frame or message of the framing, or came too slowly.
 
-    kind: a short stable word for counters (`oversized`, `undecodable`, `version`, `header`).
+    The connection is closed. kind: a short stable word for counters (`oversized`, `undecodable`, `version`, `header`).
     """
 
     def __init__(self, kind: str, what: str) -> None:
@@ -27,7 +27,7 @@ class RemoteProtocolError(OckamError):
 
 
 class FrameTooLarge(OckamError):
-    """A message that the framing of this connection cannot carry; nothing of it was sent."""
+    """The framing of this connection cannot carry the message; nothing of it was sent."""
 
     def __init__(self, size_bytes: int, bytes_max: int) -> None:
         super().__init__(f"a frame of {size_bytes} bytes does not fit: this framing carries at most {bytes_max}")
@@ -37,11 +37,3 @@ class FrameTooLarge(OckamError):
 
 class ConnectFailed(OckamError):
     """The other node could not be reached."""
-
-
-class ConnectionClosed(OckamError):
-    """We closed this connection."""
-
-
-class ConnectionBroken(OckamError):
-    """The peer or the network ended this connection."""

@@ -1,8 +1,8 @@
-"""What is said to the sender of a message that cannot go on: the way it names is not allowed, or is gone.
+"""Forwarding between nodes: the answers to messages that cannot be forwarded, and the requests that wait for an answer.
 
-Only requests by names of our own are answered so. Real peers never send those, and one of the real producers takes
-whatever comes to it for a message and publishes it (facts/ockam.md §0.9). Pushes are left out: an `error` would leave
-open whether they were stored, and their sender sends them again by itself. Nothing is sent or received here.
+Only requests of protocols that are ours alone get such an answer. Real peers never send those, and one of the real
+producers publishes every message that it receives, errors too (facts/ockam.md §0.9). Pushes get no answer: an `error`
+would leave open whether they were stored, and their sender repeats them by itself. Nothing is sent or received here.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from ockam.message import HERE, Message
 from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
 OWN_PREFIX = b"node/"
-"""How the protocol names begin that are ours alone (docs/wire.md §5)."""
+"""The beginning of the protocol names that are ours alone (docs/wire.md §5)."""
 PUSH_TAG = bare.encode("node/stream_push/1", str)
 NOT_FORWARDED = "not passed on: "
-"""How the reason goes on where the operator does not allow a destination, or a message has gone in a circle."""
+"""The reason of the `error` if the operator does not allow a destination, or a message has looped, begins like this."""
 UNREACHABLE = "no way to "
-"""And where the destination could not be called, or its connection ended; the same may succeed later."""
+"""The reason begins like this if the destination could not be called, or its connection has ended. The same request may
+succeed later."""
 CONNECTION_PREFIX = b"TCP_"
-"""How the private addresses of connections begin."""
+"""The beginning of the private addresses of connections."""
 OPEN_REQUESTS_MAX = 10_000
-"""How many requests that were passed on are remembered for each connection; of more, the oldest are forgotten."""
+"""The most forwarded requests that are remembered for one connection. Of more, the oldest are forgotten."""
 
 
 def is_sender_told(message: Message) -> bool:
-    """Whether its sender learns that it does not go on. The name of a protocol follows its size, which is one byte."""
+    """Whether the sender of this message is told when it cannot be forwarded."""
+    # The name of the protocol follows its size, which takes one byte.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAG)
 
 
 def forward_refused(message: Message, reason: str) -> Message:
-    """The answer to a request that this node does not pass on."""
+    """The answer to a request that this node does not forward."""
     return _answer(message.return_route, error_payload(NOT_FORWARDED + reason[:SHOWN_BYTES_MAX]))
 
 
 def destination_unreachable(return_route: Route, destination: str, reason: str) -> Message:
-    """The answer to a request whose destination cannot be reached just now."""
+    """The answer to a request whose destination cannot be reached at the moment."""
     text = f"{UNREACHABLE}{destination[:SHOWN_BYTES_MAX]}: {reason[:SHOWN_BYTES_MAX]}"
     return _answer(return_route, failed_payload(text))
 
 
 def is_forward_refused(reason: str) -> bool:
-    """Whether the reason of an `error` is one of those that `forward_refused` gives."""
+    """Whether this is the reason of an `error` that `forward_refused` made."""
     return reason.startswith(REFUSAL + NOT_FORWARDED)
 
 
 def is_destination_unreachable(reason: str) -> bool:
-    """Whether the reason of an `error` is one of those that `destination_unreachable` gives."""
+    """Whether this is the reason of an `error` that `destination_unreachable` made."""
     return reason.startswith(REFUSAL + FAILURE + UNREACHABLE)
 
 
@@ -60,10 +62,11 @@ def _answer(route: Route, payload: bytes) -> Message:
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
-    """Whether a message that came along this way has passed through this node before, over a connection still open.
+    """Whether a message with this return route has passed through this node before, over a connection that is open.
 
-    Every node puts the connection that a message came over in front of its way back, and a peer cannot take it off. So
-    one of ours behind the first says that the message has been here. is_here: whether an address is one of this node.
+    Every node puts the address of the connection that a message came over in front of its return route, and no peer can
+    prevent that. If there is such an address of ours behind the first hop, the message has been here before.
+    is_here: tells whether an address belongs to this node.
     """
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
@@ -71,7 +74,7 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 
 
 class OpenRequests:
-    """The requests passed on over one connection that have no answer yet, by the return route that it will come along.
+    """The requests that were forwarded over one connection and have no answer yet, by the return route of each.
 
     Invariant: there are at most OPEN_REQUESTS_MAX of them, the oldest first.
     """
@@ -88,7 +91,7 @@ class OpenRequests:
         return len(self._routes)
 
     def note(self, run: Iterable[Message]) -> None:
-        """These messages go out now; those of this node's own workers are not its business."""
+        """Remember the requests among these messages, which go out now, but for those of this node's own workers."""
         for message in run:
             if message.origin.kind != "local" and is_sender_told(message):
                 self._routes[message.return_route] = None
@@ -96,7 +99,7 @@ class OpenRequests:
                     del self._routes[next(iter(self._routes))]
 
     def answered(self, messages: Iterable[Message]) -> None:
-        """These have come back over the connection."""
+        """Forget the requests that these messages answer. The messages have come in over the connection."""
         last: Route | None = None
         for message in messages:
             if message.onward_route is not last:
@@ -104,6 +107,6 @@ class OpenRequests:
                 self._routes.pop(last, None)
 
     def take(self) -> list[Route]:
-        """All that have no answer; they are forgotten."""
+        """Take the return routes of all requests without an answer; they are forgotten here."""
         routes, self._routes = list(self._routes), {}
         return routes

@@ -1,7 +1,8 @@
-"""A bounded memory of what repeats: what is not used again is forgotten, and the bound grows only where that pays.
+"""A bounded cache in two generations: entries that are not used again are forgotten.
 
-It keeps two generations. What is found or added is in the young one; when that is full it becomes the old one, and what
-the old one held is forgotten. So a look-up costs what a look-up in a dict costs, and what was used lately stays.
+An entry that is found or added belongs to the young generation. When that is full, it becomes the old one, and the
+entries of the old one are forgotten. So the entries that were used lately stay, and a look-up costs no more than one in
+a dict. The bound grows only where a larger cache would have known more.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 GENERATION_MIN = 64
-"""Entries of a generation at first: real peers use a few routes on a connection."""
+"""The size of a generation at first, in entries: real peers use a few routes on a connection."""
 GENERATION_MAX = 4096
-"""Entries of a generation at most, for a client that goes round thousands of streams: so many are all known."""
+"""The size of a generation at most, in entries. A client that uses thousands of streams in turn finds all of them."""
 GENERATION_BYTES_MAX = 3 * 1024 * 1024
-"""What the entries of a generation may take, by estimate; the entry that passes it is the last."""
+"""The memory of a generation at most, by estimate; the entry that passes the bound is the last one."""
 FORGOTTEN_BITS = 1 << 15
-"""One bit for each value of a hash, set for the keys that were forgotten."""
+"""The number of bits that record forgotten keys; each key sets the bit of its hash."""
 FORGOTTEN_MAX = 8192
-"""After this many forgotten keys the bits begin anew. At most a quarter of them is set by then, so that keys that never
-come again are seldom taken for others that did."""
+"""After this many forgotten keys all bits are cleared. At most a quarter of them is set by then, so that a new key is
+seldom taken for a forgotten one."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -28,11 +29,11 @@ V = TypeVar("V")
 class GenerationCache(Generic[K, V]):
     """Keys and values in two generations. size_of: the estimated memory of an entry, in bytes.
 
-    A generation holds GENERATION_MIN entries at first. Where half of the keys added to a generation had been forgotten
-    before, a larger one would have known them: then the next one holds twice as many. Keys that never come again make
-    nothing grow.
-    Invariant: `size_bytes` is the sum of `size_of` over both generations, as it was when each entry came in or `resize`
-    was told.
+    A generation holds GENERATION_MIN entries at first. If half of the keys added to a generation had been forgotten
+    before, a larger one would have known them, and the next one holds twice as many. Keys that never come again do not
+    make the cache grow.
+    Invariant: `size_bytes` is the sum of `size_of` over both generations, by the sizes when each entry was added, and
+    of the changes that `resize` was called with.
     """
 
     __slots__ = (
@@ -52,7 +53,7 @@ class GenerationCache(Generic[K, V]):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, with nothing in memory."""
+        """Forget all entries, and the size that the cache has grown to."""
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._young_bytes = self._old_bytes = 0
@@ -69,7 +70,7 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """What is known of a key that is not in `young`; it is young from now on."""
+        """The value of a key that is not in `young`, None if unknown. The entry is young from now on."""
         value = self._old.pop(key, None)
         if value is not None:
             self._old_bytes = max(0, self._old_bytes - self._size_of(key, value))
@@ -77,14 +78,14 @@ class GenerationCache(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> None:
-        """Remember a key that neither `young` nor `recall` knows."""
+        """Add a key that is neither in `young` nor found by `recall`."""
         if self._forgotten is not None:
             place = hash(key) % FORGOTTEN_BITS
             self._came_again += self._forgotten[place >> 3] >> (place & 7) & 1
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """The value of a young key takes more memory now, or less."""
+        """The value of a young key has grown by so many bytes, or shrunk if negative."""
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:
@@ -94,6 +95,7 @@ class GenerationCache(Generic[K, V]):
         self._young_bytes += self._size_of(key, value)
 
     def _age(self) -> None:
+        # Most connections never fill a generation; only the others pay for the bits.
         if self._forgotten is None:
             self._forgotten = bytearray(FORGOTTEN_BITS // 8)
         if self._came_again * 2 >= len(self.young):

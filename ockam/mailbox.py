@@ -1,4 +1,4 @@
-"""A bounded queue of messages in front of one worker, and the worker's state of life. No routing, no supervision."""
+"""The mailbox: a bounded queue of messages in front of one worker. It routes nothing and supervises nobody."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ import trio
 from ockam.message import Message
 
 MESSAGES_MAX = 20_000
-"""A mailbox with this many messages is full: connections stop reading until it has room."""
+"""A mailbox with this many messages is full: the connections that feed it stop reading until it has room."""
 BYTES_MAX = 16 * 1024 * 1024
-"""The same, by the size of the payloads."""
+"""A mailbox is also full when its payloads have this many bytes together."""
 RUN_MESSAGES_MAX = 10_000
-"""The longest run that a worker is handed at once."""
+"""The most messages that a worker is handed at once."""
 
 
 class Life(enum.Enum):
+    """The state of a worker."""
+
     RUNNING = "running"
     RESTARTING = "restarting"
     STOPPED = "stopped"
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """messages and size_bytes wait now; received counts all since the start."""
+    """The messages that wait now and the size of their payloads, and the number of messages since the start."""
 
     messages: int
     size_bytes: int
@@ -34,12 +36,11 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 
 
 class Mailbox:
-    """Messages in arrival order. `full` is advice to whoever can wait; `put` itself never refuses.
+    """The messages that wait for one worker, in the order of their arrival.
 
-    A worker that cannot pass on more of what it takes says so by `hold`: its mailbox then counts as full until `admit`.
-
-    What bounds it: every connection stops reading while a mailbox it fed is full, so a mailbox passes its limit by at
-    most one read of each connection.
+    `put` never refuses a message. `full` tells the connections to stop reading; every connection stops while a mailbox
+    that it has fed is full, so that a mailbox passes its limits by at most one read of each connection. A worker that
+    cannot take more calls `hold`; its mailbox counts as full until `admit`.
     """
 
     __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")
@@ -68,18 +69,19 @@ class Mailbox:
         self._received += 1
 
     def put_run(self, run: Sequence[Message]) -> None:
-        """Put many, in order."""
+        """Put many messages, in order."""
         self._messages.extend(run)
+        # A list is summed faster than a generator, and every push of a busy node passes here.
         self._size_bytes += sum([len(message.payload) for message in run])
         self._received += len(run)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Return the unhandled end of a run to the front."""
+        """Put the unhandled end of a run back to the front."""
         self._messages.extendleft(reversed(messages))
         self._size_bytes += sum(len(message.payload) for message in messages)
 
     def take_run(self) -> list[Message]:
-        """All that waits, oldest first, up to RUN_MESSAGES_MAX."""
+        """Take the messages that wait, oldest first and at most RUN_MESSAGES_MAX."""
         messages = self._messages
         if len(messages) <= RUN_MESSAGES_MAX:
             run = list(messages)
@@ -92,22 +94,23 @@ class Mailbox:
         return run
 
     def hold(self) -> None:
-        """Count as full, whatever waits here. Safe to repeat."""
+        """Count as full from now on, even without messages. Safe to repeat."""
         self._held = True
 
     def admit(self) -> None:
-        """End `hold`. Safe to repeat."""
+        """Undo `hold`. Safe to repeat."""
         self._held = False
         self._tell_room()
 
     async def wait_room(self) -> None:
+        """Return when this mailbox is not full."""
         while self.full:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
 
     def release(self) -> None:
-        """Let go of everybody who waits for room, since nobody takes messages here any more."""
+        """Drop all messages and wake all tasks that wait for room, since the worker has stopped."""
         self._messages.clear()
         self._size_bytes = 0
         self._held = False

@@ -1,8 +1,8 @@
-"""How much memory the peers of a node may make it hold together. It reads no sockets and keeps no time.
+"""The bound on the memory that all peers of a node make it hold. It reads no sockets and keeps no time.
 
-Counted here: what connections remember of headers, answers that peers have not taken, and pulls that wait for a message
-or until their peer has taken earlier answers.
-Unfinished frames have a bound of their own (`partial_frames`), and so have mailboxes.
+Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
+(unread), and pulls that wait for a message or until their peer has taken earlier answers (parked). Unfinished frames
+have a bound of their own (`partial_frames`), and so have mailboxes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""Of all peers together: an eighth of a machine with 1 GiB, and room for two of the slowest consumers."""
+"""The bound for all peers together: an eighth of a machine with 1 GiB, and room for two of the slowest consumers."""
 SHARE_BYTES_MIN = 64 * 1024
-"""Unread answers of one connection that are never held against it."""
+"""A connection with no more unread answers than this is never held up."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """Bytes held now, by kind, and the bound. The three counters are since the start: headers forgotten, pulls answered
-    early and connections closed, because the bound was passed."""
+    """Bytes held now, by kind, and the bound; and counters since the start of the steps that kept the bound.
+
+    forgotten: connections whose headers were forgotten. given_up: pulls that were answered early. closed: connections
+    that were closed as slow consumers.
+    """
 
     size_bytes: int
     bytes_max: int
@@ -33,11 +36,12 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 
 
 class Holdings:
-    """What one connection makes the node hold.
+    """The memory that one connection makes the node hold.
 
-    forget: gives the memory of headers back. close: ends the connection.
-    has_ended: the connection is gone or about to go. Nothing is counted from then on, and nobody waits for answers.
-    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`, and part of the memory's.
+    forget: frees the memory of its headers. close: ends the connection.
+    has_ended: the connection is gone or about to go. From then on nothing is counted, and its pulls are not answered.
+    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of the three is a part
+    of the figure of the same name in the PeerMemory.
     """
 
     __slots__ = (
@@ -63,7 +67,7 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
-        """The headers remembered and the answers unread take this much now."""
+        """Set the memory of the remembered headers and of the unread answers."""
         if self.has_ended:
             return
         memory = self._memory
@@ -75,7 +79,10 @@ class Holdings:
         self._sum()
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
-        """A pull waits for a message. give_up: ends that, with an answer or without; it must call `unpark`."""
+        """Count a pull that waits for a message.
+
+        give_up: ends the wait, with an answer if its argument is True, and must call `unpark`.
+        """
         if self.has_ended:
             return
         self._parked[pull] = size_bytes, give_up
@@ -84,39 +91,41 @@ class Holdings:
         self._sum()
 
     def unpark(self, pull: Hashable) -> None:
-        """It waits no longer. Safe to repeat."""
+        """Count this pull no longer: its wait has ended. Safe to repeat."""
         size_bytes = self._parked.pop(pull, (0, None))[0]
         self._memory.parked_bytes -= size_bytes
         self.parked_bytes -= size_bytes
         self._sum()
 
     def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
-        """Have `tell` called with False each time the peer has taken answers, and with True when the connection ends.
+        """Call `tell(False)` each time the peer has taken answers, and `tell(True)` when the connection ends.
 
-        For a worker that keeps pulls back until then. At the end it must give back what it told `note_waiting`, and
-        `unwatch`.
+        For a worker that keeps pulls back until their peer has taken answers. At the end the worker must take its pulls
+        out of the account (`note_waiting`) and `unwatch`.
         """
         self._watchers[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:
-        """Safe to repeat."""
+        """Undo `watch`. Safe to repeat."""
         self._watchers.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """The pulls that are kept back take so much more now, or less. They count as parked, and give way to nobody
-        while their connection lasts."""
+        """Add to the memory of the pulls that a worker keeps back, or take from it if negative.
+
+        They count as parked, but they are not answered early while their connection lasts.
+        """
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
 
     def tell_taken(self) -> None:
-        """The peer has taken answers, and is no longer behind."""
+        """Tell the watchers that the peer has taken answers and is not behind any more."""
         if self._watchers:
             for tell in list(self._watchers.values()):
                 tell(False)
 
     def end(self) -> None:
-        """The connection is gone, and all that it made the node hold. Safe to repeat."""
+        """Free everything: the connection is gone. Safe to repeat."""
         self._give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)
@@ -124,6 +133,7 @@ class Holdings:
         self.has_ended = True
 
     def _sum(self) -> None:
+        # The memory looks only at connections that hold anything, and only when one of them holds more than before.
         before, self.size_bytes = self.size_bytes, self.header_bytes + self.unread_bytes + self.parked_bytes
         memory = self._memory
         if not self.size_bytes:
@@ -140,8 +150,10 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Give back what costs the peer nothing but time: whether headers were forgotten, how many pulls are answered
-        early."""
+        """Free the memory whose loss costs the peer nothing but time.
+
+        Returns whether headers were forgotten, and the number of pulls that were answered early.
+        """
         forgets = self.header_bytes > 0
         if forgets:
             self._forget()
@@ -149,26 +161,26 @@ class Holdings:
         return forgets, self._give_up_parked(answers=True)
 
     def yield_all(self) -> None:
-        """End the connection, whose peer does not take its answers."""
+        """End the connection as a slow consumer: its peer does not take its answers."""
         self._close()
         self.end()
 
 
 class PeerMemory:
-    """The sum over all connections of a node, and who yields when it passes the bound.
+    """The memory that all connections of a node hold, kept below a bound.
 
-    The connection that holds most yields first: it forgets headers and its long polls are answered, both of which lose
-    nothing. Where the rest (unread answers, and the pulls that wait behind them) still passes the bound, the
-    connections that hold most are closed as slow consumers. Before it comes to that, from half of the bound on,
-    connections are only read, and get answers, while their unread answers are below `share_bytes`.
-    Invariant: after every change `size_bytes` is at most `bytes_max`, but for what is being sent meanwhile. `behind` is
-    how many connections have unread answers, `holders` are those that hold anything.
+    Above half of the bound, a connection is read, and gets answers, only while its unread answers are below
+    `share_bytes`. When the bound is passed, connections free memory, the one that holds most first: it forgets its
+    headers, and its waiting pulls are answered early, both of which lose nothing. If that is not enough, those that
+    hold most are closed as slow consumers.
+    Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent meanwhile.
+    `behind` is the number of connections with unread answers; `holders` are the connections that hold anything.
     """
 
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """batch: in which what is answered is sent together."""
+        """batch: opens a batch of the node, so that the pulls that are answered early go out together."""
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0
@@ -182,13 +194,14 @@ class PeerMemory:
         return self.header_bytes + self.unread_bytes + self.parked_bytes
 
     def share_bytes(self, most_bytes: int) -> int:
-        """How many unread answers a connection may have before it is held up: `most_bytes` while there is plenty."""
+        """The unread answers that a connection may have before it is held up: `most_bytes` while memory is plenty."""
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
 
     def make_room(self) -> None:
-        """Bring the sum down to seven eighths of the bound, so that this is not done for every message."""
+        """Bring the sum down to seven eighths of the bound. Without the distance every message would do this again."""
+        # A pull that is answered early adds to the unread answers, which calls this method again.
         if self._making_room:
             return
         self._making_room = True
@@ -200,6 +213,7 @@ class PeerMemory:
 
     def _make_room(self) -> None:
         target_bytes = self.bytes_max - self.bytes_max // 8
+        # First the steps that lose nothing.
         by_size = sorted(self.holders, key=lambda holdings: holdings.size_bytes, reverse=True)
         for holdings in by_size:
             if self.size_bytes <= target_bytes:
@@ -207,6 +221,7 @@ class PeerMemory:
             forgets, given_up = holdings.yield_painless()
             self._forgotten += forgets
             self._given_up += given_up
+        # Then the peers that do not take their answers lose their connections.
         for holdings in sorted(by_size, key=lambda holdings: holdings.size_bytes, reverse=True):
             if self.size_bytes <= target_bytes:
                 return
@@ -219,4 +234,4 @@ class PeerMemory:
 
 
 UNCOUNTED = Holdings(PeerMemory(1 << 62), lambda: None, lambda: None)
-"""For messages that came through no connection."""
+"""The holdings of messages that came through no connection. Nothing limits them."""

@@ -1,4 +1,4 @@
-"""The routed message and the fact of where it entered this node."""
+"""The routed message, and the origin: where a message entered this node."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _no_bound() -> int:
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
-    """Where a message entered this node: a fact of the node that no peer can write into a route.
+    """The place where a message entered this node. The node knows it by itself; no peer can write it into a route.
 
     kind: "local" for a worker of this node, "tcp" for a connection.
-    peer: for people, `host:port` of the other side.
-    identity: who the other side proved to be; "anonymous" for a plain connection.
-    frame_bytes_max: the largest frame that can carry an answer back through this entry.
-    backlog_bytes: how much waits to be sent back through this entry, in bytes. backlog_bytes_max: with how much, as
-    things are at the node, answers are better kept back.
-    holdings: what the other side makes this node hold.
+    peer: the `host:port` of the other side, for people.
+    identity: the identity that the other side has proved; "anonymous" for a plain connection.
+    frame_bytes_max: the largest frame that can carry an answer back.
+    backlog_bytes: gives the bytes that wait to be sent back. backlog_bytes_max: gives the bound above which answers are
+    better kept back; it depends on the memory of all peers.
+    holdings: the memory that the other side makes this node hold.
     """
 
     kind: str
@@ -39,16 +39,16 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether more than this many bytes, or than the other side's share of memory, wait to be sent back."""
+        """Whether more bytes wait to be sent back than this bound, or than the other side's share of the memory."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
 HERE = Origin("local", identity="node")
-"""The origin of what a worker of this node sends."""
+"""The origin of the messages of this node's own workers."""
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A payload with the hops still to go (`onward_route`) and the way back (`return_route`). Not changed once sent."""
+    """A routed message: the hops still to go, the route for an answer, and a payload. Never changed once it is sent."""
 
     onward_route: Route
     return_route: Route
@@ -57,5 +57,5 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def reply_to(message: Message, worker: Address, payload: bytes) -> Message:
-    """The answer of `worker` to `message`: back along its return route, with the worker as the new way back."""
+    """The answer of `worker` to `message`: it goes along the return route, and leads back to the worker."""
     return Message(message.return_route, (worker,), payload)

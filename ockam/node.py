@@ -1,7 +1,7 @@
-"""The node: which worker lives at which address, how messages reach it, and what happens when it fails.
+"""The node: it knows the worker at each address, routes messages to workers, and runs them.
 
-Everything here is a plain call inside one trio task at a time: routing a message puts it into a mailbox, and `batch`
-runs the workers whose mailboxes are not empty. It reads no sockets and knows no payloads.
+Everything here is a plain call, without awaiting. Routing a message puts it into a mailbox; at the end of a batch the
+node runs the workers whose mailboxes have messages. It reads no sockets and knows nothing of payloads.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ockam.timers import Timers
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
 RUNS_PER_BATCH_MAX = 10_000
-"""After this many runs the event loop gets its turn, so that two workers that call each other cannot stop the node."""
+"""After this many runs the event loop gets its turn, or two workers that answer each other could stop the node."""
 
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
-"""Takes a message whose next hop is not on this node; the mailbox that it went to, None where it will not."""
+"""Takes a message whose next hop is not a worker of this node. Returns the mailbox that it went to, None if refused."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start. dropped: by reason, messages that nobody took."""
+    """The workers now, and counters since the start. dropped: messages that were not delivered, by reason."""
 
     workers: int
     routed: int
@@ -41,7 +41,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """What `Node.batch` is: batches within a batch are part of it."""
+    """The context manager of `Node.batch`. A batch inside another one is a part of it."""
 
     __slots__ = ("_node",)
 
@@ -56,9 +56,9 @@ class Batch:
 
 
 class Node:
-    """Registers, routes and supervises workers.
+    """Registers workers, routes messages to them, and runs them.
 
-    depth: of the batches that are open within each other.
+    depth: how many batches are open inside each other.
     Invariant: a cell is in `_ready` exactly once if and only if it runs, is not paused and has messages.
     """
 
@@ -76,7 +76,7 @@ class Node:
         self._dropped: Counter[str] = Counter()
 
     def register(self, addresses: Sequence[Address], factory: WorkerFactory) -> Address:
-        """Start a worker under one or more addresses; the first is its own. Raises AddressInUse."""
+        """Start a worker under one or more addresses; returns the first, which is its own. Raises AddressInUse."""
         for address in addresses:
             if address in self._cells:
                 raise AddressInUse(f"the address {address} is taken")
@@ -86,7 +86,7 @@ class Node:
         return addresses[0]
 
     def unregister(self, address: Address) -> None:
-        """Stop the worker at this address and free all its addresses; safe to repeat."""
+        """Stop the worker at this address and free all its addresses. Safe to repeat."""
         cell = self._cells.get(address)
         if cell is not None:
             for each in cell.addresses:
@@ -97,21 +97,23 @@ class Node:
         return address in self._cells
 
     def find_mailbox(self, address: Address) -> Mailbox | None:
-        """The mailbox of the worker there; it outlives the worker's restarts."""
+        """The mailbox of the worker at this address, None if there is none. A restart keeps the mailbox."""
         cell = self._cells.get(address)
         return cell.mailbox if cell is not None else None
 
     def find_worker(self, address: Address) -> Worker | None:
-        """The worker that lives there now; a restart replaces it."""
+        """The worker at this address, None if there is none. A restart replaces the worker."""
         cell = self._cells.get(address)
         return cell.worker if cell is not None else None
 
     def register_forward(self, address_type: int, forward: Forward) -> None:
-        """Hand messages whose next hop has that type (TCP, say) to a transport."""
+        """Hand messages whose next hop has that type and is no worker of this node to a transport."""
         self._forwards[address_type] = forward
 
     def send(self, message: Message) -> bool:
-        """Put a message into the mailbox of its next hop, and run the worker unless a batch is open."""
+        """Put a message into the mailbox of its next hop, and run the worker unless a batch is open.
+
+        False if no worker or transport took the message."""
         with self._batch:
             return self.deliver(message) is not None
 
@@ -121,7 +123,7 @@ class Node:
             self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
-        """Like `send`, but the worker runs when the open batch ends; the mailbox, so that the caller can wait on it."""
+        """Like `send`, but the worker runs when the open batch ends. Returns the mailbox, for the caller to wait on."""
         route = message.onward_route
         if not route:
             return None
@@ -140,19 +142,18 @@ class Node:
         return mailbox
 
     def deliver_run(self, messages: Sequence[Message]) -> set[Mailbox]:
-        """As `deliver` for each, in order; the mailboxes that they went to.
-
-        Messages that follow each other along the same route, the same object, are put into its mailbox at once.
-        """
+        """Like `deliver` for each message, in order; returns the mailboxes that they went to."""
         mailboxes: set[Mailbox] = set()
         start, count, cells = 0, len(messages), self._cells
         while start < count:
             message = messages[start]
             route = message.onward_route
+            # The messages of a publisher share one route object, and go into their mailbox with one call.
             end = start + 1
             while end < count and messages[end].onward_route is route:
                 end += 1
             cell = cells.get(route[0]) if route else None
+            # Messages for a transport, or for a worker that restarts, may be refused one by one.
             if cell is None or cell.life is Life.RESTARTING:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
@@ -171,31 +172,35 @@ class Node:
         return mailboxes
 
     def batch(self) -> Batch:
-        """Gather what is sent inside, then run every worker that has something: one run, one commit, one send each."""
+        """Collect the messages that are sent inside, then run each worker once for all of its messages.
+
+        So many messages cost one run, one commit and one send."""
         return self._batch
 
     def end_batch(self) -> None:
-        """The end of a batch, for `Batch`: that of the outermost one runs the workers."""
+        """End a batch, for `Batch`. The end of the outermost batch runs the workers."""
         self.depth -= 1
         if not self.depth and (self._ready or self._at_end):
             self._run_ready()
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Call once when the open batch has ended and its workers have run; now where none is open. Not to raise."""
+        """Call the function when the open batch has ended and its workers have run, or now if no batch is open.
+
+        The function must not raise."""
         if self.depth:
             self._at_end.append(function)
         else:
             function()
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call once after the delay, in a batch."""
+        """Call the function once after the delay, in a batch."""
         self._timers.call_later(delay_s, function)
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1
 
     def queue(self, cell: Cell) -> None:
-        """Note that this cell's worker has something to do; it runs when the open batch ends."""
+        """Run this cell's worker when the open batch ends."""
         self._ready.append(cell)
 
     def statistics(self) -> NodeStatistics:
@@ -206,7 +211,7 @@ class Node:
             function()
 
     def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
-        """The next hop is not a worker of ours: a transport takes it, or it is dropped in silence like the peers do."""
+        """Hand a message without a worker of ours to its transport, or drop it in silence, as the real nodes do."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
@@ -217,6 +222,7 @@ class Node:
         return mailbox
 
     def _run_ready(self) -> None:
+        # Messages that the workers send meanwhile belong to this batch.
         self.depth += 1
         try:
             for _ in range(RUNS_PER_BATCH_MAX):
@@ -226,6 +232,7 @@ class Node:
                 cell.queued = False
                 if not cell.paused:
                     self._run(cell)
+            # Workers still have messages: the event loop gets its turn first.
             self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
@@ -243,6 +250,7 @@ class Node:
         try:
             cell.worker.receive(run)
         except HandlingFailed as failure:
+            # Only one message is to blame; those behind it are handled after the restart.
             cell.mailbox.put_back(run[failure.position + 1 :])
             self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
         except Exception as error:
@@ -251,6 +259,6 @@ class Node:
             cell.make_ready()
 
     def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
-        """The worker failed on these messages: tell their senders and start it anew after a delay."""
+        """The worker of this cell failed on these messages: count the crash, and let the cell start it anew."""
         self._crashes += 1
         cell.crash(failed, error)

@@ -1,8 +1,8 @@
-"""How much memory the unfinished frames of all connections may take together. It reads no sockets and keeps no time.
+"""The bound on the memory that the unfinished frames of all connections take together. It reads no sockets.
 
-A frame's length comes first and its bytes may then stay away, so each connection can hold a frame less one byte. Above
-the bound a connection whose frame is large is not read on; so that those frames do not wait for each other for ever,
-one connection at a time has the turn to finish its frame.
+The length of a frame comes first, and the rest of the frame may then stay away, so each connection can make us hold
+nearly a whole frame. Above the bound, connections with large unfinished frames are not read any further. One connection
+at a time may read on all the same, or those frames would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import trio
 
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
-"""Unfinished frames of one node: sixteen of the largest."""
+"""The bound for one node: sixteen frames of the largest size."""
 PARTIAL_FREE_BYTES = 64 * 1024
-"""A connection with no more than this of a frame is always read, so that large frames never hold up small ones."""
+"""A connection that holds no more than this of a frame is always read: large frames never hold up small ones."""
 
 
 class PartialFrames:
-    """The sum over all connections, and who may read on above the bound.
+    """The size of all unfinished frames, and the connection that may read on above the bound.
 
-    Invariant: the sum passes `bytes_max` by at most one read of each connection, the free part of each, and the frame
-    of the one that has the turn.
+    Invariant: the sum passes `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, and the frame
+    of the connection that has the turn.
     """
 
     def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
@@ -33,7 +33,7 @@ class PartialFrames:
         return self._size_bytes
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        """What `holder` has of an unfinished frame has changed."""
+        """The connection `holder` now holds this much of an unfinished frame, and held that much before."""
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
@@ -42,7 +42,7 @@ class PartialFrames:
             self._room = None
 
     async def wait_turn(self, holder: object) -> None:
-        """Until there is room, or it is this holder's turn to go on without."""
+        """Return when there is room below the bound, or when `holder` has the turn."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
             if self._turn is None:
                 self._turn = holder

@@ -1,7 +1,7 @@
-"""The envelope of every payload: which protocol it belongs to, and that protocol's message.
+"""The envelope of every payload: the name of a protocol, and a message of that protocol.
 
-A request and its answer carry the same protocol name. This module turns payloads into typed values and back; which
-protocols exist is the services' business (`stream_service.protocol`, `index_service.protocol`).
+A request and its answer carry the same protocol name. This module turns payloads into typed values and back; the
+services define the protocols (`stream_service.protocol`, `index_service.protocol`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ProtocolError(ValueError):
-    """A payload that is not a well-formed message of the protocol it names, or names one that is not served here."""
+    """The payload is not a well-formed message of the protocol that it names, or names one that is not served here."""
 
 
 # type Error { reason: string }
@@ -35,8 +35,9 @@ class Protocol(Generic[Q, A]):
     | (uint size + UTF-8) | (of the body)        | the response         |
     +---------------------+----------------------+----------------------+
 
-    encode_request, encode_response: from a message to its payload. decode_request, decode_response: back; they raise
-    ProtocolError. All are functions made for this protocol, since every message passes through them.
+    encode_request and encode_response turn a message into a payload. decode_request and decode_response turn a payload
+    into a message, and raise ProtocolError. The four are functions made for this protocol, since every message passes
+    through them.
     """
 
     encode_request: Callable[[Q], bytes]
@@ -57,7 +58,7 @@ class Protocol(Generic[Q, A]):
         return payload.startswith(self.tag)
 
     def body(self, payload: bytes) -> bytes:
-        """What the envelope holds. Raises ProtocolError where it names another protocol or its size is wrong."""
+        """The body of an envelope. Raises ProtocolError if it names another protocol or its size is wrong."""
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
         try:
@@ -85,7 +86,7 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
     at = len(tag)
 
     def decode_payload(payload: bytes) -> T:
-        # The usual case of `body` in place: a size of one byte, which is that of the rest.
+        # Most payloads are small: their size takes one byte. This case is decoded here, without the call of `body`.
         size = len(payload) - at - 1
         if 0 <= size < SMALL_SIZE_END and payload[at] == size and payload.startswith(tag):
             body = payload[at + 1 :]
@@ -100,23 +101,23 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
 
 
 REFUSAL = "Invalid request: "
-"""How the text of an `error` begins, as that of the real services does."""
+"""The text of every `error` begins like this, as that of the real services does."""
 FAILURE = "the node failed: "
-"""How it goes on where not the request is wrong."""
+"""The text goes on like this if the request is right and the node could not carry it out."""
 SHOWN_CHARACTERS_MAX = 64
-"""Of a peer's text that goes into an answer or a log line; a payload can have 16 MiB of it."""
+"""A peer's text is cut to this length in an answer or a log line; a payload can have 16 MiB of it."""
 SMALL_SIZE_END = 128
-"""Sizes below this take one byte."""
+"""A size below this takes one byte."""
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
 _name_decoder = bare.Decoder(str)
 
 ERROR = Protocol("error", Error, Error)
-"""The answer of every service to what it cannot serve."""
+"""The answer of every service to a request that it cannot serve."""
 
 
 def find_name(payload: bytes) -> str | None:
-    """The protocol that a payload names, known to us or not, cut to what a log line can bear; None where none."""
+    """The name of the protocol of a payload, cut for a log line; None if the payload names none."""
     try:
         return _name_decoder.decode_prefix(payload)[0][:SHOWN_CHARACTERS_MAX]
     except bare.DecodeError:
@@ -124,15 +125,15 @@ def find_name(payload: bytes) -> str | None:
 
 
 def error_payload(reason: str) -> bytes:
-    """The answer to what cannot be served. Its text begins as the real services' text does, so that peers match it."""
+    """The answer to a request that cannot be served. Its text begins as that of the real services, which peers know."""
     return ERROR.encode_response(Error(REFUSAL + reason))
 
 
 def failed_payload(reason: str) -> bytes:
-    """The answer to a request that is right, and that this node could not carry out; it may succeed later."""
+    """The answer to a request that is right, but that this node could not carry out. The same may succeed later."""
     return error_payload(FAILURE + reason)
 
 
 def is_failure(reason: str) -> bool:
-    """Whether the reason of an `error` is one of those that `failed_payload` gives."""
+    """Whether this is the reason of an `error` that `failed_payload` made."""
     return reason.startswith(f"{REFUSAL}{FAILURE}")

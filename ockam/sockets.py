@@ -1,4 +1,4 @@
-"""Sending what a socket takes at once, without a task. It never waits and closes nothing."""
+"""Sending on a socket without waiting, which trio does not offer. Nothing is closed here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class HasDescriptor(Protocol):
-    """A socket that does not block. After a close its number must be -1, never that of another file."""
+    """A non-blocking socket. After a close its number must be -1: the old number may belong to another file by then."""
 
     def fileno(self) -> int: ...
 
 
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
-    """Give the socket what it takes right now; the rest, which is still to be sent.
+    """Send the bytes that the socket takes right now; returns the rest.
 
-    Only for a socket on which nobody is sending, and nothing waits to be sent. All is left where the socket is full,
-    closed or broken: whoever sends the rest meets that again.
+    Only for a socket on which no task is sending, and for which no other bytes wait: they would be overtaken. If the
+    socket is full, closed or broken, the rest is everything, and sending it waits or fails as usual.
     """
     try:
         sent = os.write(socket.fileno(), data)

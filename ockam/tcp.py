@@ -1,7 +1,7 @@
 """TCP between nodes: listening, calling out, and forwarding to destinations that the operator allows.
 
 Every connection is a worker (`connection`). A message whose next hop is a TCP address makes this node call that
-destination, but for a remote peer only where the operator has listed it: this is not an open relay.
+destination. For messages of remote peers the operator must have allowed the destination: this is not an open relay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""What we speak when we call: `auto` waits for a head server's first byte and else speaks legacy."""
+"""The framing that we speak when we call. `auto` speaks head if the node says hello, else legacy."""
 
 AUTO_WAIT_S = 0.3
 """With `auto`, a called node that says nothing for this long is a legacy node. A head node says hello
@@ -41,24 +41,24 @@ first, and the real ones do so within 0.2 s."""
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
-"""Between two looks for connections that are idle: what they remember is forgotten after one to two of these."""
+"""The time between two looks for idle connections. Their headers are forgotten after one to two of these times."""
 NO_ROOM_CLOSED_MAX = 16
-"""How many silent connections give way where the process can open no more files."""
+"""The number of silent connections that are closed when the process can open no more files."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
-"""Between two log lines about too many connections, since there may be thousands of them a second."""
+"""The time between two log lines about too many connections, since thousands may come in a second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
-"""How many messages wait for a connection that is being made; more are dropped and counted. Twice as many as fill a
-mailbox, since a peer that feeds a full one is not read on."""
+"""The most messages that wait for a connection that is being made; more are dropped and counted. This is twice the
+limit of a mailbox, because peers that feed a full mailbox are not read any further."""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The same, by the size of the payloads: four times what fills a mailbox."""
+"""The most bytes of payload that wait for it: four times the limit of a mailbox."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):
-    """closed: how connections ended, by reason, since the start; connections: those open now, and how many of them are
-    silent, having sent no message yet."""
+    """The connections of a node. accepted, and closed by reason: since the start. silent: the connections that have
+    sent no message yet."""
 
     accepted: int
     closed: dict[str, int]
@@ -72,7 +72,7 @@ class TcpTransport:
 
     allow_forward: the `host:port` destinations that remote peers may route to through this node.
     new_id: 8 random bytes as hex, for the private addresses of connections.
-    memory_bytes_max: of what all peers together make this node hold, see `memory`.
+    memory_bytes_max: the bound on the memory that all peers together make this node hold, see `memory`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TcpTransport:
         node.register_forward(LOCAL, self._missed)
 
     async def listen(self, host: str, port: int) -> list[str]:
-        """Accept connections; the `host:port` really listened on (port 0 picks one). Raises OSError.
+        """Accept connections; returns the `host:port` of each listening socket (port 0 picks a port). Raises OSError.
 
         Raises the process's soft limit of open files, and accepts no more connections than fit into it.
         """
@@ -120,7 +120,7 @@ class TcpTransport:
         return [_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
-        """Call a node; the address of the new connection, to put in front of a route. Raises ConnectFailed."""
+        """Call a node; returns the address of the connection, to be put in front of routes. Raises ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
 
     async def _connect(self, destination: str, framing: Framing = "head") -> Connection:
@@ -130,14 +130,14 @@ class TcpTransport:
         return connection
 
     def allow_forward(self, destinations: Collection[str]) -> None:
-        """From now on remote peers may route to these `host:port` and to no others."""
+        """Allow remote peers to route to these `host:port` and to no others."""
         self._allow_forward = frozenset(destination.encode() for destination in destinations)
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
 
     def stop_reading(self) -> None:
-        """Take no more requests from anybody; answers still go out."""
+        """Take no more requests from any peer; answers still go out."""
         self._reads = False
         for connection in self._connections:
             connection.stop_reading()
@@ -167,7 +167,7 @@ class TcpTransport:
                 nursery.start_soon(self._look_for_idle)
 
     async def _look_for_idle(self) -> None:
-        """Connections on which nothing comes or goes give back what they remember."""
+        """Free the headers of connections on which no message comes or goes."""
         while True:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
@@ -190,7 +190,7 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        """Close the connection that has been silent longest, for a new one; False where all have spoken."""
+        """Close the connection that has been silent longest, for a new one. False if every one has sent a message."""
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
@@ -198,12 +198,13 @@ class TcpTransport:
             logger.warning(what, reason="too many connections", most=self._connections_max, silent=len(self._silent))
         if given is None:
             return False
-        # Its task ends in the next turn. Until then it does not count, so that the newcomer takes its place now.
+        # The task of that connection ends in the next turn. It does not count any more, so that the new connection
+        # takes its place now.
         self._connections.discard(given)
         return True
 
     def _make_room(self) -> None:
-        """The process can open no more files."""
+        """Close silent connections, since the process can open no more files."""
         for _ in range(NO_ROOM_CLOSED_MAX):
             if not self._give_way():
                 return
@@ -224,7 +225,7 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
-        # One that was under way when the node began to stop, mostly a call of our own.
+        # A call of our own may end after the node has begun to stop.
         if not self._reads:
             connection.stop_reading()
         if self._drains:
@@ -247,15 +248,18 @@ class TcpTransport:
             self._tell_gone(connection)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Answer what was passed on over a connection that has ended: nobody else will."""
+        """Answer the requests that were forwarded over a connection that has ended: nobody else will."""
         if connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
                     self._node.deliver(destination_unreachable(route, connection.peer, ENDED))
 
     def _missed(self, message: Message) -> None:
-        """A message for an address that nobody has. Answers tell the way through the connection that they came over, so
-        that a peer goes on using the address of one that has ended; it is told, and asks for the way anew."""
+        """Answer a message for a connection that has ended.
+
+        The return route of every answer leads through the connection that the answer came over, and peers use it as the
+        route of their next requests. The peer is told that this route has ended, and asks for the stream anew.
+        """
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
@@ -275,9 +279,10 @@ class TcpTransport:
         return stream, HEAD if framing == "head" else LEGACY
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Send a message on to the TCP destination that is its next hop, over one connection for all.
+        """Forward a message to the TCP destination that is its next hop. All messages share one connection to it.
 
-        The mailbox is that of the connection, or one where the message waits for it; None refuses the message.
+        Returns the mailbox of that connection, or the one where the message waits while it is being made; None if the
+        message is refused.
         """
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
@@ -285,6 +290,8 @@ class TcpTransport:
             self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
+        # The first message makes the connection; the messages that come meanwhile wait in a mailbox of their own, whose
+        # limits hold up the peers that send them.
         connection = self._calls.get(destination)
         if connection is not None and self._node.is_registered(connection.own_address):
             return self._node.deliver(_through(connection.own_address, message))
@@ -298,12 +305,12 @@ class TcpTransport:
         return waiting
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Tell the sender of a message that is dropped here, where it asked in a protocol of our own."""
+        """Tell the sender that this message is dropped, if its protocol is one of our own."""
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str) -> None:
-        """Call a destination for the messages that wait for it; they are dropped where it does not answer."""
+        """Call a destination and send it the messages that wait; they are dropped if it does not answer."""
         try:
             connection = await self._connect(destination)
         except (ConnectFailed, InvalidAddress) as error:

@@ -1,4 +1,4 @@
-"""Calls that are due later: thousands of them cost one task together. It knows nothing of workers."""
+"""Timers: functions to be called later. Thousands of them share one task. Workers are unknown here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import trio
 
 
 class Timers:
-    """Calls functions in the order in which they are due; those due at one moment in the order in which they were set.
+    """Calls functions when they are due, and those that are due at one moment in the order in which they were added.
 
     run: calls one function; it must not raise.
-    Invariant: while anything waits, one task sleeps until the first of it is due, and ends when nothing is left.
+    Invariant: while functions wait, one task sleeps until the first of them is due; it ends when none is left.
     """
 
     def __init__(self, nursery: trio.Nursery, run: Callable[[Callable[[], None]], None]) -> None:
@@ -26,7 +26,7 @@ class Timers:
         return len(self._waiting)
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call once after the delay, not before the next turn of the event loop."""
+        """Call the function once after the delay, and not before the next turn of the event loop."""
         due_s = trio.current_time() + delay_s
         self._count += 1
         heapq.heappush(self._waiting, (due_s, self._count, function))
@@ -34,7 +34,7 @@ class Timers:
             self._sleeps = trio.CancelScope()
             self._nursery.start_soon(self._serve)
         elif self._waiting[0][1] == self._count:
-            # This one is due before all others: the task wakes up and looks at it.
+            # This function is due before all others, so the task must wake up earlier than it planned.
             self._sleeps.cancel()
 
     async def _serve(self) -> None:
@@ -45,6 +45,8 @@ class Timers:
                     await trio.sleep_until(self._waiting[0][0])
                 self._sleeps = trio.CancelScope()
                 now_s = trio.current_time()
+                # All due functions are taken before the first is called. A function may add others that are due at
+                # once, and with those this loop would never give the event loop its turn.
                 due = []
                 while self._waiting and self._waiting[0][0] <= now_s:
                     due.append(heapq.heappop(self._waiting)[2])

@@ -1,8 +1,8 @@
-"""Shares the time of the event loop between connections, so that a few, or thousands, cannot keep all others waiting.
+"""Turns: shares the time of the event loop between connections, so that busy ones cannot keep the others waiting.
 
-All connections run in one thread, and what one read brings is worked off in one piece. While there is time for all,
-nobody waits here. When the loop is busy, connections take turns: in each turn of the loop only so much work is let in,
-and who has used little time lately goes first. It reads no sockets; what a step of work is, its callers know.
+All connections run in one thread, and the messages of one read are handled in one step. While the loop has time, no
+connection waits here. When it is busy, connections take turns: each turn of the loop admits a limited amount of work,
+and connections that have used little time lately go first. It reads no sockets; the callers decide what a step is.
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ from collections import deque
 import trio
 
 BUSY_S = 0.03
-"""The loop is busy with more recent work than this; work wears off by BUSY_SHARE of the time that passes."""
+"""The loop counts as busy above this much recent work. Recent work shrinks by BUSY_SHARE of the time that passes."""
 BUSY_SHARE = 0.8
 LIGHT_S = 0.005
-"""A connection with no more recent work than this goes first; its work wears off by LIGHT_SHARE of the time."""
+"""A connection with no more recent work than this is light and goes first. Its recent work shrinks by LIGHT_SHARE of
+the time that passes."""
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""How much work of connections that go first is let in with each turn of the loop."""
+"""The work of light connections that each turn of the loop admits."""
 TURN_OTHERS_S = 0.004
-"""The same of all others: those that have used more, are new, or are leaving. So neither can shut the other out."""
+"""The work of all other connections (heavy, new or leaving) that each turn of the loop admits. With a share for each,
+neither group can shut the other out."""
 STEP_S = 0.003
 """The longest step that a connection should make while the loop is busy."""
 STEP_QUIET_S = 0.01
-"""The same while it is not."""
+"""The longest step that a connection should make while the loop is not busy."""
 COST_S = 0.0002
-"""What a step is taken to cost before any was measured."""
+"""The assumed cost of a connection's first step, before one was measured."""
 LIGHT_ABOUT_S = 0.1
-"""Connections that use little are taken to be about for this long after the last of them had its turn."""
+"""Light connections are expected to come again for this long after the last of them had its turn."""
 PAUSE_S = 0.001
-"""While connections that use little are about, the loop rests this long in each turn: the writing thread, which their
-answers wait for, gets the interpreter's lock at once then, and else only every 5 ms."""
+"""While light connections are expected, the loop sleeps this long in each turn. Their answers wait for the writing
+thread, which gets the interpreter's lock at once while the loop sleeps, and otherwise only every 5 ms."""
 LEAVE_S = 0.0005
-"""What the end of a connection costs, in its several steps together."""
+"""The cost of ending a connection, all steps together."""
 READ_BYTES_MAX = 256 * 1024
 READ_BYTES_MIN = 4 * 1024
 READ_BYTES_FIRST = 16 * 1024
 
 
 class Share:
-    """What one connection has used lately, and how much it may read at a time.
+    """The recent work of one connection, and the number of bytes it may read at a time.
 
-    host: of the other side. Connections of one host take turns among themselves, hosts take turns with each other.
+    host: the peer's. Hosts take turns with each other, and the connections of one host among themselves.
+    is_known: whether the peer has sent a message. cost_s: how long the last step took.
     """
 
     __slots__ = ("_at_s", "_used_s", "cost_s", "host", "is_known", "read_bytes")
@@ -57,7 +60,7 @@ class Share:
         self._at_s = -math.inf
 
     def used_s(self, now_s: float) -> float:
-        """Its recent work."""
+        """The recent work, in seconds."""
         return max(0.0, self._used_s - (now_s - self._at_s) * LIGHT_SHARE) if self._used_s else 0.0
 
     def note(self, now_s: float, cost_s: float) -> None:
@@ -67,7 +70,7 @@ class Share:
 
 
 class TurnQueue:
-    """Connections that wait for their turn: hosts in turn, and in the order of arrival within a host."""
+    """Connections that wait for their turn: one of each host in turn, and in the order of arrival within a host."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, deque[tuple[Share, trio.Event]]] = {}
@@ -81,7 +84,7 @@ class TurnQueue:
         return turn
 
     def let_in(self, budget_s: float) -> None:
-        """Give the next ones their turn, at least one, until their steps are likely to take that long."""
+        """Give connections their turn until their steps are likely to take `budget_s`, and at least one of them."""
         while self._hosts and budget_s > 0:
             host = next(iter(self._hosts))
             waiting = self._hosts.pop(host)
@@ -93,9 +96,9 @@ class TurnQueue:
 
 
 class Turns:
-    """Who may make its next step, for all connections of one node.
+    """Decides for all connections of one node when each may make its next step.
 
-    Invariant: while anybody waits one task lets them in, a few with each turn of the loop.
+    Invariant: while connections wait, one task admits a few of them with each turn of the loop.
     """
 
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
@@ -113,7 +116,8 @@ class Turns:
     async def wait(self, share: Share, *, leaves: bool = False) -> None:
         """Return when this connection may make its next step: at once while the loop is not busy.
 
-        Who leaves waits for its turn in any case, since nobody waits for it, and thousands may leave at one moment.
+        leaves: the connection is ending. It waits for its turn in any case: nobody waits for its end, and thousands of
+        connections may end at one moment.
         """
         now_s = trio.current_time()
         if leaves:
@@ -129,7 +133,7 @@ class Turns:
         await turn.wait()
 
     def note(self, share: Share, began_s: float) -> None:
-        """A step has been made; how much the connection reads next time depends on how long it took."""
+        """A step that began then has ended. A connection whose steps take long reads fewer bytes next time."""
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

@@ -1,4 +1,4 @@
-"""What the two real framings have in common: a length, a header (the two routes), a payload.
+"""The interface of the two real framings: a frame is a length, a header (the two routes) and a payload.
 
 `wire_legacy` and `wire_head` each implement `Wire`; `handshake` tells which one a peer speaks. A wire turns the body of
 one frame into routes and payload and back. It keeps no state, reads no sockets and does not look into payloads.

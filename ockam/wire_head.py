@@ -23,11 +23,11 @@ NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
-"""Head of a byte string whose size is in the next byte: nearly every payload, so it is read without a loop."""
+"""The head of a byte string whose size is in the next byte. Nearly every payload has it, and is read without a loop."""
 
 
 class HeadWire:
-    """See `ockam.wire.Wire`. 16 MiB is the limit of the Rust node, both ways."""
+    """The head framing; see `ockam.wire.Wire`. 16 MiB is the limit of the Rust node, both ways."""
 
     name = "head"
     hello = b"\x01"
@@ -44,6 +44,7 @@ class HeadWire:
         return onward_route, return_route, at
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
+        # Nearly every payload has up to 255 bytes and nothing unusual around it.
         if (
             end - at > 3
             and data[at] == ONE_BYTE_SIZE
@@ -52,6 +53,7 @@ class HeadWire:
             and data[start] == MESSAGE_ARRAY
         ):
             return data[at + 2 : end - 1]
+        # An array of indefinite length ends with a byte of its own.
         if data[start] == INDEFINITE_ARRAY:
             end -= 1
             if data[end] != BREAK:
@@ -96,14 +98,17 @@ def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
 
 
 def _check_tracing_context(data: bytes, at: int, end: int) -> None:
-    """What stands behind the payload is one text string, up to the end of the frame; we have no use for it."""
+    """Raise RemoteProtocolError unless one text string stands behind the payload, up to the end of the frame."""
     size, at = _read_head(data, at, end, TEXT_STRING)
     if at + size != end:
         raise _undecodable("bytes behind the message, or a tracing context that is cut")
 
 
 def _read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
-    """The length or number of the item at `at`, which must be of that major type, and where its content begins."""
+    """The length or the number in the head of the CBOR item at `at`, and the place where its content begins.
+
+    Raises RemoteProtocolError if the item is not of this major type.
+    """
     if at >= end:
         raise _undecodable("the frame ends inside the message")
     first = data[at]
@@ -140,3 +145,4 @@ def _undecodable(what: str) -> RemoteProtocolError:
 
 
 HEAD = HeadWire()
+"""The head framing."""

@@ -5,7 +5,7 @@
     | endian N  | uint 1 (2) | count, {type, value} each  | the same      | uint length + |
     +-----------+------------+----------------------------+---------------+---------------+
 
-Version 1 is what we send. Version 2 adds a tracing context behind the payload; it is read and dropped.
+We send version 1. Version 2 has a tracing context behind the payload, which is read and dropped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _traced_decoder = bare.Decoder(TracedPayload)
 
 
 class LegacyWire:
-    """See `ockam.wire.Wire`. Frames above 65,000 bytes are never sent: the real node crashes on them."""
+    """The legacy framing; see `ockam.wire.Wire`. The real node crashes on frames above 65,000 bytes: none are sent."""
 
     name = "legacy"
     hello = b""
@@ -102,3 +102,4 @@ def _wire_route(route: Route) -> list[RouteAddress]:
 
 
 LEGACY = LegacyWire()
+"""The legacy framing."""

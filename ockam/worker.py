@@ -1,8 +1,8 @@
-"""The actor: an object with an address that is handed runs of messages, one run at a time.
+"""The worker: an actor with an address, to which the node hands runs of messages, one run at a time.
 
-A worker never blocks and never awaits. What takes time (a commit, a read, a timer) is started, and its end comes back
-as a call; until then the worker may `pause` its mailbox. That is why a worker costs no task, a thousand of them can
-take part in one commit, and the whole node runs in virtual time. It does not know where its messages come from.
+A worker never blocks and never awaits. It starts anything that takes time (a commit, a read, a timer) and is called
+back at its end; until then it may `pause` its mailbox. So a worker costs no task, a thousand workers can take part in
+one commit, and the whole node can run in virtual time. A worker does not know by which way its messages come.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ P = ParamSpec("P")
 
 
 class Context(Protocol):
-    """What the node gives a worker: its place in the world. Valid until the worker stops."""
+    """The calls that a worker may make to its node. Valid until the worker stops."""
 
     @property
     def address(self) -> Address:
-        """The worker's first address; the way back that its messages carry."""
+        """The worker's first address, which is the return route of its messages."""
         ...
 
     def send(self, message: Message) -> bool:
-        """Route a message; False where nobody took it (counted by the node)."""
+        """Route a message; False if no worker or transport took it, which the node counts."""
         ...
 
     def send_run(self, messages: Iterable[Message]) -> None:
-        """Route many messages; what goes to one place arrives there as one run."""
+        """Route many messages; those for one worker arrive there as one run."""
         ...
 
     def pause(self) -> None:
-        """Hand over no more messages until `resume`; the mailbox keeps them."""
+        """Get no more messages until `resume`; the mailbox keeps them."""
         ...
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """Get messages again."""
+        ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
-        """The same function for others to call back; an exception in it counts as this worker's crash."""
+        """The same function, to be called back from outside: an exception in it counts as a crash of this worker."""
         ...
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call back once after the delay, unless the worker has stopped by then."""
+        """Call the function once after the delay, unless the worker has stopped by then."""
         ...
 
 
 class Worker:
-    """Base of all workers. Override `handle` (one message) or, where runs pay, `receive`; else messages are refused."""
+    """The base of all workers. Override `handle` for one message at a time, or `receive` for a run at a time."""
 
     context: Context
 
     def started(self) -> None:
-        """`context` is set; messages follow."""
+        """Called when `context` is set, before the first message."""
 
     def stopped(self) -> None:
-        """No more messages follow; give back what is held."""
+        """Called when no more messages follow: free everything that this worker holds."""
 
     def receive(self, run: Sequence[Message]) -> None:
         """Handle messages, oldest first. An exception makes the node restart the worker."""
@@ -68,20 +70,20 @@ class Worker:
                 raise HandlingFailed(position) from error
 
     def handle(self, message: Message) -> None:
-        """A worker that is called and not written to: any peer can do so all the same, and must not make it fail."""
+        """Handle one message. This default refuses it: any peer can send messages to a worker that expects none."""
         self.reply(message, error_payload("nobody here takes messages"))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        """What the sender of `message` is told when this worker failed on it; None says nothing."""
+        """The answer to the sender of `message` when this worker has failed on it; None for no answer."""
         return None
 
     def reply(self, message: Message, payload: bytes) -> None:
-        """Answer under the address that was asked, so that aliases stay invisible."""
+        """Answer under the address that the sender asked, so that it does not see another alias."""
         self.context.send(reply_to(message, message.onward_route[0], payload))
 
 
 class HandlingFailed(Exception):
-    """One message of a run made the worker fail; those behind it are still to be handled."""
+    """The worker failed on one message of a run; the messages behind it are still to be handled."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"message {position} of the run")
@@ -89,4 +91,4 @@ class HandlingFailed(Exception):
 
 
 WorkerFactory = Callable[[], Worker]
-"""Makes a worker anew, at first and after each crash: what must survive a crash does not live in the worker."""
+"""Makes the worker, at first and after each crash: state that must survive a crash does not live in the worker."""
