@@ -35,6 +35,7 @@ async def push_in_turn(streams: Sequence[Stream], *, messages: int, size_bytes: 
     data = os.urandom(size_bytes)
     timer, timed_every = Timer(), max(1, min(TIMED_EVERY_MAX, messages // TIMED_MIN))
     async with AsyncExitStack() as stack:
+        # The window is shared out, so that few and many streams are compared at the same number of unconfirmed pushes.
         share = max(1, window // len(streams))
         publishers = [await stack.enter_async_context(stream.publisher(share)) for stream in streams]
         started_s = time.perf_counter()
@@ -46,6 +47,7 @@ async def push_in_turn(streams: Sequence[Stream], *, messages: int, size_bytes: 
             else:
                 began_ns = time.perf_counter_ns()
                 timer.watch(await publisher.push(data), began_ns)
+        # A push counts when it is confirmed: without this, the last windows of pushes would take no time.
         for publisher in publishers:
             await publisher.flush()
         seconds = time.perf_counter() - started_s

@@ -151,8 +151,10 @@ def _measure(
     from stream_node.contexts import find_target, resolve_target
     from stream_node.process import NodeNotStarted, interrupted_by
 
+    # A way through another node was asked for, so the node at its beginning was too, and be it the default one.
     target = resolve_target(node, context, via) if via else find_target(node, context, ())
     with ExitStack() as stack:
+        # Entered first, so that a signal also ends a node that is still starting, and removes its data.
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         if is_own := target is None:
             try:
