@@ -115,6 +115,7 @@ class Correspondent:
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
+        """Finish the request that this message of the inbox answers, or count the message as a stray."""
         try:
             routed = decode_routed(data)
         except UnexpectedAnswer:

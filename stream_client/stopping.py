@@ -71,6 +71,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
     def restore() -> None:
+        """Make each signal act as it did before the block."""
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -78,6 +79,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
         # The second signal acts as it does without this block, since the end of the block may be slow.
         restore()
         stopped.signal = number
+        # In the middle of an exchange of bytes, the exception would cost the connection.
         raise_when_whole(_Leave())
 
     try:

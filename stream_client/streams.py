@@ -26,9 +26,9 @@ from stream_client.core.payloads import answer_of, pulled
 from stream_client.positions import Positions
 from stream_client.publish import (
     WINDOW,
+    PartitionChooser,
     PartitionedPublisher,
     Publisher,
-    Turns,
     make_sequences,
     missing_partition,
 )
@@ -155,7 +155,7 @@ class PartitionedStream:
         self.partitions = tuple(partitions)
         self._by_number = {stream.partition: stream for stream in self.partitions}
         self._count = max(self._by_number) + 1
-        self._turns = Turns(self._count, sorted(self._by_number))
+        self._chooser = PartitionChooser(self._count, sorted(self._by_number))
 
     def __repr__(self) -> str:
         there = len(self.partitions)
@@ -200,7 +200,7 @@ class PartitionedStream:
         rest as `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        stream = self.get_partition(self._turns.choose(key, partition_key))
+        stream = self.get_partition(self._chooser.choose(key, partition_key))
         return await stream.push(data, key=key, headers=headers)
 
     def publisher(

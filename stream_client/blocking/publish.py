@@ -128,7 +128,7 @@ class Publisher:
             self._session.shell.wait(self._queue.room())
 
 
-class Turns:
+class PartitionChooser:
     """Chooses partitions: by key, or one after the other.
 
     partitions: how many partitions the stream has, those missing too. present: the numbers of those it still has.
@@ -159,7 +159,7 @@ class PartitionedPublisher:
         self._name = name
         self._by_partition = by_partition
         self._publishers = tuple(by_partition.values())
-        self._turns = Turns(max(by_partition) + 1, sorted(by_partition))
+        self._chooser = PartitionChooser(max(by_partition) + 1, sorted(by_partition))
 
     def __repr__(self) -> str:
         partitions = f"{len(self._publishers)} partitions"
@@ -199,7 +199,7 @@ class PartitionedPublisher:
         StreamNotFound where the partition of the key is missing.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        partition = self._turns.choose(key, partition_key)
+        partition = self._chooser.choose(key, partition_key)
         publisher = self._by_partition.get(partition)
         if publisher is None:
             raise missing_partition(self._name, partition, max(self._by_partition) + 1)

@@ -87,6 +87,7 @@ class Session:
 
         The function returned prevents the call back.
         """
+        # The caller handles errors in one place, whether they come now or later.
         try:
             call = self.call(target, protocol, request)
         except ClientError as error:
@@ -101,6 +102,7 @@ class Session:
             on_answer(answer)
 
         def cancel() -> None:
+            # Both: the call must not tell the listener, and the core must not send the call again.
             call.forget(answered)
             self.core.forget(call)
 

@@ -24,9 +24,9 @@ from stream_client.blocking.consume.reader import patience_for
 from stream_client.blocking.positions import Positions
 from stream_client.blocking.publish import (
     WINDOW,
+    PartitionChooser,
     PartitionedPublisher,
     Publisher,
-    Turns,
     make_sequences,
     missing_partition,
 )
@@ -156,7 +156,7 @@ class PartitionedStream:
         self.partitions = tuple(partitions)
         self._by_number = {stream.partition: stream for stream in self.partitions}
         self._count = max(self._by_number) + 1
-        self._turns = Turns(self._count, sorted(self._by_number))
+        self._chooser = PartitionChooser(self._count, sorted(self._by_number))
 
     def __repr__(self) -> str:
         there = len(self.partitions)
@@ -201,7 +201,7 @@ class PartitionedStream:
         rest as `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        stream = self.get_partition(self._turns.choose(key, partition_key))
+        stream = self.get_partition(self._chooser.choose(key, partition_key))
         return stream.push(data, key=key, headers=headers)
 
     def publisher(

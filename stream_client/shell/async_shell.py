@@ -52,6 +52,7 @@ async def open_shell(
 ) -> AsyncIterator[AsyncShell]:
     """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
     shell = AsyncShell(address, core, framing)
+    # Outside the task group, so that a failure is raised as it is and not as a group of one.
     first = await shell.dial()
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
@@ -137,6 +138,7 @@ class AsyncShell:
         self._scope.cancel()
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
+        """As `Shell.wait`."""
         if waiting.done:
             return
         # The caller waits for an answer, so its request must not wait for the sending task to be scheduled.

@@ -31,6 +31,7 @@ HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
     """Why the service at that address was not reached, as far as the bytes that have come tell."""
+    # A node on the route has said why, which is more than can be guessed here.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
     if core.connection.received_bytes:
@@ -43,6 +44,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
             f"{address} takes connections and ends them without a word: it is no stream node, it has too many "
             "connections, or it is an Ockam service of before 2024 (--framing legacy)"
         )
+    # A legacy node says no hello, so its silence tells nothing about the node.
     if core.connection.wire is not None and not core.connection.wire.hello:
         return NodeUnreachable(
             f"{address} sends nothing: no {core.service_name!r} answers there in the legacy framing; real Ockam "

@@ -64,11 +64,14 @@ class Reader:
 
     def ask(self) -> None:
         """Ask for the next page, unless it is on its way or here already. Safe to repeat."""
+        # One page ahead of the program is enough; more would fill the memory of a slow one.
         if self._stopped or self._call is not None or self._page is not None or self._error is not None:
             return
+        # A request is planned already.
         if self._cancel is not None:
             return
         try:
+            # The node did not hold the last, empty answer: asking again at once would keep both sides busy in vain.
             if self._idle and self.waits:
                 self._idle = False
                 self._cancel = self._session.shell.call_later(self._idle_delay_s, self._ask_later)
@@ -104,6 +107,7 @@ class Reader:
         self.ask()
 
     def _pull(self) -> Call:
+        """Ask for the page at `_start`, by our own protocol where the node has it."""
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
             return core.pull(self.handle, start.index, self._page_messages)
@@ -114,8 +118,10 @@ class Reader:
         return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
+        """Keep the page or the error that has come, and tell the owner. A page moves the start behind itself."""
         call, self._call = self._call, None
         assert call is not None
+        # An older node, or an Ockam service, refuses our protocol: it is asked again by the specification's pull.
         if isinstance(call.error, RequestRefused) and self._may_be_unknown():
             self._plain = True
             self.ask()
@@ -124,10 +130,12 @@ class Reader:
             self._page = self._read(call)
         except ClientError as error:
             self._error = error
+            # The next attempt may reach a node that has our protocol: the old one may have been replaced.
             self._plain = False
         else:
             self._session.has_rich_pull |= not self._plain
             self._start = FromIndex(self._page.resume_index)
+            # An empty answer that came at once was not held.
             self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
         self._on_page(self)
 
@@ -136,6 +144,7 @@ class Reader:
         return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
 
     def _read(self, call: Call) -> Page:
+        """The page in an answer. Raises the call's error, and UnexpectedAnswer."""
         if call.error is not None:
             raise call.error
         if not self._plain:

@@ -119,6 +119,7 @@ class LeaseMember:
             self._session.ask_nowait(INDEX_SERVICE, LEASE, request, lambda answer: None)
 
     def _answered(self, answer: LeaseResponse | ClientError) -> None:
+        """Take over the leases that the node has given, and tell the consumer where they changed."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -137,6 +138,7 @@ class LeaseMember:
         ]
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
+        """Give up the lease of a partition whose save the node refused, since another member has it."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return

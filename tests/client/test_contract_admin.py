@@ -1,6 +1,6 @@
 """Goal: the three clients do the same. Method: one scenario each, against a real server, through every shell.
 
-Here: looking after streams and positions.
+Here: what an administrator does with streams and positions.
 """
 
 from __future__ import annotations
