@@ -1,4 +1,4 @@
-"""What attacks do to a node and to a good client beside them, measured: `.venv/bin/python -m tests.ockam.floods`.
+"""Measures attacks on a node, and a good client that uses the node meanwhile: `python -m tests.ockam.floods`.
 
 Each attack is bounded, goes to 127.0.0.1 only, and runs in a process of its own against a node of its own; a good
 client in another process pushes a message every 10 ms. Printed for each: the good client's median, 99th percentile and

@@ -1,4 +1,4 @@
-"""Goal: whoever asks in a protocol of ours learns at once that it does not go on, and nobody else is told anything.
+"""Goal: the sender of a request of ours learns at once that it was not forwarded; no other sender gets an answer.
 
 Method: real nodes in a row, raw peers, and payloads that only have the names of protocols.
 """
@@ -130,7 +130,7 @@ async def test_the_address_of_a_connection_that_has_ended_is_told() -> None:
         assert near.node.statistics().dropped == {"unknown_address": 4}
 
 
-def test_what_is_told_is_never_told_again() -> None:
+def test_an_answer_that_cannot_be_forwarded_is_not_answered() -> None:
     request = Message((tcp("h:1"),), (local("TCP_1"), local("me")), OWN)
     assert is_sender_told(request)
     for answer in (forward_refused(request, "no"), destination_unreachable(request.return_route, "h:1", "x" * 10_000)):

@@ -1,5 +1,5 @@
-"""Goal: a message that goes in a circle between nodes that may pass on to each other stops at its second visit, and a
-good client notices nothing of many of them. Method: two real nodes, a peer whose routes go round, and a neighbour.
+"""Goal: a message that loops between nodes that forward to each other is dropped at its second visit, and a good client
+does not notice many such messages. Method: two real nodes, a peer whose routes go round, and a neighbour.
 """
 
 from __future__ import annotations

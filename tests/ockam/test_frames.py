@@ -1,4 +1,4 @@
-"""Goal: the run-at-a-time reader, with its remembered headers, reads exactly what the plain path reads.
+"""Goal: the reader, with all its shortcuts, reads exactly the messages that decoding each frame by itself gives.
 
 Method: frames of many routes, cut at any places, compared with decoding each frame by itself.
 """

@@ -1,4 +1,4 @@
-"""Goal: what repeats is remembered, within bounds, whatever comes. Method: keys that repeat, and keys that never do."""
+"""Goal: keys that repeat are remembered, within bounds. Method: keys that repeat, and keys that never do."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_keys_that_never_come_again_make_nothing_grow() -> None:
 
 
 @pytest.mark.parametrize("keys", [GENERATION_MIN, 1_000, GENERATION_MAX])
-def test_who_goes_round_many_keys_is_known_after_a_few_rounds(keys: int) -> None:
+def test_many_keys_in_turn_are_known_after_a_few_rounds(keys: int) -> None:
     memory = small()
     for _ in range(12):
         known = sum(look_up(memory, key) for key in range(keys))
     assert known == keys
 
 
-def test_what_was_used_lately_stays_among_keys_that_never_come_again() -> None:
+def test_keys_used_lately_stay_among_keys_that_never_come_again() -> None:
     memory = small()
     look_up(memory, -1)
     for key in range(10_000):
@@ -51,7 +51,7 @@ def test_what_was_used_lately_stays_among_keys_that_never_come_again() -> None:
             assert look_up(memory, -1)
 
 
-def test_what_is_large_is_bounded_by_bytes() -> None:
+def test_large_entries_are_bounded_by_bytes() -> None:
     memory = GenerationCache[int, str](lambda key, value: 100_000)
     for _ in range(20):
         for key in range(3_000):

@@ -1,4 +1,4 @@
-"""Goal: a connection that is silent keeps nothing of what passed through it last, however large that was.
+"""Goal: a silent connection does not hold the bytes that passed through it last, however many they were.
 
 Method: some connections get large answers that the socket does not take at once, and stay; what is still allocated in
 `ockam` is counted.
@@ -21,7 +21,7 @@ from tests.ockam.tcp_server import serve
 CONNECTIONS, ANSWER_BYTES = 4, 8 * 1024 * 1024
 
 
-async def test_a_silent_connection_keeps_nothing_of_what_was_sent_last() -> None:
+async def test_a_silent_connection_does_not_hold_the_bytes_that_were_sent_last() -> None:
     async with serve() as server:
         peers = [await server.peer(HEAD) for _ in range(CONNECTIONS)]
         tracemalloc.start()

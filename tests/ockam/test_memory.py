@@ -1,4 +1,4 @@
-"""Goal: what all peers together make a node hold has one bound, and who holds most yields first.
+"""Goal: the memory that all peers make a node hold has one bound, and the peer that holds most frees its memory first.
 
 Method: the count alone under random changes; then a node with a small bound, greedy raw peers and a modest one.
 """
@@ -66,7 +66,7 @@ class Held:
         self.holdings.note_waiting(size_bytes)
 
 
-def test_who_holds_most_yields_first_and_only_as_much_as_is_needed() -> None:
+def test_the_peer_that_holds_most_yields_first_and_only_as_much_as_is_needed() -> None:
     memory = PeerMemory(800)
     large, middle, small = Held(memory), Held(memory), Held(memory)
     small.holdings.note(40, 0)
@@ -82,7 +82,7 @@ def test_who_holds_most_yields_first_and_only_as_much_as_is_needed() -> None:
     assert (statistics.forgotten, statistics.given_up, statistics.closed) == (1, 2, 0)
 
 
-def test_unread_answers_close_who_has_most_of_them_when_nothing_else_helps() -> None:
+def test_the_peer_with_most_unread_answers_is_closed_when_nothing_else_helps() -> None:
     memory = PeerMemory(800)
     slow, other = Held(memory), Held(memory)
     other.holdings.note(100, 200)
@@ -220,7 +220,7 @@ async def test_unread_answers_share_one_bound_and_the_worst_is_closed(monkeypatc
         assert len((await modest.receive()).payload) == 2_000
 
 
-async def test_parked_pulls_share_the_bound_and_who_parks_least_waits_on(tmp_path: Path) -> None:
+async def test_parked_pulls_share_the_bound_and_the_peer_that_parks_least_waits_on(tmp_path: Path) -> None:
     """One peer leaves thousands of long polls and gets empty pages early; another leaves one and gets its message."""
     poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
     async with served(tmp_path, peer_memory_bytes_max=1024 * KIB) as server:
@@ -243,7 +243,7 @@ async def test_parked_pulls_share_the_bound_and_who_parks_least_waits_on(tmp_pat
         await wait_until(lambda: not server.statistics().tcp.memory.parked_bytes)
 
 
-async def test_who_leaves_takes_its_parked_pulls_along(tmp_path: Path) -> None:
+async def test_a_peer_that_leaves_takes_its_parked_pulls_along(tmp_path: Path) -> None:
     poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
     async with served(tmp_path) as server:
         stays, leaves = await server.peer(), await server.peer()

@@ -206,7 +206,7 @@ async def test_an_exception_in_a_guarded_callback_is_a_crash(
     assert node.find_worker(A) is not first
 
 
-async def test_a_mailbox_is_full_by_count_and_by_bytes_and_frees_who_waits(
+async def test_a_mailbox_is_full_by_count_and_by_bytes_and_wakes_waiting_tasks(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox_module, "MESSAGES_MAX", 3)

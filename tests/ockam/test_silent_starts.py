@@ -1,6 +1,6 @@
-"""Goal: who connects and speaks later is served, hellos are answered at once, and silence keeps nobody out.
+"""Goal: a client that connects and speaks later is served, hellos are answered at once, and silence keeps nobody out.
 
-Method: a node and raw peers. Where the clock stands still or jumps, what waits for time to pass is found out.
+Method: a node and raw peers. A clock that stands still or jumps shows which answers wait for time to pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def test_a_head_client_that_waits_for_our_byte_gets_it_at_once(mock_clock:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_who_connects_and_speaks_later_is_served(mock_clock: trio.testing.MockClock, wire: Wire) -> None:
+async def test_a_client_that_speaks_later_is_served(mock_clock: trio.testing.MockClock, wire: Wire) -> None:
     """An hour before the hello, one behind it, and one between two messages; but a frame that has begun must end."""
     async with serve() as server:
         stream = await server.connect()
@@ -98,7 +98,7 @@ async def test_a_legacy_frame_torn_behind_its_first_byte_ends_its_connection_unr
 
 
 async def test_where_there_are_too_many_the_longest_silent_gives_way() -> None:
-    """Who has sent a message stays, and so does who has sent one that has not been read yet."""
+    """A connection that has sent a message stays, even if that message has not been read yet."""
     async with serve(connections_max=4) as server:
         spoke = await server.peer(HEAD)
         await spoke.send((local("echo"),), b"1")
@@ -138,7 +138,7 @@ async def test_a_message_that_waits_in_the_socket_counts_as_spoken() -> None:
         await Peer(silent, HEAD).wait_closed()
 
 
-async def test_who_forwards_sends_without_waiting_for_the_other_nodes_hello(
+async def test_a_forwarding_node_sends_without_waiting_for_the_other_nodes_hello(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     """The clock stands still, and the node that is called never says anything."""

@@ -1,4 +1,4 @@
-"""Goal: what is sent at once and what is sent behind it are together what was to be sent.
+"""Goal: the bytes that are sent at once and the rest that is sent later are together the bytes to be sent.
 
 Method: real sockets with small buffers, and closed ones.
 """
@@ -13,7 +13,7 @@ import trio
 from ockam.sockets import send_nowait
 
 
-async def test_a_socket_takes_what_fits_and_the_rest_is_told() -> None:
+async def test_a_socket_takes_the_bytes_that_fit_and_the_rest_is_returned() -> None:
     ours, theirs = trio.socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     stream = trio.SocketStream(ours)

@@ -1,4 +1,4 @@
-"""Goal: what one peer can make a node hold, and what it is not blamed for. Method: a node, raw peers, small limits."""
+"""Goal: one peer can make a node hold only so much, and is not blamed for waiting. Method: raw peers, small limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Held(Worker):
         self.reply(message, b"taken")
 
 
-async def test_who_forwards_to_a_slow_node_waits_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_peers_that_forward_to_a_slow_node_wait_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The far node stops reading; the near one must not take more of the six peers than a few messages each."""
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 500_000)
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 3_000_000)
@@ -66,7 +66,7 @@ async def test_who_forwards_to_a_slow_node_waits_and_nothing_is_lost(monkeypatch
     assert near.node.statistics().dropped == far.node.statistics().dropped == {}
 
 
-async def test_who_sends_to_another_connection_that_does_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_sends_to_a_connection_that_does_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first hop is the other connection's own address, as in an answer that comes back through a node."""
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_SOFT", 100_000)
     monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", 10_000_000)
@@ -87,7 +87,7 @@ async def test_who_sends_to_another_connection_that_does_not_read_waits(monkeypa
         assert {(await slow.receive()).payload for _ in range(500)} == {bytes(100_000)}
 
 
-async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees_who_waits(
+async def test_messages_that_wait_for_a_call_are_bounded_and_a_failed_call_frees_their_peer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ockam.mailbox.BYTES_MAX", 1_000_000)
@@ -225,7 +225,7 @@ class Late(Worker):
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x00\x00\x00\x01\x00"], ids=["half-closed", "bad-frame"])
-async def test_what_was_asked_before_the_end_is_answered(bad: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_before_the_end_are_answered(bad: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_machine, "LINGER_QUIET_S", 0.4)
     async with serve() as server:
         server.node.register([local("late")], Late)

@@ -1,7 +1,7 @@
 """Goal: neither a few busy connections nor thousands that leave at once keep another one waiting.
 
-Method: the turns alone, counting who is served when; then a node with floods, a good client beside them, and a count of
-what the node did for the others while the good client waited.
+Method: the turns alone, counting the order in which connections are served; then a node with floods and a good client,
+and a count of the messages that the node handled for others while the good client waited.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def test_nobody_waits_while_the_loop_is_not_busy(mock_clock: trio.testing.
         assert not nursery.child_tasks
 
 
-async def test_who_uses_little_comes_before_a_thousand_that_leave_and_before_the_busy(
+async def test_light_connections_come_before_a_thousand_that_leave_and_before_busy_ones(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """All of one host. The light one asks last; the others get their turns too."""
