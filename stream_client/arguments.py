@@ -38,7 +38,7 @@ A = TypeVar("A")
 
 
 def to_bytes(value: BytesLike, what: str) -> bytes:
-    """`value` as it is sent. what: names it in the error. Raises InvalidArgument."""
+    """`value` as it is sent. what: how an error names the value. Raises InvalidArgument."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

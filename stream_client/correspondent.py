@@ -27,7 +27,7 @@ class Correspondent:
     """Correspondent: one party of two-way messaging, with a stream of its own (`inbox`) for the answers.
 
     strays: how many messages of the inbox `request` has passed over, since they were no routed messages, or answers
-    that nobody waited for. Made by `StreamClient.correspondent`.
+    that no request waited for. Made by `StreamClient.correspondent`.
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:

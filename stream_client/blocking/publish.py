@@ -27,8 +27,8 @@ PUBLISHER_ID_BYTES = 16
 class Publisher:
     """Pushes to one partition, at most `window` of them unconfirmed. A context manager. Made by `Stream.publisher`.
 
-    When the block ends without an exception, every push has been answered. If pushes failed whose result nobody has
-    taken, the end of the block raises PushesFailed, unless `keep_failed` leaves the failures to the owner.
+    When the block ends without an exception, every push has been answered. If pushes failed whose result the program
+    has not taken, the end of the block raises PushesFailed, unless `keep_failed` leaves the failures to the owner.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """Pushes that failed, and whose result nobody has taken; empty where the owner keeps failures."""
+        """Failed pushes whose result the program has not taken; empty where the publisher keeps failures."""
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 Target: TypeAlias = str | Route | PartitionHandle
-"""Who is asked: a service of the node by its name, a worker by the route to it, or a stream-partition."""
+"""The receiver of a request: a service of the node by its name, a worker by the route to it, or a partition."""
 
 
 class Shell(Timers, Protocol):
@@ -39,7 +39,7 @@ class Shell(Timers, Protocol):
         ...
 
     def give_way(self) -> None:
-        """Send what can be sent and read what has come, without waiting for either."""
+        """Send as many bytes as the socket takes and read those that have come, without waiting for either."""
         ...
 
     def send_lagging(self) -> None:
@@ -62,6 +62,7 @@ class Session:
         self.has_rich_pull = False
 
     def statistics(self) -> CoreStatistics:
+        """Connections, bytes, and requests without an answer, counted over the whole life of the client."""
         return self.core.statistics()
 
     def now_s(self) -> float:

@@ -287,7 +287,7 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
-        """Send what the core has, whenever it has something. scope: cancelled when the connection is broken."""
+        """Send the core's outgoing bytes whenever there are any. scope: cancelled when the connection is broken."""
         while True:
             data = self.core.data_to_send()
             self._sending = bool(data)

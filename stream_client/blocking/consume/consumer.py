@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class BaseConsumer:
-    """The part that all consumers have in common, beside iterating. A context manager, which saves the position."""
+    """The base of all consumers: everything except iterating. A context manager, which saves the position."""
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]

@@ -99,7 +99,7 @@ class Follower:
             self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
-                # The reader has moved on and nobody asks for this page again, so it is kept before anything can raise.
+                # The reader has moved on and would not fetch this page again, so it is kept before anything can raise.
                 self._rest, self._at = page.messages, 0
                 expected, self._next_index = self._next_index, page.messages[-1].index + 1
                 self._tell_holes(page.messages, expected)

@@ -238,7 +238,7 @@ class ReadingLoop:
         page = reading.reader.take()
         self._check(reading, page)
         reading.ended = page.at_end
-        # The reader has moved on and nobody asks for this page again, so it is kept before anything can raise.
+        # The reader has moved on and would not fetch this page again, so it is kept before anything can raise.
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
