@@ -39,7 +39,7 @@ from storage.wal.check import Examined, examined, install_log, keep_copy, prepar
 from storage.wal.rewrite import rebuild, rewrite
 from storage.wal.scan_machine import Verdict
 from storage.wal.survey import opened_with_log
-from stream_service.stored import LOST_BESIDE
+from stream_service.stored import LOST_EXTRAS
 
 CHUNK_BYTES: Final = 1024 * 1024
 OTHERS_MAX: Final = 20
@@ -302,7 +302,7 @@ def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream
     for index in range(stream.first, stream.end):
         # An empty message has the time of the one before it: times never fall along a stream.
         found = _find_message(behind, stream.stream_id, index)
-        time_us, key, headers, data = found or (time_us, None, LOST_BESIDE, b"")
+        time_us, key, headers, data = found or (time_us, None, LOST_EXTRAS, b"")
         log.append([Append(stream.stream_id, index, time_us, [data], [key], [headers])])
 
 

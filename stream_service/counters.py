@@ -1,4 +1,4 @@
-"""What the workers of a node's streams count, and how a request is refused. It outlives their crashes."""
+"""The counters of a node's streams, and the refusal of requests. The counters outlive crashes of the workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ockam.protocol import error_payload
 from ockam.worker import Worker
 
 COPIES = 2
-"""What is pushed is written to the write-ahead log and to the database."""
+"""A message is written twice: to the write-ahead log, and to the database."""
 MESSAGE_BYTES = 128
-"""What a message takes beside its data in each of them: its row, its place in the index, and unused space of pages."""
+"""What a message takes in each copy beside its data: its row, its place in the index, and unused space of pages."""
 APPEND_BYTES = 24 * 1024
-"""What an append writes of pages that were there before."""
+"""What an append writes again of pages that it changes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ class StreamCounters:
         self.room_bytes = math.inf
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """Why these messages are not stored, where the disk could come too near its end; else they take their room."""
+        """The reason not to store these messages, where the disk is nearly full; None reserves their room."""
         needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:
             return "the disk is nearly full: free_disk_bytes_min would not stay free; make room and push again"

@@ -1,4 +1,4 @@
-"""Names of streams and of keys: the address of a stream, the partition of a key, a name for who gave none.
+"""Names: the address of a stream, the partition of a key, and generated names of streams.
 
 All three are documented and stable: a client may compute them, and they are the same after every restart.
 """
@@ -42,7 +42,7 @@ def generated_name(new_id: Callable[[], str]) -> str:
 
 
 def refusal_of_name(name: str) -> str | None:
-    """Why this cannot be a stream's name, or None."""
+    """The reason why this cannot be a stream's name, or None where it can."""
     if not name:
         return "a stream name is not empty; leave it out to get a generated one"
     size_bytes = len(name.encode())
@@ -54,7 +54,7 @@ def refusal_of_name(name: str) -> str | None:
 
 
 NEAR_MAX = 3
-"""Names that are told beside a wrong one; more would have to be read."""
+"""An error suggests at most this many names."""
 
 
 def near_names(name: str, known: Iterable[str]) -> str:

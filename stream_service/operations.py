@@ -1,4 +1,7 @@
-"""What the stream workers ask of the storage threads. Each runs inside one transaction or on a reading connection."""
+"""The operations that stream workers submit to the storage threads.
+
+Each runs inside one transaction, or on a connection that only reads.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from storage.errors import StorageError
 from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
-from stream_service.stored import NOTHING_BESIDE, Beside, StoredStream, encode_beside
+from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
 
 
 class NothingFits(StorageError):
-    """The first message of a page is larger than any answer that its asker's framing can carry."""
+    """The first message of a page is larger than any answer that the consumer's connection can carry."""
 
     def __init__(self, index: int, size_bytes: int, bytes_max: int) -> None:
         super().__init__(
@@ -27,7 +30,7 @@ class NothingFits(StorageError):
 
 
 class EnsureStreams(Operation):
-    """Make the partitions of a stream that are missing; `streams` are all of those asked for, in order."""
+    """Make the missing ones among given partitions of a stream. `streams` has all of them afterwards, in order."""
 
     __slots__ = ("created_us", "name", "partitions", "streams")
 
@@ -50,11 +53,14 @@ class EnsureStreams(Operation):
 
 
 class Page:
-    """One pull as the reading thread needs it, and the records or the error that it found.
+    """The messages that one pull asks for, and afterwards the records that a read found, or the error that it met.
 
-    start: the place asked for; index: where that turned out to be. first_bytes_max: the largest message that can be
-    sent at all. rich: key and headers are sent too. passes_over: messages that are too large to be sent are left out;
-    passed_over: their indexes, behind which the records begin.
+    start: the place that the pull names. index: the index of that place, set by the read.
+    limit, bytes_max: how many messages, and how many bytes of data, the page has at most.
+    first_bytes_max: the largest message that the consumer's connection can carry.
+    rich: the answer has keys and headers too.
+    passes_over: messages that are too large for the connection are left out at the front of the page.
+    passed_over: the indexes of the messages that were left out.
     """
 
     __slots__ = (
@@ -84,8 +90,8 @@ class Page:
 class ReadPages(Operation):
     """The pages of several pulls of one stream, read together.
 
-    `read` counts the pages that were come to; it is less than all of them where their data together reached
-    `bytes_max`, and the others are to be read later.
+    `read` is the number of pages filled so far. When the pages reach `bytes_max` together, reading stops early; the
+    caller asks for the remaining pages again.
     """
 
     __slots__ = ("bytes_max", "pages", "read", "stream_id")
@@ -164,9 +170,9 @@ class LoadSequences(Operation):
 
 
 class DescribeStreams(Operation):
-    """What `node/stream_info/1` tells of streams: of one by its id, or of those that a listing finds.
+    """Information about streams: about one stream by its id, or about a page of a listing by name.
 
-    `infos` are in order; `more` says that a listing has more to tell.
+    `infos` has the streams in order. `more` says that the listing has further streams.
     """
 
     __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
@@ -199,7 +205,7 @@ class DescribeStreams(Operation):
 
 
 class FindCut(Operation):
-    """The index before which messages are to go: `before`, or what a retention no longer keeps."""
+    """Find the index before which messages are to be deleted, from a place (`before`) or from a retention."""
 
     __slots__ = ("before", "index", "now_us", "retention", "stream_id")
 
@@ -230,7 +236,7 @@ class FindCut(Operation):
 
 
 class TruncateStep(Operation):
-    """Delete the earliest messages before `index`, as many as `stored.step_end` says; `record` is the stream after."""
+    """Delete the earliest messages before `index`, as many as `stored.step_end` allows. Sets `record` anew."""
 
     __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id")
 
@@ -268,9 +274,9 @@ class FallingAppend(Append):
 
 
 class StoreCopy(Operation):
-    """Store copied messages; a stream that never had any begins at the index of the first.
+    """Store copied messages. A stream that never had a message begins at the index of the first one.
 
-    last_time_us: the stream's latest time afterwards.
+    last_time_us: the time of the stream's latest message afterwards.
     """
 
     __slots__ = ("appends", "begins", "last_time_us")
@@ -298,7 +304,7 @@ class StoreCopy(Operation):
         index = request.index
         for time_us, group in groupby(timed, lambda each: each[0]):
             messages = [message for _, message in group]
-            besides = [Beside(message.headers, None) for message in messages]
+            extras = [Extras(message.headers, None) for message in messages]
             self.appends.append(
                 Append(
                     stream_id,
@@ -306,7 +312,7 @@ class StoreCopy(Operation):
                     time_us,
                     [message.data for message in messages],
                     [message.key for message in messages],
-                    [None if beside == NOTHING_BESIDE else encode_beside(beside) for beside in besides],
+                    [None if each == NO_EXTRAS else encode_extras(each) for each in extras],
                 )
             )
             index += len(messages)
@@ -321,7 +327,7 @@ class StoreCopy(Operation):
 
 
 class ChangeStream(Operation):
-    """Any one change of a stream in a transaction: a function of the session."""
+    """A change of a stream in one transaction, given as a function of the session."""
 
     __slots__ = ("change",)
 
@@ -344,7 +350,7 @@ INDEX_MAX = 2**63 - 1
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:
-    """A stream as `node/stream_info/1` tells it."""
+    """The information that `node/stream_info/1` gives about a stream."""
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(

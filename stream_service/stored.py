@@ -1,4 +1,4 @@
-"""What the stream service keeps about a stream beside its messages, and the statements that read it.
+"""The stored attributes of streams and the stored headers of messages, with the statements that read and write them.
 
 A stream's row has a column for attributes and a message's row one for headers; both are BARE, so that more can come
 without another schema. The functions raise StorageError and sqlite3.Error, which the storage threads map.
@@ -35,31 +35,31 @@ from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
-"""How many messages are measured at once for a retention by size."""
+"""A retention by size measures at most this many messages in one round."""
 
 
-# type Beside struct { headers: list<Header>  sequence: optional<Sequence> }
-class Beside(msgspec.Struct, frozen=True):
-    """What is stored in a message's `headers` column, where it has any."""
+# type Extras struct { headers: list<Header>  sequence: optional<Sequence> }
+class Extras(msgspec.Struct, frozen=True):
+    """Headers and sequence of a message, as its `headers` column stores them; NULL where it has neither."""
 
     headers: list[Header]
     sequence: Sequence | None
 
 
-_beside_encoder = bare.Encoder(Beside)
-_beside_decoder = bare.Decoder(Beside)
-NOTHING_BESIDE = Beside([], None)
-encode_beside = _beside_encoder.encode
+_extras_encoder = bare.Encoder(Extras)
+_extras_decoder = bare.Decoder(Extras)
+NO_EXTRAS = Extras([], None)
+encode_extras = _extras_encoder.encode
 
 
-def decode_beside(stored: bytes | None) -> Beside:
+def decode_extras(stored: bytes | None) -> Extras:
     """Headers and sequence of a stored message."""
-    return NOTHING_BESIDE if stored is None else _beside_decoder.decode(stored)
+    return NO_EXTRAS if stored is None else _extras_decoder.decode(stored)
 
 
 LOST_HEADER: Final = "node/lost/1"
-"""Stands beside an empty message in the place of one that was lost, so that its index is never given to another."""
-LOST_BESIDE: Final = encode_beside(Beside([Header(LOST_HEADER, b"")], None))
+"""The header of an empty message that takes the place of a lost one, so that its index is never given to another."""
+LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 
 # type Attributes struct { retention: optional<Retention> }
@@ -68,7 +68,7 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class StoredStream(msgspec.Struct, frozen=True):
-    """A stream-partition as its worker needs it. last_time_us: of its latest message; 0 where none is stored."""
+    """A stream-partition as its worker needs it. last_time_us: the time of its latest message, 0 where it has none."""
 
     record: StreamRecord
     last_time_us: int
@@ -92,7 +92,7 @@ SET_ATTRIBUTES: Final = compiled(
 GET_TIME: Final = compiled(
     select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
 )
-LIST_BESIDE: Final = compiled(
+LIST_EXTRAS: Final = compiled(
     select(messages.c.idx, messages.c.headers)
     .where(_of_stream, messages.c.idx >= bindparam("index"), messages.c.headers.is_not(None))
     .order_by(messages.c.idx),
@@ -147,7 +147,7 @@ def get_retention(session: Session, stream_id: int) -> Retention | None:
 
 
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
-    """In a transaction. Raises DatabaseCorrupt where the stream's row is not what was written."""
+    """Store the stream's own retention; call it in a transaction. Raises DatabaseCorrupt where its row is damaged."""
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
     row = session.connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
     if row is None:
@@ -160,7 +160,7 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """The stream with what is kept beside its row."""
+    """The stream with its retention and the time of its latest message."""
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
 
@@ -177,27 +177,28 @@ def list_stored(session: Session) -> Iterator[StoredStream]:
 def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[bytes, int, int]]:
     """Publisher, number and index of the sequenced messages from `index` on, oldest first."""
     found = []
-    for stored_index, headers in session.connection.execute(LIST_BESIDE, (stream_id, index)):
-        sequence = decode_beside(headers).sequence
+    for stored_index, headers in session.connection.execute(LIST_EXTRAS, (stream_id, index)):
+        sequence = decode_extras(headers).sequence
         if sequence is not None:
             found.append((sequence.publisher_id, sequence.sequence, stored_index))
     return found
 
 
 def note_fall(session: Session, stream_id: int, index: int) -> None:
-    """From this index on the times of a stream begin anew, below those before. In a transaction."""
+    """Note that the message at this index has a lower time than the one before it; call it in a transaction."""
     row = (stream_id, index)
     session.connection.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
-    """The stream is deleted. In a transaction."""
+    """Remove the notes of a stream that is being deleted; call it in a transaction."""
     session.connection.execute(DELETE_FALLS, (stream_id,))
 
 
 def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
-    """The first stored message from which on all were published at that time or later; the stream's end where the last
-    one was not.
+    """The index of the first message from which on all messages were published at `time_us` or later.
+
+    It is the stream's end where the last message was published before that time.
 
     Times fall along a stream only where the clock had been wrong before and was set back; those places are noted
     (`time_falls`). What stands before a fall was published before what stands behind it, whatever its time says. So the
@@ -225,8 +226,11 @@ def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_u
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """Before which index a retention keeps nothing. By size it looks at SIZES_MAX messages and may stop early; asked
-    again once what it found is deleted, it goes on behind them."""
+    """The index of the first message that a retention keeps.
+
+    A limit by size measures at most SIZES_MAX messages and may stop before the limit holds. When the messages before
+    the returned index have been deleted, the caller asks again.
+    """
     index = record.first_index
     if retention.messages is not None:
         index = max(index, record.next_index - retention.messages)
@@ -238,7 +242,7 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
-    """How far one step of a truncation before `index` goes: so many messages at most, or bytes but for the last."""
+    """The index where one step of a truncation ends, after `messages_max` messages or about `bytes_max`."""
     end, size_bytes = record.first_index, 0
     limit = min(messages_max, index - end)
     for (message_bytes,) in session.connection.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():

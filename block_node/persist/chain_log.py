@@ -27,7 +27,7 @@ from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace
 from storage.contract import Append, Session, StreamRecord
 from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
-from stream_service.stored import LOST_BESIDE
+from stream_service.stored import LOST_EXTRAS
 
 STREAM_PREFIX = "block_node."
 """Streams whose names begin so are written by the block node alone."""
@@ -266,7 +266,7 @@ class ChainLog:
         while index < stream.next_index:
             records = session.log.read(stream.stream_id, index, REBUILD_PAGE_MESSAGES, REBUILD_PAGE_BYTES)
             for index, _, _, _, headers in records:
-                if headers == LOST_BESIDE:
+                if headers == LOST_EXTRAS:
                     begun = None
                     continue
                 mark = find_mark(headers)

@@ -18,7 +18,7 @@ import msgspec
 
 import bare
 from stream_service.extensions import Header
-from stream_service.stored import Beside, decode_beside, encode_beside
+from stream_service.stored import Extras, decode_extras, encode_extras
 
 MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"
@@ -58,7 +58,7 @@ def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: 
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
     if root_before:
         headers.append(Header(ROOT_BEFORE_HEADER, root_before))
-    return encode_beside(Beside(headers, None))
+    return encode_extras(Extras(headers, None))
 
 
 def find_other_roots(headers: bytes | None) -> list[bytes]:
@@ -76,7 +76,7 @@ def find_root_before(headers: bytes | None) -> bytes:
 
 def _values(headers: bytes | None, name: str) -> list[bytes]:
     try:
-        return [header.value for header in decode_beside(headers).headers if header.name == name]
+        return [header.value for header in decode_extras(headers).headers if header.name == name]
     except bare.DecodeError:
         return []
 
@@ -84,7 +84,7 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 def find_mark(headers: bytes | None) -> BlockMark | None:
     """The mark of a stored message; None where it has none that can be read."""
     try:
-        for header in decode_beside(headers).headers:
+        for header in decode_extras(headers).headers:
             if header.name == MARK_HEADER:
                 return _mark_decoder.decode(header.value)
     except bare.DecodeError:

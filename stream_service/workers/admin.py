@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 Finish = Callable[[int, StorageError | None], None]
-"""What follows a truncation: how many messages it deleted, and why it stopped early."""
+"""Called at the end of a truncation with the number of deleted messages, and the error that stopped it early."""
 
 
 class StreamAdmin:
     """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
 
-    Whatever deletes is one line in the log: who asked, which stream and partition, which indexes.
+    Each deletion is one line in the log: the peer that asked for it, the stream and partition, and the indexes.
     Invariant: at most one step of truncation is under way; `_cuts` are those that wait for it.
     """
 
@@ -88,9 +88,9 @@ class StreamAdmin:
         return True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Delete what the stream's retention, or the node's default, no longer keeps; what is much, in several cuts.
+        """Delete what the stream's retention, or the node's default, does not keep; many messages go in several cuts.
 
-        While the clock is in doubt, nothing goes for its age.
+        While the clock is in doubt, no message is deleted for its age.
         """
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:

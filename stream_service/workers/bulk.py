@@ -20,14 +20,14 @@ from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 READS_WAITING_MAX = 1_000
-"""Bulk reads of one stream that may wait; a reader has a few at a time."""
+"""At most this many bulk reads of one stream wait; a reader sends a few at a time."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""Of one page, whatever was asked for: it is in memory several times on its way."""
+"""One page has at most this many bytes, whatever the request says: on its way it is in memory several times."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
-"""Envelope, bounds, and the schema of the Arrow stream; about 2 KiB."""
+"""The envelope, the bounds and the schema of the Arrow stream: about 2 KiB."""
 
 BACKLOG_RETRY_S = 0.02
-"""Between two looks whether a reader has taken its pages; few readers ask, each for a few."""
+"""How long to wait before looking again whether a slow reader has taken its pages; there are few such readers."""
 
 logger = structlog.get_logger(__name__)
 

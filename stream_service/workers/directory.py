@@ -1,4 +1,4 @@
-"""Which streams a node has, and their workers' common needs. It serves no requests."""
+"""The directory of a node's streams: it starts their workers and holds what these share. It serves no requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from stream_service.workers.tail_machine import Tails
 
 
 class StreamDirectory:
-    """Starts the workers of streams that are stored or made; it outlives crashes of the service worker.
+    """The streams of a node. It starts their workers, and outlives crashes of the service worker.
 
-    default_retention: of streams without one of their own. making: stream-partitions that are being stored just now.
+    default_retention: holds for streams without a retention of their own.
+    making: how many stream-partitions are being stored at this moment.
     writers: by the beginning of a stream's name, which part of the node alone writes such streams; all may read them.
     """
 
@@ -60,7 +61,7 @@ class StreamDirectory:
         return len(self._addresses)
 
     def addresses(self) -> list[Address]:
-        """Of all streams, in the order in which they were opened."""
+        """The addresses of all streams, in the order in which they were opened."""
         return list(self._addresses)
 
     def new_name(self) -> str:

@@ -17,7 +17,7 @@ from storage.errors import StorageError
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
 from stream_service.operations import Page, size_of
 from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
-from stream_service.stored import decode_beside
+from stream_service.stored import decode_extras
 
 if TYPE_CHECKING:
     from ockam.address import Address
@@ -138,7 +138,7 @@ class PullPages:
             return PULL.encode_response(PullResponse(request.request_id, messages))
         resume_index = found[-1][0] + 1 if found else pull.page.index
         rich = [
-            RichMessage(index, time_us, key, decode_beside(headers).headers, data)
+            RichMessage(index, time_us, key, decode_extras(headers).headers, data)
             for index, data, time_us, key, headers in found
         ]
         bounds = self._bounds

@@ -1,8 +1,8 @@
-"""How a push is answered that was not stored, or may not be: in full to our own clients, else as real services do.
+"""The answers to pushes that are not stored, or may not be: in full to our own clients, else as real services answer.
 
-Real peers know a confirm with ERROR and nothing else, so they get that, byte for byte. Who pushes from a return address
-that begins with `extensions.TOLD` gets a `node/push_failed/1` instead, which says what became of the push and why. The
-address says it, and no request does, so that plain pushes stay as small and as fast as they are.
+Real peers know a confirm with ERROR and nothing else, so they get exactly that. A client whose return address begins
+with `extensions.TOLD` gets a `node/push_failed/1` instead, which says what became of the push and why. The address and
+not the request asks for it, so that plain pushes stay small and fast.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
 
 
 def failure_payload(message: Message, failure: Failure) -> bytes:
-    """What the sender of a message of any kind is told when it could not be handled.
+    """The answer to a message of any kind that could not be handled.
 
     A failed push is told by its own answer, never by `error`: a real producer would publish an `error` back.
     """

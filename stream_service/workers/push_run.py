@@ -1,4 +1,4 @@
-"""The pushes of one run: what of them is appended, and how each is answered once that is on disk. It stores nothing.
+"""The pushes of one append: the messages to be stored, and the answer to each push afterwards. It stores nothing.
 
 A run is nearly always plain pushes only; then every push is stored, and the run keeps no `decisions`. With rich pushes
 among them (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
@@ -14,15 +14,15 @@ from ockam.protocol import ProtocolError
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
-from stream_service.stored import NOTHING_BESIDE, Beside, encode_beside
+from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, plain_failure, rich_failure
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
 
 
 class PushRun:
-    """Gathers pushes in order. `data`, `keys` and `headers` are what is to be appended.
+    """The pushes of one append, in order. `data`, `keys` and `headers` are the messages to be stored.
 
-    answers_behind: answers to other messages of the run, which go out behind those to the pushes before them.
+    answers_behind: answers to other requests, which must not go out before the confirms of these pushes.
 
     Invariant: `decisions` has one entry a push, once there is a rich push; None before.
     """
@@ -50,7 +50,7 @@ class PushRun:
             self.headers.append(None)
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Needs the machine of the stream's sequences where the push has one."""
+        """Add a `node/stream_push/1`. One with a sequence number needs the stream's SequenceMachine."""
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.messages]
             self.keys = [None] * len(self.messages)
@@ -64,16 +64,13 @@ class PushRun:
         self.requests.append(request)
         self.decisions.append(decision)
         if isinstance(decision, New):
-            beside = Beside(request.headers, request.sequence)
+            extras = Extras(request.headers, request.sequence)
             self.data.append(request.data)
             self.keys.append(request.key)
-            self.headers.append(None if beside == NOTHING_BESIDE else encode_beside(beside))
-
-    def add_answer(self, answer: Message) -> None:
-        self.answers_behind.append(answer)
+            self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
     def stored(self, first_index: int, route: Route) -> list[Message]:
-        """The answers, now that all of `data` is on disk from `first_index` on."""
+        """The answers to all pushes, when `data` is on disk from `first_index` on."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
@@ -81,7 +78,7 @@ class PushRun:
         return [*self._rich_answers(first_index, route), *self.answers_behind]
 
     def refused(self, route: Route, failure: Failure) -> list[Message]:
-        """The answers when `data` could not be stored, or may not have been."""
+        """The answers to all pushes, when `data` is not on disk, or it is not known to be."""
         if self._sequences is not None:
             self._sequences.refused()
         answers = []

@@ -1,4 +1,4 @@
-"""The stream service: makes streams, and knows which exist. What a stream does is its own worker's business.
+"""The stream service: it makes streams and lists them. Pushes and pulls go to the workers of the streams.
 
 A create is made durable first; then the request is handed to the stream's own worker, which answers it with its Init,
 so that the way back in the answer is the stream's address.
@@ -27,7 +27,7 @@ SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The specification's address, and those under which the real clients look for the service."""
 
 PARTITIONS_PER_TURN = 4_096
-"""One request may name as many; a thousand of them at once must not keep the node from everybody else."""
+"""One request may name this many partitions. After as many, the other workers of the node have a turn."""
 
 logger = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class ServiceWorker(Worker):
         self.receive(held)
 
     def _serve(self, message: Message) -> int:
-        """Serve one request; how many partitions it named, at least 1. Raises ProtocolError."""
+        """Serve one request. Returns how many partitions it named, at least 1. Raises ProtocolError."""
         if LIST.is_in(message.payload):
             self._list(message)
             return 1
@@ -81,6 +81,7 @@ class ServiceWorker(Worker):
             name, partitions = self._name(request.stream_name), request.partitions
             self._check_partitions(partitions)
             forwarded = partitioned.encode_request(CreatePartitions(name, partitions))
+        # The request goes on to the workers of the partitions, each of which answers under its own address.
         routes = [(stream_address(name, partition),) for partition in range(partitions)]
         missing = [
             partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
@@ -92,10 +93,12 @@ class ServiceWorker(Worker):
         if not missing:
             self.context.send_run(requests)
             return partitions
+        # Partitions that are being made count too: else many creates at once would pass the limit.
         directory = self._directory
         if directory.count + directory.making + len(missing) > directory.limits.streams_max:
             raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
         directory.making += len(missing)
+        # The streams are on disk before anybody hears of them: an Init is a promise.
         made = self.context.guard(lambda operation: self._made(operation, message, requests))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
         return partitions

@@ -1,4 +1,4 @@
-"""What the workers of streams share, as each of their parts needs it."""
+"""The parts of a node that all its streams share, as the type that a stream's worker is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_service.workers.tail_machine import Tails
 
 
 class StreamServices(Protocol):
-    """Storage, bounds, time, counters and the room for tails; `directory.StreamDirectory` has them.
+    """Storage, limits, time, counters, and the memory for the newest messages. `workers.directory` provides them.
 
     now_us: microseconds since 1970, by `clock`.
     """

@@ -27,7 +27,7 @@ from storage.verify import verify
 from stream_client.blocking import connect
 from stream_node.process import NodeProcess
 from stream_node.repair import RepairFailed, plan_repair, repair
-from stream_service.stored import LOST_BESIDE
+from stream_service.stored import LOST_EXTRAS
 from tests.cli.command import CommandLine
 from tests.storage.wal.wal_samples import (
     FRAME_BYTES,
@@ -101,7 +101,7 @@ def _check_loss(directory: Path, confirmed: list[bytes]) -> None:
         assert record.next_index == len(confirmed)
         assert verify(session).problems == ()
         rows = session.log.read(record.stream_id, 0, 2**40, 2**40)
-    lost = [index for index, *_, headers in rows if headers == LOST_BESIDE]
+    lost = [index for index, *_, headers in rows if headers == LOST_EXTRAS]
     assert len(lost) <= 3
     assert all(data == (b"" if index in lost else confirmed[index]) for index, data, *_ in rows)
 
@@ -180,7 +180,7 @@ def test_what_cannot_is_lost_by_name_and_number_and_only_when_accepted(left: Pat
             times = [row[2] for row in rows]
             assert times == sorted(times)
             if stream == name:
-                assert (rows[first][1], rows[first][4]) == (b"", LOST_BESIDE)
+                assert (rows[first][1], rows[first][4]) == (b"", LOST_EXTRAS)
                 expected[first] = b""
             assert [row[1] for row in rows] == expected
 

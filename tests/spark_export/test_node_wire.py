@@ -26,7 +26,7 @@ from stream_service.extensions import (
     RichPush,
     StreamInfo,
 )
-from stream_service.stored import Beside, encode_beside
+from stream_service.stored import Extras, encode_extras
 
 NEEDS_SPARK = "the extra `spark` is not installed"
 UINT = st.integers(0, 2**64 - 1)
@@ -110,7 +110,7 @@ def test_stream_infos_are_read_to_their_end(info: StreamInfo) -> None:
 @given(HEADERS)
 def test_stored_headers_are_read(headers: list[Header]) -> None:
     """Goal: what a bulk page has beside a message is understood. Method: the stored form, with a sequence behind."""
-    found = node_wire.read_headers(node_wire.BareReader(memoryview(encode_beside(Beside(headers, None)))))
+    found = node_wire.read_headers(node_wire.BareReader(memoryview(encode_extras(Extras(headers, None)))))
     assert found == [(header.name, header.value) for header in headers]
 
 

@@ -17,7 +17,7 @@ from tests.style.tree import ROOT, packages, parse, plant
 # Import machinery of an `__init__`, which nobody takes from there.
 MACHINERY = {"annotations", "Any", "TYPE_CHECKING"}
 
-WAITING = {"block_node", "stream_service"}
+WAITING = {"block_node"}
 """Packages whose names are imported from their modules; no `__init__` lists them."""
 
 NEEDS = {"pyspark_stream_node": "pyspark", "spark_export": "pyspark"}

@@ -25,7 +25,7 @@ from storage.contract import Append
 from storage.database import Database
 from stream_node.process import NodeProcess
 from stream_service.extensions import Header
-from stream_service.stored import Beside, encode_beside
+from stream_service.stored import Extras, encode_extras
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.pipeline.test_pipeline import BASE_US, Headers, block_messages, cardinal_records
 from tests.spark_export.spark_connect import ROOT, run_pipeline
@@ -58,8 +58,8 @@ def store(data_dir: Path, streams: dict[str, Messages]) -> None:
             session.begin()
             stream_id = session.log.ensure_stream(name, 0, 1).stream_id
             for number, (_, key, headers, data) in enumerate(messages):
-                beside = Beside([Header(each["key"], each["value"]) for each in headers], None)
-                stored = encode_beside(beside) if headers else None
+                beside = Extras([Header(each["key"], each["value"]) for each in headers], None)
+                stored = encode_extras(beside) if headers else None
                 time_us = BASE_US + number * 1_000_000
                 session.log.append([Append(stream_id, number, time_us, [data], [key], [stored])])
             session.commit()

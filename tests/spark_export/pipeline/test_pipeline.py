@@ -27,7 +27,7 @@ from spark_export.exporter.layout import hive_folder
 from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
 from spark_export.pipeline.jobs import build
-from stream_service.stored import decode_beside
+from stream_service.stored import decode_extras
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -88,7 +88,7 @@ def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
             mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), root)
             others = (block.root,) if block.number == 0 else ()
             before = first.root if first is not None and (block.number, number) == (1, 0) else b""
-            beside = decode_beside(headers_of(mark, others, before)).headers
+            beside = decode_extras(headers_of(mark, others, before)).headers
             headers = [{"key": header.name, "value": header.value} for header in beside]
             messages.append((len(messages), key_of(block.number), headers, part))
         first = first or block
