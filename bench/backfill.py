@@ -18,7 +18,7 @@ from bench.report import OURS, Sample, percentiles
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client.connection import open_connection
+from stream_client import connect as connect_streams
 
 ITEMS_A_BLOCK: Final = 300
 LIVE_EVERY_S: Final = 0.05
@@ -147,8 +147,8 @@ async def _wait_stored(node: BenchNode, count: int) -> int:
     """Wait until backfill has stored this many blocks. Returns the most memory that the node had meanwhile."""
     memory_bytes = 0
     with trio.fail_after(PATIENCE_S):
-        async with open_connection(node.address) as connection:
-            while (await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False), 30.0)).blocks_stored < count:
+        async with connect_streams(node.address) as connection:
+            while (await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False))).blocks_stored < count:
                 memory_bytes = max(memory_bytes, node.memory_bytes())
                 await trio.sleep(POLL_S)
     return max(memory_bytes, node.memory_bytes())
@@ -161,7 +161,7 @@ async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tupl
     backfill has stored by then.
     """
     times_us: list[float] = []
-    async with open_connection(address) as connection:
+    async with connect_streams(address) as connection:
         session = TimedSession(connection)
         await session.open()
         next_s = trio.current_time()
@@ -169,5 +169,5 @@ async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tupl
             next_s += LIVE_EVERY_S
             await trio.sleep_until(next_s)
             times_us.append((await session.publish(block)).from_first_item_us)
-        status = await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False), 30.0)
+        status = await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False))
     return times_us, status.blocks_stored

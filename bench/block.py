@@ -15,9 +15,8 @@ from bench.plan import Plan
 from bench.report import OURS, Sample, percentiles
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client import BlockClient
-from block_node.client.connection import open_connection
-from block_node.client.subscriber import ItemsArrived
+from block_node.client import ItemsArrived, connect
+from stream_client import connect as connect_streams
 from stream_node.process import NodeProcess
 
 ITEMS_A_BLOCK: Final = (100, 1_000, 10_000)
@@ -83,7 +82,7 @@ def _through_a_node(round_: int, blocks: Sequence[GeneratedBlock], plan: Plan) -
 
 async def _catch_up(address: str, blocks: Sequence[GeneratedBlock]) -> None:
     items = 0
-    async with BlockClient([address]).subscribe_events(0, len(blocks) - 1) as events:
+    async with connect(address) as blocks_client, blocks_client.subscribe_events(0, len(blocks) - 1) as events:
         async for event in events:
             if isinstance(event, ItemsArrived):
                 items += len(event.items)
@@ -93,7 +92,7 @@ async def _catch_up(address: str, blocks: Sequence[GeneratedBlock]) -> None:
 
 async def _acknowledgements(address: str, blocks: Sequence[GeneratedBlock]) -> list[float]:
     """Microseconds from the sending of each block's end to its acknowledgement; one block at a time."""
-    async with open_connection(address) as connection:
+    async with connect_streams(address) as connection:
         session = TimedSession(connection)
         await session.open()
         return [(await session.publish(block)).from_end_us for block in blocks]
@@ -130,7 +129,7 @@ def _large(keys: SigningKeys) -> Sample:
 
 async def _catch_up_pieces(address: str) -> None:
     size_bytes = 0
-    async with BlockClient([address]).subscribe_events(0, 0) as events:
+    async with connect(address) as blocks_client, blocks_client.subscribe_events(0, 0) as events:
         async for event in events:
             if isinstance(event, ItemsArrived):
                 size_bytes += sum(map(len, event.items))
@@ -140,8 +139,9 @@ async def _catch_up_pieces(address: str) -> None:
 
 async def _fetch(address: str) -> None:
     size_bytes = 0
-    async for part in BlockClient([address]).get_parts(0):
-        size_bytes += len(part.data)
+    async with connect(address) as client:
+        async for part in client.get_parts(0):
+            size_bytes += len(part.data)
     if size_bytes < LARGE_ITEMS * LARGE_ITEM_BYTES:
         raise RuntimeError(f"a reader got {size_bytes} bytes")
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from block_node.blocks.generator import GeneratedBlock
-from block_node.client import BlockClient, OutgoingBlock
-from block_node.client.connection import BlockConnection
-from block_node.client.publisher import SERVICE
+from block_node.client import OutgoingBlock, connect
+from block_node.client.publish_session import SERVICE
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession, PublishRequest
+from stream_client import StreamClient
 
 
 async def publish_all(address: str, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
     """Publish the blocks and wait until all are acknowledged. Returns the last block; there must be one."""
     block = None
-    async with BlockClient([address]).publisher() as publisher:
+    async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
         for block in blocks:
             await publisher.send(OutgoingBlock.from_items(block.items))
         await publisher.flush()
@@ -34,7 +34,7 @@ class Published(NamedTuple):
 class TimedSession:
     """A publishing session that sends one block at a time and times its acknowledgement. Call `open` first."""
 
-    def __init__(self, connection: BlockConnection) -> None:
+    def __init__(self, connection: StreamClient) -> None:
         self._conversation = connection.converse(SERVICE)
         self._sequence = 0
 

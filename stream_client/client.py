@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stream_client.admin import LIST_PAGE, StreamListing
+from stream_client.conversation import Conversation
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
@@ -75,6 +76,10 @@ class StreamClient(Session):
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
         """A party of two-way messaging. inbox: the stream that its answers come to; None: the node makes up a name."""
         return Correspondent(self, await self.create(inbox))
+
+    def converse(self, service: str) -> Conversation:
+        """Messages back and forth with one service of the node, to be closed by the caller."""
+        return Conversation(self, service)
 
     async def _some_names(self, prefix: str) -> set[str]:
         """A page of names with that prefix and a page of all names, for a hint; empty where the node does not tell."""

@@ -27,6 +27,7 @@ async def connect(
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
     contact_timeout_s: float | None = None,
     on_link: OnLink | None = None,
+    waits: bool = True,
 ) -> AsyncIterator[StreamClient]:
     """A client of the node at `host:port` (port 4000 by default), or of the node behind it at the end of `via`.
 
@@ -35,7 +36,8 @@ async def connect(
     head framing and falls back to legacy. contact_timeout_s: if the service has not answered anything within this time,
     every request fails with NodeUnreachable; None: each request waits for its own time. on_link: called when the
     connection is lost, and when it is back. answer_timeout_s: how long a request may be without an answer
-    (RequestTimeout); None: for ever.
+    (RequestTimeout); None: for ever. waits: whether to wait for the first connection; without it, `connect` returns at
+    once, and the first connection is made as all later ones are.
 
     Raises InvalidArgument for a text that cannot be an address, and NodeUnreachable where the first connection fails.
     A lost connection is made again as `reconnect` says, and requests without an answer are sent again: a push whose
@@ -47,5 +49,5 @@ async def connect(
     core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
     if on_link is not None:
         core.service_route.on_link = on_link
-    async with open_shell(address, core, framing, reconnect, contact_timeout_s) as shell:
+    async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits) as shell:
         yield StreamClient(address, core, shell, answer_timeout_s)

@@ -123,10 +123,10 @@ def test_the_blocks_of_another_chain_are_not_called_durable(node: NodeProcess, t
     from block_node.blocks.generator import ChainGenerator
     from block_node.blocks.keys import SigningKeys
     from block_node.client import OutgoingBlock
-    from block_node.client.blocking import BlockClient
+    from block_node.client.blocking import connect
 
     there = ChainGenerator(SigningKeys.generate(1), seed=99).next_block()
-    with BlockClient([node.address]).publisher() as publisher:
+    with connect(node.address) as client, client.publisher() as publisher:
         publisher.send(OutgoingBlock.from_items(there.items))
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "blocks.py")],

@@ -28,6 +28,7 @@ MODULES: dict[str, str] = {
     f"stream_client/{room}.py": f"stream_client/blocking/{room}.py"
     for room in (
         "session",
+        "conversation",
         "positions",
         "consume/reader",
         "consume/follower",
@@ -42,6 +43,9 @@ MODULES: dict[str, str] = {
         "client",
         "connecting",
     )
+} | {
+    f"block_node/client/{room}.py": f"block_node/client/blocking/{room}.py"
+    for room in ("client", "comparison", "connecting", "publish_session", "publisher", "subscriber")
 }
 """Async module to the blocking module that is generated from it."""
 
@@ -60,6 +64,8 @@ NAMES: dict[str, str] = {
     "anext": "next",
     "aiter": "iter",
     "asynccontextmanager": "contextmanager",
+    "AsyncExitStack": "ExitStack",
+    "enter_async_context": "enter_context",
     "AsyncIterable": "Iterable",
     "AsyncIterator": "Iterator",
     "AbstractAsyncContextManager": "AbstractContextManager",

@@ -1,9 +1,10 @@
-"""Clients of block nodes: `BlockClient`, the blocks to publish, and the typed errors.
+"""The client of block nodes for async programs: `connect`, the blocks to publish, and the typed errors.
 
-For programs without an event loop there is the same client in `block_node.client.blocking`.
+`block_node.client.blocking` is the same client for programs without an event loop.
 """
 
-from block_node.client.client import BlockClient, ReceivedBlock
+from block_node.client.client import BlockClient
+from block_node.client.connecting import connect
 from block_node.client.errors import (
     AnotherBlock,
     BlockNotAvailable,
@@ -13,9 +14,10 @@ from block_node.client.errors import (
     PublishGaveUp,
     SubscriptionRefused,
 )
+from block_node.client.events import BlockArrived, BlockWithdrawn, ItemsArrived, ReceivedBlock
 from block_node.client.outgoing import OutgoingBlock
-from block_node.client.publisher import BlockPublisher, PublishSettings
-from block_node.client.subscriber import BlockArrived, BlockWithdrawn, ItemsArrived
+from block_node.client.publisher import BlockPublisher
+from block_node.client.settings import PublishSettings
 
 __all__ = [
     "AnotherBlock",
@@ -33,4 +35,5 @@ __all__ = [
     "PublishSettings",
     "ReceivedBlock",
     "SubscriptionRefused",
+    "connect",
 ]

@@ -1,83 +1,60 @@
-"""The client of block nodes: publish, subscribe, get, status. Under trio or asyncio (AnyIO).
+"""The client of block nodes: publish, subscribe, get, status.
 
-    client = BlockClient(["127.0.0.1:4000"])
-    async with client.publisher() as publisher:
-        await publisher.send(OutgoingBlock.from_file(path))
-        await publisher.flush()
-    async with client.subscribe(0, 9) as blocks:
-        async for block in blocks: ...
+    async with connect("127.0.0.1:4000") as client:
+        async with client.publisher() as publisher:
+            await publisher.send(OutgoingBlock.from_file(path))
+            await publisher.flush()
+        async with client.subscribe(0, 9) as blocks:
+            async for block in blocks: ...
 
-Several nodes of one network can be given; what fails at one is done at the next one.
+It stands on clients of stream nodes and their connections (`stream_client`). Several nodes of one network can be given;
+what fails at one of them is done at the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self, TypeVar
 
-import anyio
-import msgspec
-
-from block_node.client.connection import BlockConnection, open_connection
 from block_node.client.errors import BlockNotAvailable, DamagedAnswer
-from block_node.client.publisher import BlockPublisher, PublishSettings
-from block_node.client.subscriber import (
-    WINDOW_BYTES,
-    BlockArrived,
-    ItemsArrived,
-    Subscription,
-)
+from block_node.client.events import BlockArrived, ItemsArrived, ReceivedBlock
+from block_node.client.publisher import BlockPublisher
+from block_node.client.settings import ANSWER_S_MAX, WINDOW_BYTES, PublishSettings
+from block_node.client.subscriber import Subscription
 from block_node.protocol import Piece
 from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
-from ockam.address import Route
+from ockam.protocol import Protocol
+from stream_client.client import StreamClient
 from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_client.shell.backoff import Reconnect
 
-T = TypeVar("T")
-
-ANSWER_S_MAX = 30.0
-
-
-class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A verified block, whole."""
-
-    number: int
-    root: bytes
-    items: list[bytes]
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class BlockClient:
-    """Holds no connection by itself; each use makes the ones it needs. nodes: `host:port`, the preferred one first.
+    """The blocks of one network, at one or several nodes. Made by `connect`, or from connected clients of its nodes.
 
-    via: the hops between the node connected to and the node that has the blocks.
+    clients: the client of the preferred node first; its connection is shared with the streams.
     """
 
-    def __init__(self, nodes: Sequence[str], *, via: Route = (), answer_s_max: float = ANSWER_S_MAX) -> None:
-        assert nodes, "at least one node"
-        self._nodes = list(nodes)
-        self._via = via
+    def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        assert clients, "at least one node"
+        self._clients = list(clients)
         self._answer_s_max = answer_s_max
 
     @asynccontextmanager
     async def publisher(self, settings: PublishSettings | None = None) -> AsyncIterator[BlockPublisher]:
-        """A publisher. What it was given and is not durable when the block ends by itself is waited for."""
-        publisher = BlockPublisher(self._nodes, self._via, settings or PublishSettings(answer_s_max=self._answer_s_max))
-        failure: BaseException | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(publisher.run)
-            try:
-                yield publisher
-                await publisher.flush()
-                await publisher.close()
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:
-                # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
-                failure = error
-                tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        """A publisher. At the end of the block it waits until everything is durable that it was given."""
+        publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
+        try:
+            yield publisher
+            await publisher.flush()
+            publisher.close()
+        finally:
+            publisher.abort()
+            # blocking only: self._clients[0].shell.give_way()
 
     @asynccontextmanager
     async def subscribe_events(
@@ -91,14 +68,13 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[Subscription]:
-        """What comes of the blocks from `start` to `end`, as it comes: for blocks larger than memory, or early ones.
+        """The events of the blocks from `start` to `end`, as they come: for blocks larger than memory, or early ones.
 
-        start None: from the first available where there is an end, else what comes from now on. compress: items come
-        compressed with zstd, where the node can do that; for slow lines.
+        start None: from the first available where there is an end, else from now on. compress: items come compressed
+        with zstd, where the node can do that; for slow lines. reconnect: delays between attempts at the nodes.
         """
         subscription = Subscription(
-            self._nodes,
-            self._via,
+            self._clients,
             start,
             end,
             early=early,
@@ -108,21 +84,11 @@ class BlockClient:
             wait=wait,
             compress=compress,
         )
-        failure: BaseException | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(subscription.run)
-            try:
-                yield subscription
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:
-                # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
-                failure = error
-            finally:
-                tasks.cancel_scope.cancel()
-        subscription.close()
-        if failure is not None:
-            raise failure
+        try:
+            await subscription.begin()
+            yield subscription
+        finally:
+            subscription.close()
 
     @asynccontextmanager
     async def subscribe(
@@ -140,12 +106,8 @@ class BlockClient:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Of the first node that answers."""
-
-        async def ask(connection: BlockConnection) -> StatusResponse:
-            return await connection.ask("block_status", STATUS, StatusRequest(1, detail), self._answer_s_max)
-
-        return await self._first(ask)
+        """The status of the first node that answers."""
+        return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:
         """Number, root and bytes (a serialized `Block`) of a block; None: of the latest. Raises BlockNotAvailable."""
@@ -153,13 +115,13 @@ class BlockClient:
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
 
     async def get_parts(self, number: int | None = None) -> AsyncIterator[BlockPart]:
-        """The bytes of a block in order, some at a time, at least one part, of the first node that has it.
+        """The bytes of a block in order, some at a time, at least one part, from the first node that has it.
 
         Raises BlockNotAvailable, DamagedAnswer.
         """
         root, offset = b"", 0
         while True:
-            part = await self._first(lambda connection: self._get_part(connection, number, offset))  # noqa: B023
+            part = await self._first("block_get", GET, GetBlock(1, number, number is None, offset))
             if part.offset != offset or root not in (b"", part.root):
                 raise DamagedAnswer(f"block {part.block_number} has changed while it was read; read it again")
             yield part
@@ -169,32 +131,33 @@ class BlockClient:
             if not part.data:
                 raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
 
-    async def _get_part(self, connection: BlockConnection, number: int | None, offset: int) -> BlockPart:
-        """Raises BlockNotAvailable."""
-        request = GetBlock(1, number, number is None, offset)
-        part = await connection.ask("block_get", GET, request, self._answer_s_max)
-        if part.status is not GetStatus.SUCCESS:
-            raise BlockNotAvailable(number, part.status)
-        return part
+    async def _first(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
+        """Asks the nodes in order and returns the first answer that has what was asked for.
 
-    async def _first(self, ask: Callable[[BlockConnection], Awaitable[T]]) -> T:
-        """What the first node says that can be asked and has it. Raises why none does."""
+        If no node has it, raises the most telling error: a node's refusal rather than a lost connection.
+        """
         problem: Exception | None = None
-        for node in self._nodes:
+        for client in self._clients:
+            conversation = client.converse(service)
             try:
-                async with open_connection(node, self._via) as connection:
-                    return await ask(connection)
+                await conversation.opened(self._answer_s_max)
+                answer = await conversation.ask(protocol, request, self._answer_s_max)
+                if isinstance(answer, BlockPart) and answer.status is not GetStatus.SUCCESS:
+                    number = request.block_number if isinstance(request, GetBlock) else None
+                    raise BlockNotAvailable(number, answer.status)
+                return answer
             except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
                 problem = problem or error
             except BlockNotAvailable as error:
-                # Of several reasons the one that a node gave says most.
                 problem = error
+            finally:
+                conversation.close()
         assert problem is not None, "there is at least one node"
         raise problem
 
 
 class WholeBlocks:
-    """The blocks that a subscription's events make up."""
+    """The whole blocks of a subscription, put together from its events. An async iterator."""
 
     def __init__(self, events: Subscription) -> None:
         self._events = events

@@ -1,83 +1,169 @@
-"""Whether the block that a node has is the one that was given to be published. It publishes nothing.
+"""Comparison of a block that was given to be published with the block that a node has. It publishes nothing.
 
 Two blocks are the same where their roots are: a root covers every item but the proofs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
-import anyio.lowlevel
 import msgspec
 
 from block_node.blocks.block_reader import BlockReader
-from block_node.blocks.errors import Level
+from block_node.blocks.errors import BlockError, Level
 from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.settings import VerifierSettings
-from block_node.client.connection import BlockConnection
 from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
 from block_node.protocol import Piece
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
-from stream_client.errors import UnexpectedAnswer
+from stream_client.client import StreamClient
+from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
-"""What a block must pass to have a root: it begins with a header, is whole, and ends with a footer and a proof."""
+"""The checks that a block must pass to have a root: it has header, footer and proof, and is whole between them."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """roots: of the bytes that were given, by each hash scheme that may be meant; the node knows which one is.
+    """The roots and the size of a block that was given.
 
-    size_bytes: of the items, without what stands between them.
+    roots: by each hash scheme that may be meant; the node knows which one is. size_bytes: of the items, without the
+    bytes between them.
     """
 
     roots: tuple[RootCandidate, ...]
     size_bytes: int
 
 
-async def read_given(block: OutgoingBlock) -> GivenBlock:
-    """Read a block that was given, and hash it. Raises BlockError where it cannot be read, or is not a whole block."""
-    reader = BlockReader(block.number, READING)
-    for chunk in block.chunks():
-        if chunk.piece is Piece.WHOLE:
-            reader.add(chunk.items)
-        else:
-            reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
-        # A large block takes seconds; the connection is read meanwhile.
-        await anyio.lowlevel.checkpoint()
-    return GivenBlock(reader.finish().roots, reader.size_bytes)
+class GivenReader:
+    """Reads and hashes a block that was given, a chunk at a time: a large block takes seconds."""
+
+    def __init__(self, block: OutgoingBlock) -> None:
+        self._reader = BlockReader(block.number, READING)
+        self._steps = self._read(block)
+
+    def step(self) -> GivenBlock | None:
+        """Read one more chunk; the block once all are read. Raises BlockError where it is not a whole block."""
+        if next(self._steps, None) is not None:
+            return None
+        return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
+
+    def _read(self, block: OutgoingBlock) -> Iterator[bool]:
+        for chunk in block.chunks():
+            if chunk.piece is Piece.WHOLE:
+                self._reader.add(chunk.items)
+            else:
+                self._reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
+            yield True
 
 
-async def compare(connection: BlockConnection, block: OutgoingBlock, stored: bytes, answer_s_max: float) -> None:
-    """Compare a block with the one that the node has under its number. stored: its root, empty where it is to be asked.
+class Comparison:
+    """One comparison of a block with the node's block of that number, in steps between which the client does its I/O.
 
-    Raises AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout, UnexpectedAnswer.
+    on_done: called once with None where the two are the same, else with AnotherBlock, BlockNotCompared, BlockError,
+    ConnectionLost, RequestTimeout or UnexpectedAnswer.
     """
-    given = await read_given(block)
-    stored = stored or await _ask_root(connection, block.number, given, answer_s_max)
-    if stored not in [each.root for each in given.roots]:
-        raise AnotherBlock(block.number, stored, given.roots, connection.address)
+
+    def __init__(
+        self,
+        client: StreamClient,
+        block: OutgoingBlock,
+        stored: bytes,
+        answer_s_max: float,
+        on_done: Callable[[ClientError | BlockError | None], None],
+    ) -> None:
+        """stored: the root of the node's block; empty where the node is still to be asked."""
+        self._client = client
+        self._block = block
+        self._stored = stored
+        self._answer_s_max = answer_s_max
+        self._on_done = on_done
+        self._reader = GivenReader(block)
+        self._given: GivenBlock | None = None
+        self._cancel = client.shell.call_later(0.0, self._step)
+
+    def cancel(self) -> None:
+        """Stop; `on_done` is not called any more."""
+        self._cancel()
+        self._on_done = _ignored
+
+    def _step(self) -> None:
+        try:
+            self._given = self._reader.step()
+        except BlockError as error:
+            self._finish(error)
+            return
+        if self._given is None:
+            self._cancel = self._client.shell.call_later(0.0, self._step)
+        elif self._stored:
+            self._compare(self._given, self._stored)
+        else:
+            self._ask(self._given.size_bytes)
+
+    def _ask(self, offset: int) -> None:
+        """Ask for the root of the node's block. It comes with any bytes of it, so few of them are asked for."""
+
+        def timed_out() -> None:
+            self._cancel()
+            self._finish(RequestTimeout(f"{self._client.address} has not answered for {self._answer_s_max:g} s"))
+
+        def answered(answer: BlockPart | ClientError) -> None:
+            stop_timer()
+            self._answered(answer, offset)
+
+        def cancel() -> None:
+            stop_timer()
+            forget()
+
+        # The timer first: where the client has ended, the answer is called at once.
+        stop_timer = self._client.shell.call_later(self._answer_s_max, timed_out)
+        request = GetBlock(1, self._block.number, False, offset)
+        self._cancel = stop_timer
+        forget = self._client.ask_nowait("block_get", GET, request, answered)
+        if self._on_done is not _ignored:
+            self._cancel = cancel
+
+    def _answered(self, answer: BlockPart | ClientError, offset: int) -> None:
+        given, node = self._given, self._client.address
+        assert given is not None, "a block is read before the node is asked for its root"
+        if isinstance(answer, ClientError):
+            self._finish(answer)
+        elif answer.status is GetStatus.INVALID_REQUEST and offset:
+            # The block that is stored is shorter than that.
+            self._ask(0)
+        elif answer.status is GetStatus.NOT_AVAILABLE:
+            self._finish(BlockNotCompared(self._block.number, given.roots, node))
+        elif answer.status is not GetStatus.SUCCESS:
+            self._finish(UnexpectedAnswer(f"{node} cannot read block {self._block.number} ({answer.status.name})"))
+        else:
+            self._compare(given, answer.root)
+
+    def _compare(self, given: GivenBlock, stored: bytes) -> None:
+        if stored in [each.root for each in given.roots]:
+            self._finish(None)
+        else:
+            self._finish(AnotherBlock(self._block.number, stored, given.roots, self._client.address))
+
+    def _finish(self, error: ClientError | BlockError | None) -> None:
+        on_done, self._on_done = self._on_done, _ignored
+        on_done(error)
 
 
-async def _ask_root(connection: BlockConnection, number: int, given: GivenBlock, answer_s_max: float) -> bytes:
-    """The root under which the node has a block: it comes with any bytes of it, so few are asked for."""
-
-    async def ask(offset: int) -> BlockPart:
-        return await connection.ask("block_get", GET, GetBlock(1, number, False, offset), answer_s_max)
-
-    part = await ask(given.size_bytes)
-    if part.status is GetStatus.INVALID_REQUEST:
-        # The block that is stored is shorter than that.
-        part = await ask(0)
-    if part.status is GetStatus.NOT_AVAILABLE:
-        raise BlockNotCompared(number, given.roots, connection.address)
-    if part.status is not GetStatus.SUCCESS:
-        raise UnexpectedAnswer(f"{connection.address} cannot read block {number} ({part.status.name})")
-    return part.root
+def _ignored(error: ClientError | BlockError | None) -> None:
+    """Stands for `on_done` after that was called or the comparison was cancelled."""
 
 
-async def check_same(number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Two blocks that were given under one number. Raises AnotherBlock unless they are the same, and BlockError."""
-    first, second = await read_given(one), await read_given(other)
+async def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
+    """Compare two blocks that were given under one number. Raises AnotherBlock unless they are the same, BlockError."""
+    first, second = await _read(client, one), await _read(client, other)
     if first.roots != second.roots:
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
+
+
+async def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
+    reader = GivenReader(block)
+    while (given := reader.step()) is None:
+        # A large block takes seconds; the connection is read in between.
+        await client.shell.give_way()
+    return given

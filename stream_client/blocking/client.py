@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stream_client.blocking.admin import LIST_PAGE, StreamListing
+from stream_client.blocking.conversation import Conversation
 from stream_client.blocking.correspondent import Correspondent
 from stream_client.blocking.session import Session
 from stream_client.blocking.streams import PartitionedStream, Stream, create_streams
@@ -76,6 +77,10 @@ class StreamClient(Session):
     def correspondent(self, inbox: str | None = None) -> Correspondent:
         """A party of two-way messaging. inbox: the stream that its answers come to; None: the node makes up a name."""
         return Correspondent(self, self.create(inbox))
+
+    def converse(self, service: str) -> Conversation:
+        """Messages back and forth with one service of the node, to be closed by the caller."""
+        return Conversation(self, service)
 
     def _some_names(self, prefix: str) -> set[str]:
         """A page of names with that prefix and a page of all names, for a hint; empty where the node does not tell."""

@@ -20,13 +20,14 @@ class ClientConnection:
     """The frames to send and the bytes received over the connection of the moment. It outlives every connection.
 
     state: see `ConnectionState`. wire: the framing spoken; None without a connection. closed: why the client ended.
-    on_outgoing: called when there is something to send after there was nothing. received_bytes: of nodes; the bytes of
-    other servers are not counted.
+    trouble: why the last attempt to connect failed; None after one that did not. on_outgoing: called when there is
+    something to send after there was nothing. received_bytes: of nodes; the bytes of other servers are not counted.
     Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection; `wire` is set exactly in the
     states SILENT and UP, and `closed` exactly in CLOSED.
     """
 
     __slots__ = (
+        "_attempted",
         "_heads",
         "_hello",
         "_outgoing",
@@ -38,6 +39,7 @@ class ClientConnection:
         "received_bytes",
         "sent_bytes",
         "state",
+        "trouble",
         "wire",
     )
 
@@ -45,6 +47,8 @@ class ClientConnection:
         self.state = ConnectionState.DOWN
         self.wire: Wire | None = None
         self.closed: ClientError | None = None
+        self.trouble: ClientError | None = None
+        self._attempted: Waiting | None = None
         self._reader = FrameReader(HEAD, HERE)
         self._heads = FrameHeads(HEAD)
         self._hello = b""
@@ -72,6 +76,18 @@ class ClientConnection:
         self._reader, self._heads = FrameReader(wire, HERE), FrameHeads(wire)
         if wire.hello and not greeted:
             self._put(wire.hello)
+        self.trouble = None
+
+    def unreachable(self, error: ClientError) -> None:
+        """Note that an attempt to connect has failed."""
+        self.trouble = error
+        self.finish_attempt()
+
+    def attempted(self) -> Waiting:
+        """Done when the next attempt to connect has succeeded or failed, or the client has ended."""
+        if self._attempted is None:
+            self._attempted = Waiting()
+        return self._attempted
 
     def disconnected(self) -> None:
         """Drop what the ended connection has not sent; the core sends again what must arrive."""
@@ -83,6 +99,7 @@ class ClientConnection:
         self._forget()
         self.state = after(self.state, Event.CLOSED)
         self.closed = error
+        self.finish_attempt()
 
     def check_open(self) -> None:
         """Raises the error that ended the client, once one has."""
@@ -165,6 +182,12 @@ class ClientConnection:
         self._outgoing, self.outgoing_bytes = [], 0
         if self._taken is not None:
             self._finish_taken()
+
+    def finish_attempt(self) -> None:
+        """Wake whoever waits for an attempt to connect; after a success, once everything uses the connection."""
+        attempted, self._attempted = self._attempted, None
+        if attempted is not None:
+            attempted.finish()
 
     def _finish_taken(self) -> None:
         # Its callbacks put in the next portion, and may ask for `taken` again.

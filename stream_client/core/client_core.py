@@ -5,6 +5,7 @@ stream in use is found again, and everything without an answer is sent once more
 no time and starts no tasks; the shells around it do. What they call:
 
     connected, disconnected     there is a connection, or none any more
+    unreachable                 an attempt to make one has failed
     receive_data, data_to_send  its bytes
     check_progress              at intervals: ask again for what stays unanswered
     fail_all, close             nobody should wait any longer; the client ends
@@ -128,6 +129,11 @@ class ClientCore:
         # The question is sent with everything else where it had no answer yet; else it begins the connection.
         if self.asks_route and not self.service_route.is_asking:
             self.service_route.ask()
+        self.connection.finish_attempt()
+
+    def unreachable(self, error: ClientError) -> None:
+        """Note that an attempt to connect has failed; the shell makes the next one."""
+        self.connection.unreachable(error)
 
     def disconnected(self, error: ClientError | None = None) -> None:
         """Note that the connection has ended. Unanswered requests wait for the next one, or fail with `error`."""

@@ -48,12 +48,17 @@ from stream_client.shell.route_retry import RouteRetry
 
 @asynccontextmanager
 async def open_shell(
-    address: str, core: ClientCore, framing: Framing, reconnect: Reconnect | None, contact_timeout_s: float | None
+    address: str,
+    core: ClientCore,
+    framing: Framing,
+    reconnect: Reconnect | None,
+    contact_timeout_s: float | None,
+    waits: bool = True,
 ) -> AsyncIterator[AsyncShell]:
     """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
     shell = AsyncShell(address, core, framing)
     # Outside the task group, so that a failure is raised as it is and not as a group of one.
-    first = await shell.dial()
+    first = await shell.dial() if waits else None
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         shell.start(tasks, first, reconnect)
@@ -101,13 +106,14 @@ class AsyncShell:
         self._auto_wait_s = AUTO_WAIT_S
         core.connection.on_outgoing = self._wake_sender
 
-    def start(self, tasks: anyio.abc.TaskGroup, first: Dialled, reconnect: Reconnect | None) -> None:
-        """Serve one connection after another until `close`, beginning with `first`."""
+    def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
+        """Serve one connection after another until `close`, beginning with `first`, or with one that is still made."""
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
         # Done before any task runs, so that the caller's client is connected from the first moment on.
-        self._take_over(first)
+        if first is not None:
+            self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
@@ -206,10 +212,14 @@ class AsyncShell:
             raise
         return b""
 
-    async def _keep_connected(self, dialled: Dialled, reconnect: Reconnect | None) -> None:
+    async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
         """Serve connection after connection; end the client where a lost one is not to be made again."""
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
+            if dialled is None:
+                assert backoff is not None, "a client that does not wait for its first connection makes it again"
+                dialled = await self._dial_first(backoff)
+                self._take_over(dialled)
             while True:
                 received_bytes = self.core.connection.received_bytes
                 fault = await self._serve(dialled)
@@ -236,6 +246,14 @@ class AsyncShell:
             if self.core.check_progress() and self._stream is not None:
                 await anyio.aclose_forcefully(self._stream)
 
+    async def _dial_first(self, backoff: Backoff) -> Dialled:
+        """The first connection of a client that does not wait for it, tried for at once."""
+        try:
+            return await self.dial()
+        except NodeUnreachable as error:
+            self.core.unreachable(error)
+            return await self._dial_again(backoff)
+
     async def _dial_again(self, backoff: Backoff) -> Dialled:
         """A new connection, tried for until there is one. Requests fail meanwhile when `give_up_s` has passed."""
         backoff.lost(self.now_s())
@@ -246,6 +264,7 @@ class AsyncShell:
             try:
                 connected = await self.dial()
             except NodeUnreachable as error:
+                self.core.unreachable(error)
                 if backoff.is_over(self.now_s()):
                     self.core.fail_all(error)
             else:

@@ -57,11 +57,16 @@ LAG_S = 0.005
 
 @contextmanager
 def open_shell(
-    address: str, core: ClientCore, framing: Framing, reconnect: Reconnect | None, contact_timeout_s: float | None
+    address: str,
+    core: ClientCore,
+    framing: Framing,
+    reconnect: Reconnect | None,
+    contact_timeout_s: float | None,
+    waits: bool = True,
 ) -> Iterator[BlockingShell]:
     """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
     shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
-    shell.open()
+    shell.open(waits)
     try:
         yield shell
     finally:
@@ -129,9 +134,10 @@ class BlockingShell:
         self._waited_s = 0.0
         self._identified = False
 
-    def open(self) -> None:
-        """Make the first connection. Raises NodeUnreachable."""
-        self._adopt(self._dial())
+    def open(self, waits: bool = True) -> None:
+        """Make the first connection, or leave it to the first call that waits. Raises NodeUnreachable."""
+        if waits:
+            self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
@@ -277,6 +283,7 @@ class BlockingShell:
         try:
             dialled = self._dial()
         except NodeUnreachable as error:
+            self.core.unreachable(error)
             if self._backoff.is_over(self.now_s()):
                 self.core.fail_all(error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()

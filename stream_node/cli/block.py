@@ -253,8 +253,8 @@ def _with_blocks(
 ) -> None:
     """Run an async function with a client of the nodes meant. Raises ContextError, InvalidAddress, ClientError."""
 
-    from block_node.client import BlockClient
-    from block_node.client.client import ANSWER_S_MAX
+    from block_node.client import connect
+    from block_node.client.settings import ANSWER_S_MAX
     from ockam.address import split_host_port, tcp
     from stream_node.contexts import resolve_target
 
@@ -263,13 +263,13 @@ def _with_blocks(
     for address in nodes:
         split_host_port(address)
     answer_s_max = asking().timeout or ANSWER_S_MAX
-    client = BlockClient(nodes, via=tuple(tcp(hop) for hop in target.via), answer_s_max=answer_s_max)
 
     async def main() -> None:
         # With other nodes to go on at, the client finds out by itself which of them answer.
         if len(nodes) == 1:
             await check_contact(target)
-        await run(client)
+        async with connect(nodes, via=tuple(tcp(hop) for hop in target.via), answer_s_max=answer_s_max) as client:
+            await run(client)
 
     run_to_signal(main)
 

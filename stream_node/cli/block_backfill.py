@@ -113,20 +113,20 @@ def _with_backfill(
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
-    from block_node.client.connection import open_connection
     from ockam.address import tcp
+    from stream_client import connect
     from stream_node.contexts import resolve_target
 
     target = resolve_target(node, context, via or ())
 
     async def connected() -> None:
         await check_contact(target)
-        async with open_connection(target.address, tuple(tcp(hop) for hop in target.via)) as connection:
+        answer_s_max = asking().timeout or ANSWER_S_MAX
+        via = tuple(tcp(hop) for hop in target.via)
+        async with connect(target.address, via=via, answer_timeout_s=answer_s_max) as client:
 
             async def ask(begin: bool) -> BackfillAnswer:
-                return await connection.ask(
-                    "block_backfill", BACKFILL, BackfillAsk(1, begin), asking().timeout or ANSWER_S_MAX
-                )
+                return await client.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
 
             await main(ask)
 

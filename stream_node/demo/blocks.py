@@ -19,7 +19,7 @@ import trio
 from block_node.blocks.files import find_blocks, read_items
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client import BlockClient, OutgoingBlock
+from block_node.client import OutgoingBlock, connect
 from block_node.item_splitting import Chunk
 from block_node.protocol import Piece
 from stream_node.demo.errors import DemoFailed
@@ -85,7 +85,7 @@ async def _publish_and_follow(address: str, chain: Sequence[GeneratedBlock]) -> 
     received: list[tuple[int, list[bytes]]] = []
 
     async def follow() -> None:
-        async with BlockClient([address]).subscribe(0, len(chain) - 1) as blocks:
+        async with connect(address) as blocks_client, blocks_client.subscribe(0, len(chain) - 1) as blocks:
             async for block in blocks:
                 received.append((block.number, block.items))
 
@@ -109,7 +109,7 @@ async def _publish_and_die(address: str, chain: Sequence[GeneratedBlock]) -> Non
         raise Died
 
     try:
-        async with BlockClient([address]).publisher() as publisher:
+        async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
             for each in chain[:DIES_AT]:
                 await publisher.send(OutgoingBlock.from_items(each.items))
             await publisher.flush()
@@ -121,7 +121,7 @@ async def _publish_and_die(address: str, chain: Sequence[GeneratedBlock]) -> Non
 
 
 async def _publish(address: str, blocks: Sequence[Sequence[bytes]]) -> None:
-    async with BlockClient([address]).publisher() as publisher:
+    async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
         for items in blocks:
             await publisher.send(OutgoingBlock.from_items(items))
 
@@ -129,5 +129,5 @@ async def _publish(address: str, blocks: Sequence[Sequence[bytes]]) -> None:
 async def _publish_real(address: str, blocks: Sequence[Sequence[bytes]]) -> list[tuple[int, list[bytes]]]:
     with trio.fail_after(PATIENCE_S):
         await _publish(address, blocks)
-        async with BlockClient([address]).subscribe(0, len(blocks) - 1) as received:
+        async with connect(address) as blocks_client, blocks_client.subscribe(0, len(blocks) - 1) as received:
             return [(block.number, block.items) async for block in received]

@@ -32,6 +32,8 @@ LARGE: dict[str, str] = {
     "block_node/publish/block_machine.py": "one table, and the blocks that it is about with their order and deadlines",
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
+    "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
+    "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
     "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }

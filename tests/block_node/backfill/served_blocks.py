@@ -11,8 +11,8 @@ from typing import Any
 
 from block_node.backfill.protocol import BACKFILL, BackfillAnswer, BackfillAsk
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
-from block_node.client import BlockClient, OutgoingBlock
-from block_node.client.connection import open_connection
+from block_node.client import OutgoingBlock, connect
+from stream_client import connect as connect_streams
 from tests.support.blocks import signing_keys
 from tests.support.served import Served, served, wait_until
 
@@ -34,7 +34,7 @@ def chain(count: int, seed: int = 0, item_count: int = 8, item_bytes: int = 100)
 
 async def publish(address: str, blocks: Iterable[GeneratedBlock]) -> None:
     """Until all are acknowledged."""
-    async with BlockClient([address]).publisher() as publisher:
+    async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
         for block in blocks:
             await publisher.send(OutgoingBlock.from_items(block.items))
         await publisher.flush()
@@ -42,14 +42,15 @@ async def publish(address: str, blocks: Iterable[GeneratedBlock]) -> None:
 
 async def ranges(address: str) -> list[tuple[int, int]]:
     """What a node has."""
-    detail = (await BlockClient([address]).status(detail=True)).detail
+    async with connect(address) as client:
+        detail = (await client.status(detail=True)).detail
     assert detail is not None
     return [(each.first_block, each.last_block) for each in detail.available]
 
 
 async def backfill_status(address: str, *, run: bool = False) -> BackfillAnswer:
-    async with open_connection(address, ()) as connection:
-        return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, run), 10.0)
+    async with connect_streams(address) as connection:
+        return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, run))
 
 
 @asynccontextmanager

@@ -15,9 +15,10 @@ import trio
 
 from block_node.backfill import worker
 from block_node.blocks.items import make_header
-from block_node.client.connection import Conversation, open_connection
-from block_node.client.publisher import SERVICE
+from block_node.client.publish_session import SERVICE
 from block_node.protocol import PUBLISH, Behind, BlockItems, OpenSession, PublishRequest, PublishResponse
+from stream_client import connect as connect_streams
+from stream_client.conversation import Conversation
 from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, publish, source, wait_ranges
 from tests.support.served import PATIENCE_S, served
 
@@ -35,7 +36,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def publisher(address: str) -> AsyncIterator[Conversation]:
     """Connected, with an open session."""
-    async with open_connection(address) as connection:
+    async with connect_streams(address) as connection:
         conversation = connection.converse(SERVICE)
         await _ask(conversation, OpenSession(b"test"))
         yield conversation

@@ -15,10 +15,10 @@ import pytest
 import trio
 
 from block_node.blocks.generator import GeneratedBlock
-from block_node.client import BlockClient
 from storage.verify import verify
 from stream_node.process import NodeProcess
 from tests.block_node.backfill.served_blocks import backfill_status, chain, publish, ranges, remove_blocks
+from tests.block_node.client.chains import fetch
 from tests.support.data_dir import open_session
 from tests.support.served import PATIENCE_S
 
@@ -57,7 +57,7 @@ async def has_all(node: NodeProcess, blocks: tuple[GeneratedBlock, ...]) -> None
 
     await wait_for(there)
     for block in blocks[:: max(1, len(blocks) // 8)]:
-        assert (await BlockClient([node.address]).get(block.number))[1] == block.root
+        assert (await fetch(node.address, block.number))[1] == block.root
 
 
 def count_stored(data_dir: Path) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from block_node.client import BlockClient
 from tests.block_node.backfill.served_blocks import (
     QUICK,
     backfill_status,
@@ -21,6 +20,7 @@ from tests.block_node.backfill.served_blocks import (
     source,
     wait_ranges,
 )
+from tests.block_node.client.chains import fetch
 from tests.support.served import PATIENCE_S, served
 
 
@@ -42,7 +42,7 @@ async def test_a_forged_history_is_not_stored(tmp_path: Path) -> None:
         async with served(tmp_path / "two", **settings) as two:
             await wait_ranges(two, (0, 39))
             for block in blocks[:20]:
-                assert (await BlockClient([two.address]).get(block.number))[1] == block.root
+                assert (await fetch(two.address, block.number))[1] == block.root
 
 
 async def test_b5_a_gap_is_filled_from_two_sources(tmp_path: Path) -> None:

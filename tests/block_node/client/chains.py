@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
-from block_node.client import OutgoingBlock
+from block_node.client import OutgoingBlock, connect
 
 
 @cache
@@ -23,3 +24,9 @@ def chain(count: int, item_count: int = 8, seed: int = 0) -> tuple[GeneratedBloc
 
 def outgoing(block: GeneratedBlock) -> OutgoingBlock:
     return OutgoingBlock.from_items(block.items)
+
+
+async def fetch(nodes: str | Sequence[str], number: int | None = None) -> tuple[int, bytes, bytes]:
+    """Number, root and bytes of a block, by a client of its own."""
+    async with connect(nodes) as client:
+        return await client.get(number)

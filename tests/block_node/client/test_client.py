@@ -27,12 +27,13 @@ from block_node.client import (
     PublishGaveUp,
     PublishSettings,
     SubscriptionRefused,
+    connect,
 )
-from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, OpenSession
 from block_node.protocol_reading import BlockRange, SubscribeStatus
 from stream_client import NodeUnreachable, Reconnect
-from tests.block_node.client.chains import chain, outgoing
+from stream_client import connect as connect_streams
+from tests.block_node.client.chains import chain, fetch, outgoing
 from tests.support.served import Served, served, wait_until
 
 QUICK = Reconnect(delay_s=0.01, delay_s_max=0.05)
@@ -41,8 +42,8 @@ SETTINGS = PublishSettings(reconnect=QUICK)
 
 @asynccontextmanager
 async def serving(path: Path, **settings: Any) -> AsyncIterator[tuple[Served, BlockClient]]:
-    async with served(path, log_level="error", **settings) as running:
-        yield running, BlockClient([running.address])
+    async with served(path, log_level="error", **settings) as running, connect(running.address) as client:
+        yield running, client
 
 
 async def publish(client: BlockClient, *numbers: int, settings: PublishSettings = SETTINGS) -> None:
@@ -97,7 +98,10 @@ async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: P
             listen = running.address
 
             async def follow() -> None:
-                async with client.subscribe(0, 11, reconnect=QUICK) as received:
+                async with (
+                    connect(listen, reconnect=QUICK) as its_client,
+                    its_client.subscribe(0, 11, reconnect=QUICK) as received,
+                ):
                     async for block in received:
                         assert tuple(block.items) == chain(20)[block.number].items
                         numbers.append(block.number)
@@ -106,7 +110,8 @@ async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: P
             await publish(client, *range(6))
             await wait_until(lambda: len(numbers) == 6)
         async with served_at(tmp_path, listen):
-            await publish(BlockClient([listen]), *range(4, 12))
+            async with connect(listen) as second:
+                await publish(second, *range(4, 12))
             await wait_until(lambda: len(numbers) == 12)
     assert numbers == list(range(12))
 
@@ -126,7 +131,7 @@ async def test_a_live_subscriber_that_found_the_node_empty_gets_all_that_came_si
 
         nursery.start_soon(follow)
         await wait_until(lambda: _sessions(running) == 1)
-        async with open_connection(running.address) as connection:
+        async with connect_streams(running.address) as connection:
             conversation = connection.converse("block_publish")
             await conversation.send(PUBLISH.encode_request(OpenSession(b"")))
             await conversation.receive()
@@ -155,14 +160,15 @@ async def test_a_publisher_goes_on_at_another_node(tmp_path: Path) -> None:
     async with serving(tmp_path / "b") as (second, _), trio.open_nursery() as nursery:
         first_has_some, first_is_gone = trio.Event(), trio.Event()
         async with serving(tmp_path / "a") as (first, _):
-            client = BlockClient([first.address, second.address])
 
             async def run() -> None:
-                async with client.publisher(SETTINGS) as publisher:
+                nodes = [first.address, second.address]
+                async with connect(nodes) as client, client.publisher(SETTINGS) as publisher:
                     for block in blocks[:3]:
                         await publisher.send(outgoing(block))
                     await publisher.flush()
-                    await publish(BlockClient([second.address]), 0, 1, 2)
+                    async with connect(second.address) as other:
+                        await publish(other, 0, 1, 2)
                     first_has_some.set()
                     await first_is_gone.wait()
                     for block in blocks[3:]:
@@ -190,7 +196,7 @@ async def test_two_publishers_and_one_dies_in_the_middle_of_a_block(tmp_path: Pa
             half_way.set()
 
         async def dying(nursery: trio.Nursery) -> None:
-            async with BlockClient([running.address]).publisher(SETTINGS) as publisher:
+            async with connect(running.address) as blocks_client, blocks_client.publisher(SETTINGS) as publisher:
                 for block in blocks[:3]:
                     await publisher.send(outgoing(block))
                 await publisher.flush()
@@ -239,27 +245,27 @@ async def test_a_publisher_without_the_blocks_before_gives_up(tmp_path: Path) ->
 
 
 async def test_no_node_at_all(tmp_path: Path) -> None:
-    client = BlockClient(["127.0.0.1:1"])
-    with pytest.raises(NodeUnreachable):
-        await client.status()
-    with pytest.raises(NodeUnreachable):
-        await publish(client, 0, settings=PublishSettings(reconnect=QUICK, give_up_s=0.1))
-    with pytest.raises(NodeUnreachable):
-        async with client.subscribe(
-            0, 1, reconnect=Reconnect(delay_s=0.01, delay_s_max=0.05, give_up_s=0.1)
-        ) as received:
-            await anext(received)
+    async with connect("127.0.0.1:1") as client:
+        with pytest.raises(NodeUnreachable):
+            await client.status()
+        with pytest.raises(NodeUnreachable):
+            await publish(client, 0, settings=PublishSettings(reconnect=QUICK, give_up_s=0.1))
+        with pytest.raises(NodeUnreachable):
+            async with client.subscribe(
+                0, 1, reconnect=Reconnect(delay_s=0.01, delay_s_max=0.05, give_up_s=0.1)
+            ) as received:
+                await anext(received)
 
 
 async def test_a_block_is_fetched_from_the_first_node_that_has_it(tmp_path: Path) -> None:
     async with serving(tmp_path / "a") as (empty, _), serving(tmp_path / "b") as (full, client):
         await publish(client, 0)
         for nodes in ([empty.address, full.address], ["127.0.0.1:1", full.address]):
-            assert (await BlockClient(nodes).get(0))[1] == chain(20)[0].root
+            assert (await fetch(nodes, 0))[1] == chain(20)[0].root
         with pytest.raises(BlockNotAvailable, match="block 7 is not available"):
-            await BlockClient([empty.address, full.address, "127.0.0.1:1"]).get(7)
+            await fetch([empty.address, full.address, "127.0.0.1:1"], 7)
         with pytest.raises(NodeUnreachable):
-            await BlockClient(["127.0.0.1:1"]).get(0)
+            await fetch("127.0.0.1:1", 0)
 
 
 async def test_a_subscription_that_no_node_can_serve(tmp_path: Path) -> None:
@@ -340,10 +346,10 @@ def test_the_same_client_under_either_event_loop(tmp_path: Path, backend: str) -
     from stream_node.process import NodeProcess
 
     async def main(address: str) -> list[int]:
-        client = BlockClient([address])
-        await publish(client, 0, 1, 2)
-        async with client.subscribe(0, 2) as received:
-            return [block.number async for block in received]
+        async with connect(address) as client:
+            await publish(client, 0, 1, 2)
+            async with client.subscribe(0, 2) as received:
+                return [block.number async for block in received]
 
     with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
         assert anyio.run(main, node.address, backend=backend) == [0, 1, 2]

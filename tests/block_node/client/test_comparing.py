@@ -23,12 +23,13 @@ from block_node.client import (
     OutgoingBlock,
     PublishSettings,
     blocking,
+    connect,
 )
-from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, EndStream, OpenSession, SessionOpened
 from block_node.publish import service, session
 from ockam.protocol import Protocol
 from stream_client import Reconnect
+from stream_client import connect as connect_streams
 from stream_node.process import NodeProcess
 from tests.block_node.client.chains import chain, keys, outgoing
 from tests.support.served import Served, served, wait_until
@@ -53,8 +54,7 @@ def assert_names_both(error: AnotherBlock, number: int) -> None:
 
 @pytest.mark.parametrize("numbers", [(0,), (0, 1, 2), (1, 2), (2, 3, 4)])
 async def test_another_chain_of_the_same_numbers_is_an_error(tmp_path: Path, numbers: tuple[int, ...]) -> None:
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         assert (await publish(client, *OURS[:4])).compared == 0
         with pytest.raises(AnotherBlock) as caught:
             await publish(client, *(OTHERS[number] for number in numbers))
@@ -63,8 +63,7 @@ async def test_another_chain_of_the_same_numbers_is_an_error(tmp_path: Path, num
 
 
 async def test_the_same_blocks_again_are_compared_and_durable(tmp_path: Path) -> None:
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         await publish(client, *OURS[:4])
         again = await publish(client, *OURS[1:6])
         assert (again.compared, again.acknowledged, again.kept) == (3, 5, 0)
@@ -75,8 +74,7 @@ async def test_a_chain_in_either_layout_is_compared_and_read(tmp_path: Path, sch
     """Also block 0 alone, of which the node does not know yet how it is hashed; then all roots are those that fit."""
     shape = BlockShape(scheme=scheme, hapi_version=(0, 3, 0))
     blocks = list(ChainGenerator(keys(), shape=shape).blocks(4))
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         for count in (1, 1, 4, 4):
             again = await publish(client, *blocks[:count])
         assert (again.compared, again.acknowledged) == (4, 3)
@@ -87,8 +85,7 @@ async def test_a_chain_in_either_layout_is_compared_and_read(tmp_path: Path, sch
 
 async def test_a_cut_block_of_a_stored_number_is_an_error(tmp_path: Path) -> None:
     """Whole items are missing at its end, so that its file can be read; and with them its root."""
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         await publish(client, *OURS[:3])
         for item_count in (1, len(OURS[1].items) - 2, len(OURS[1].items) - 1):
             with pytest.raises(VerificationFailed, match=r"block 1 failed .*it has no (footer|proof)"):
@@ -99,19 +96,21 @@ async def test_a_cut_block_of_a_stored_number_is_an_error(tmp_path: Path) -> Non
 
 async def test_a_number_given_twice(tmp_path: Path) -> None:
     """Once after the other is durable, and once while it is kept."""
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
-        async with client.publisher(SETTINGS) as publisher:
-            for _ in range(2):
-                await publisher.send(outgoing(OURS[0]))
-                await publisher.flush()
-            assert publisher.compared == 1
-            await publisher.send(outgoing(OURS[2]))
-            await publisher.send(outgoing(OURS[2]))
-            with pytest.raises(AnotherBlock, match="two different blocks 2 were given") as caught:
-                await publisher.send(outgoing(OTHERS[2]))
-            assert_names_both(caught.value, 2)
-            await publisher.send(outgoing(OURS[1]))
+    async with (
+        served(tmp_path, log_level="error") as running,
+        connect(running.address) as client,
+        client.publisher(SETTINGS) as publisher,
+    ):
+        for _ in range(2):
+            await publisher.send(outgoing(OURS[0]))
+            await publisher.flush()
+        assert publisher.compared == 1
+        await publisher.send(outgoing(OURS[2]))
+        await publisher.send(outgoing(OURS[2]))
+        with pytest.raises(AnotherBlock, match="two different blocks 2 were given") as caught:
+            await publisher.send(outgoing(OTHERS[2]))
+        assert_names_both(caught.value, 2)
+        await publisher.send(outgoing(OURS[1]))
 
 
 async def test_an_acknowledgement_that_passes_over_the_block_of_another_publisher(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ async def test_an_acknowledgement_that_passes_over_the_block_of_another_publishe
     async with served(tmp_path, log_level="error") as running:
         for number, second in ((0, OURS[0]), (1, OTHERS[1])):
             first = OURS[number]
-            async with open_connection(running.address) as connection:
+            async with connect_streams(running.address) as connection:
                 conversation = connection.converse("block_publish")
                 await conversation.send(PUBLISH.encode_request(OpenSession(b"")))
                 assert await conversation.receive() is not None
@@ -127,7 +126,10 @@ async def test_an_acknowledgement_that_passes_over_the_block_of_another_publishe
                 await wait_until(lambda: _next_block(running) == number + 1)  # noqa: B023
                 failure: AnotherBlock | None = None
                 try:
-                    async with BlockClient([running.address]).publisher(SETTINGS) as publisher:
+                    async with (
+                        connect(running.address) as blocks_client,
+                        blocks_client.publisher(SETTINGS) as publisher,
+                    ):
                         await publisher.send(outgoing(second))
                         await wait_until(lambda: publisher._machine.next_block() is None)
                         await conversation.send(PUBLISH.encode_request(BlockItems(1, list(first.items[3:]))))
@@ -144,9 +146,12 @@ async def test_an_acknowledgement_that_passes_over_the_block_of_another_publishe
 async def test_a_publisher_that_goes_on_at_a_node_with_another_chain(tmp_path: Path) -> None:
     """What it had published at the first node says nothing about the second one."""
     async with served(tmp_path / "b", log_level="error") as second:
-        await publish(BlockClient([second.address]), *OTHERS[:6])
-        async with served(tmp_path / "a", log_level="error") as first:
-            client = BlockClient([first.address, second.address])
+        async with connect(second.address) as client:
+            await publish(client, *OTHERS[:6])
+        async with (
+            served(tmp_path / "a", log_level="error") as first,
+            connect([first.address, second.address]) as client,
+        ):
             known: list[int | None] = []
 
             async def publish_over_a_stop() -> None:
@@ -170,8 +175,10 @@ async def test_a_publisher_that_goes_on_at_a_node_with_another_chain(tmp_path: P
 
 
 async def test_a_block_that_the_node_does_not_keep_is_unknown(tmp_path: Path) -> None:
-    async with served(tmp_path, log_level="error", block_retention_blocks=2) as running:
-        client = BlockClient([running.address])
+    async with (
+        served(tmp_path, log_level="error", block_retention_blocks=2) as running,
+        connect(running.address) as client,
+    ):
         await publish(client, *OURS[:6])
         await wait_until(lambda: _first_block(running) == 4)
         with pytest.raises(BlockNotCompared, match=f"unknown whether block 1 with root {OURS[1].root.hex()}"):
@@ -217,8 +224,7 @@ OLD = Protocol[protocol.PublishRequest, protocol.PublishResponse](
 async def test_a_node_that_names_no_roots_is_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (service, session):
         monkeypatch.setattr(module, "PUBLISH", OLD)
-    async with served(tmp_path, log_level="error", error_delay_s=0.01) as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error", error_delay_s=0.01) as running, connect(running.address) as client:
         new = await publish(client, *OURS[:4])
         assert (new.compared, new.acknowledged) == (4, 3)
         with pytest.raises(AnotherBlock) as caught:
@@ -227,8 +233,10 @@ async def test_a_node_that_names_no_roots_is_asked_for_them(tmp_path: Path, monk
 
 
 def test_the_blocking_client_compares_too(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
-        client = blocking.BlockClient([node.address])
+    with (
+        NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node,
+        blocking.connect(node.address) as client,
+    ):
         for _ in range(2):
             with client.publisher() as publisher:
                 publisher.send(outgoing(OURS[0]))

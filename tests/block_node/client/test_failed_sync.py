@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from block_node.blocks.generator import GeneratedBlock
-from block_node.client import BlockClient, BlockPublisher, PublishGaveUp, PublishSettings
+from block_node.client import BlockPublisher, PublishGaveUp, PublishSettings, connect
 from stream_client import Reconnect
 from stream_node.process import NodeProcess
-from tests.block_node.client.chains import chain, outgoing
+from tests.block_node.client.chains import chain, fetch, outgoing
 from tests.support.broken_disk import LOG, BrokenDisk, broken_disk
 
 __all__ = ["broken_disk"]
@@ -28,7 +28,7 @@ BLOCKS = chain(3)
 
 async def publish(address: str, settings: PublishSettings, *blocks: GeneratedBlock) -> BlockPublisher:
     """Until all are durable."""
-    async with BlockClient([address]).publisher(settings) as publisher:
+    async with connect(address) as blocks_client, blocks_client.publisher(settings) as publisher:
         for block in blocks:
             await publisher.send(outgoing(block))
     return publisher
@@ -61,6 +61,6 @@ async def test_a_block_whose_sync_failed_is_unknown_and_a_duplicate_after_a_rest
         node.start()
         again = await publish(node.address, PATIENT, *BLOCKS[1:])
         assert (again.acknowledged, again.compared) == (2, 1), "block 1 was there, and was compared"
-        assert (await BlockClient([node.address]).get(1))[1] == BLOCKS[1].root
+        assert (await fetch(node.address, 1))[1] == BLOCKS[1].root
         assert node.stop() == 0
     assert stored_blocks(node.data_dir) == [(block.number, block.root) for block in BLOCKS]

@@ -14,12 +14,12 @@ import pytest
 import trio
 
 from block_node.blocks.items import split_block
-from block_node.client import BlockClient, BlockRefused, OutgoingBlock, PublishSettings
-from block_node.client.connection import open_connection
+from block_node.client import BlockRefused, OutgoingBlock, PublishSettings, connect
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
 from block_node.publish.limits import PublishLimits
 from block_node.read.subscription_plan import SubscribeLimits
 from stream_client import Reconnect
+from stream_client import connect as connect_streams
 from stream_node.config import Config, ConfigError
 from stream_node.config_sources import load_config
 from tests.block_node.client.chains import chain, outgoing
@@ -109,15 +109,18 @@ async def test_a_node_asks_its_external_verifier(
 
 async def wait_available(address: str, last: int) -> None:
     """Wait until this block is the last one; blocks before a refused one may still be on their way to the disk."""
-    client = BlockClient([address])
     with trio.fail_after(PATIENCE_S):
-        while (found := (await client.status()).last_available) != last:
-            assert found is None or found < last
-            await trio.sleep(0.01)
+        async with connect(address) as client:
+            while (found := (await client.status()).last_available) != last:
+                assert found is None or found < last
+                await trio.sleep(0.01)
 
 
 async def publish_real(shared_dir: Path, address: str) -> None:
-    async with BlockClient([address]).publisher(PublishSettings(reconnect=QUICK)) as publisher:
+    async with (
+        connect(address) as blocks_client,
+        blocks_client.publisher(PublishSettings(reconnect=QUICK)) as publisher,
+    ):
         for block in real_blocks(shared_dir, "SCHNORR"):
             await publisher.send(OutgoingBlock.from_items(list(split_block(block))))
 
@@ -125,7 +128,7 @@ async def publish_real(shared_dir: Path, address: str) -> None:
 async def test_no_more_publishers_than_are_set(tmp_path: Path) -> None:
     async with (
         served(tmp_path, log_level="error", block_publish_sessions_max=1) as running,
-        open_connection(running.address) as connection,
+        connect_streams(running.address) as connection,
     ):
         answers = []
         for token in (b"a", b"b"):
@@ -142,8 +145,10 @@ async def test_no_more_publishers_than_are_set(tmp_path: Path) -> None:
 async def test_a_subscription_that_lasted_too_long_goes_on_where_it_was(tmp_path: Path) -> None:
     """The node ends it with SUCCESS, which is not the end for a subscriber that has not all it asked for."""
     numbers: list[int] = []
-    async with served(tmp_path, log_level="error", block_subscribe_duration_s_max=0.05) as running:
-        client = BlockClient([running.address])
+    async with (
+        served(tmp_path, log_level="error", block_subscribe_duration_s_max=0.05) as running,
+        connect(running.address) as client,
+    ):
 
         async def publish(*these: int) -> None:
             async with client.publisher(PublishSettings(reconnect=QUICK)) as publisher:

@@ -11,7 +11,7 @@ import pytest
 
 from block_node.blocks.errors import BlockFileError
 from block_node.blocks.files import write_block
-from block_node.client import BlockClient, OutgoingBlock
+from block_node.client import BlockClient, OutgoingBlock, connect
 from tests.block_node.client.chains import chain
 from tests.support.served import served
 
@@ -27,8 +27,7 @@ async def test_a_file_that_is_cut_short_is_an_error_of_who_gave_it(tmp_path: Pat
     whole, cut = tmp_path / "0.blk", tmp_path / "cut.blk"
     write_block(whole, block.items)
     cut.write_bytes(whole.read_bytes()[:-10])
-    async with served(tmp_path / "data", log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path / "data", log_level="error") as running, connect(running.address) as client:
         with pytest.raises(BlockFileError, match="ends within an item"):
             await publish(client, cut)
         await publish(client, whole)

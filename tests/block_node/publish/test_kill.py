@@ -14,7 +14,7 @@ import trio
 
 from block_node.blocks.generator import BlockShape, GeneratedBlock
 from block_node.blocks.items import join_block
-from block_node.client import BlockClient, OutgoingBlock, PublishSettings
+from block_node.client import OutgoingBlock, PublishSettings, connect
 from block_node.client.publisher import BlockPublisher
 from storage.database import Database
 from storage.verify import verify
@@ -65,7 +65,11 @@ async def _publish_until(node: NodeProcess, blocks: tuple[GeneratedBlock, ...], 
             await publisher.send(OutgoingBlock.from_items(block.items))
 
     with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as nursery, BlockClient([node.address]).publisher(SETTINGS) as publisher:
+        async with (
+            trio.open_nursery() as nursery,
+            connect(node.address) as client,
+            client.publisher(SETTINGS) as publisher,
+        ):
             nursery.start_soon(send, publisher)
             await wait_until(lambda: (publisher.acknowledged or 0) >= wanted)
             for _ in range(random.randrange(20)):
@@ -79,19 +83,19 @@ async def _publish_until(node: NodeProcess, blocks: tuple[GeneratedBlock, ...], 
 
 
 async def _check(node: NodeProcess, blocks: tuple[GeneratedBlock, ...], acknowledged: int) -> None:
-    client = BlockClient([node.address])
     with trio.fail_after(PATIENCE_S):
-        status = await client.status(detail=True)
-        last = status.last_available
-        assert last is not None
-        assert last >= acknowledged
-        assert (status.first_available, status.next_expected) == (0, last + 1)
-        assert status.detail is not None
-        assert len(status.detail.available) == 1
-        async with client.subscribe(0, last) as stored:
-            got = [(block.number, block.root, tuple(block.items)) async for block in stored]
-    assert got == [(block.number, block.root, block.items) for block in blocks[: last + 1]]
-    assert (await client.get(acknowledged))[1:] == (
-        blocks[acknowledged].root,
-        join_block(blocks[acknowledged].items),
-    )
+        async with connect(node.address) as client:
+            status = await client.status(detail=True)
+            last = status.last_available
+            assert last is not None
+            assert last >= acknowledged
+            assert (status.first_available, status.next_expected) == (0, last + 1)
+            assert status.detail is not None
+            assert len(status.detail.available) == 1
+            async with client.subscribe(0, last) as stored:
+                got = [(block.number, block.root, tuple(block.items)) async for block in stored]
+            assert got == [(block.number, block.root, block.items) for block in blocks[: last + 1]]
+            assert (await client.get(acknowledged))[1:] == (
+                blocks[acknowledged].root,
+                join_block(blocks[acknowledged].items),
+            )

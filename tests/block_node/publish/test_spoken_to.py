@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from block_node.client.connection import open_connection
 from block_node.protocol import PUBLISH, Acknowledgement, BlockItems, EndOfBlock, OpenSession
 from block_node.publish.session import PublishSession
 from ockam.address import Address, local
 from ockam.connection import Connection
 from ockam.node import Node
 from ockam.worker import WorkerFactory
+from stream_client import connect as connect_streams
 from tests.block_node.publish.samples import chain_of
 from tests.support.served import PATIENCE_S, served
 
@@ -32,7 +32,7 @@ async def test_no_message_of_a_peer_makes_a_worker_fail(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Node, "register", noted)
     (block,) = chain_of(1)
-    async with served(tmp_path, log_level="error") as running, open_connection(running.address) as connection:
+    async with served(tmp_path, log_level="error") as running, connect_streams(running.address) as connection:
         with trio.fail_after(PATIENCE_S):
             publisher = connection.converse("block_publish")
             await publisher.send(PUBLISH.encode_request(OpenSession(b"")))
@@ -44,8 +44,8 @@ async def test_no_message_of_a_peer_makes_a_worker_fail(tmp_path: Path, monkeypa
                 if not isinstance(node.find_worker(address), PublishSession | Connection)
             ]
             assert {local("block_persistence"), local("block_verification"), local("node_retention")} <= set(spoken)
-            for number, address in enumerate(spoken):
-                await connection.send((address,), local(f"nobody{number}"), b"\x05other\x00")
+            for address in spoken:
+                connection.core.call((address,), b"\x05other\x00")
             await publisher.send(PUBLISH.encode_request(BlockItems(1, list(block.items[3:]))))
             await publisher.send(PUBLISH.encode_request(EndOfBlock(2, 0)))
             payload = await publisher.receive()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import trio
 
-from block_node.client.connection import BlockConnection, Conversation, open_connection
 from block_node.protocol import (
     PUBLISH,
     Acknowledgement,
@@ -30,6 +29,9 @@ from block_node.protocol_reading import (
     SubscribeStatus,
     SubscriptionEnded,
 )
+from stream_client import StreamClient
+from stream_client import connect as connect_streams
+from stream_client.conversation import Conversation
 from stream_node.config import Config
 from stream_node.server import Server
 from tests.block_node.publish.samples import chain_of
@@ -43,7 +45,7 @@ async def test_a_node_that_stops_ends_every_stream_with_a_status(tmp_path: Path)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(server.serve)
-            async with open_connection(address) as connection:
+            async with connect_streams(address) as connection:
                 busy, idle = await opened(connection, b"busy"), await opened(connection, b"idle")
                 reader = connection.converse("block_subscribe")
                 await reader.send(SUBSCRIBE.encode_request(Subscribe(1, 0, None, False, 1 << 20)))
@@ -66,7 +68,7 @@ async def test_what_was_complete_is_acknowledged_before_the_end(tmp_path: Path) 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             (address,) = await nursery.start(server.serve)
-            async with open_connection(address) as connection:
+            async with connect_streams(address) as connection:
                 publisher = await opened(connection, b"")
                 await say(publisher, BlockItems(0, list(block.items)), EndOfBlock(1, 0))
                 while server.statistics().services.blocks is None or not _begun(server):
@@ -87,7 +89,7 @@ def _begun(server: Server) -> bool:
     return publish is not None and publish.in_flight.begun > 0
 
 
-async def opened(connection: BlockConnection, token: bytes) -> Conversation:
+async def opened(connection: StreamClient, token: bytes) -> Conversation:
     """A conversation with a session of its own."""
     conversation = connection.converse("block_publish")
     await say(conversation, OpenSession(token))

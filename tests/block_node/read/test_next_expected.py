@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from block_node.client import BlockClient
-from block_node.client.connection import open_connection
+from block_node.client import connect
 from block_node.node import BlockNodeStatistics
 from block_node.protocol import PUBLISH, BlockItems, EndOfBlock, OpenSession
+from stream_client import connect as connect_streams
 from tests.block_node.client.chains import chain
 from tests.support.served import Served, served, wait_until
 
 
 async def test_the_next_expected_block_moves_with_each_header(tmp_path: Path) -> None:
     """Not with the end of what is stored."""
-    async with served(tmp_path, log_level="error") as running:
-        client = BlockClient([running.address])
+    async with served(tmp_path, log_level="error") as running, connect(running.address) as client:
         expected = [(await client.status()).next_expected]
-        async with open_connection(running.address) as connection:
+        async with connect_streams(running.address) as connection:
             conversation = connection.converse("block_publish")
             await conversation.send(PUBLISH.encode_request(OpenSession(b"")))
             await conversation.receive()

@@ -18,13 +18,14 @@ import bare
 from block_node import protocol_reading as p
 from block_node.backfill import route_source
 from block_node.blocks.generator import GeneratedBlock
-from block_node.client import BlockClient
-from block_node.client.connection import open_connection
+from block_node.client import connect
 from block_node.protocol import Piece
 from block_node.read import subscribe, subscription
 from block_node.read.packing import UNPACKED_BYTES_MAX, packed, unpacked
 from ockam.protocol import Protocol, ProtocolError
+from stream_client import connect as connect_streams
 from tests.block_node.backfill.served_blocks import QUICK, chain, source, wait_ranges
+from tests.block_node.client.chains import fetch
 from tests.support.served import PATIENCE_S, served
 
 OLD = Protocol[p.SubscribeRequest, p.SubscribeResponse](
@@ -97,7 +98,7 @@ async def test_who_asks_gets_packed_items_and_nobody_else(tmp_path: Path) -> Non
         kinds: dict[bool, set[type]] = {}
         for packs in (False, True):
             request = p.Subscribe(1, 0, 2, False, 1 << 20)
-            async with open_connection(running.address) as connection:
+            async with connect_streams(running.address) as connection:
                 conversation = connection.converse("block_subscribe")
                 await conversation.send(p.SUBSCRIBE.encode_request(p.SubscribePacked(request) if packs else request))
                 kinds[packs] = set()
@@ -108,7 +109,10 @@ async def test_who_asks_gets_packed_items_and_nobody_else(tmp_path: Path) -> Non
         assert p.PackedItems not in kinds[False]
         assert p.PackedItems in kinds[True]
         for compress in (False, True):
-            async with BlockClient([running.address]).subscribe(0, 2, compress=compress) as received:
+            async with (
+                connect(running.address) as blocks_client,
+                blocks_client.subscribe(0, 2, compress=compress) as received,
+            ):
                 got = [(block.number, block.root, tuple(block.items)) async for block in received]
             assert got == [(block.number, block.root, block.items) for block in blocks_of(3)]
 
@@ -134,6 +138,6 @@ async def test_backfill_takes_packed_items_from_those_who_pack(
                 await wait_ranges(two, (0, 11))
             assert (p.PackedItems in kinds, p.SubscribedItems in kinds) == (not old, old)
             for block in blocks:
-                assert (await BlockClient([two.address]).get(block.number))[1] == block.root
-        async with BlockClient([one.address]).subscribe(0, 11, compress=True) as received:
+                assert (await fetch(two.address, block.number))[1] == block.root
+        async with connect(one.address) as blocks_client, blocks_client.subscribe(0, 11, compress=True) as received:
             assert [block.number async for block in received] == list(range(12))

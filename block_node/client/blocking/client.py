@@ -1,0 +1,189 @@
+# Generated from block_node/client/client.py by tools/generate_blocking.py; do not edit.
+"""The client of block nodes: publish, subscribe, get, status.
+
+    with connect("127.0.0.1:4000") as client:
+        with client.publisher() as publisher:
+            publisher.send(OutgoingBlock.from_file(path))
+            publisher.flush()
+        with client.subscribe(0, 9) as blocks:
+            for block in blocks: ...
+
+It stands on clients of stream nodes and their connections (`stream_client`). Several nodes of one network can be given;
+what fails at one of them is done at the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self, TypeVar
+
+from block_node.client.blocking.publisher import BlockPublisher
+from block_node.client.blocking.subscriber import Subscription
+from block_node.client.errors import BlockNotAvailable, DamagedAnswer
+from block_node.client.events import BlockArrived, ItemsArrived, ReceivedBlock
+from block_node.client.settings import ANSWER_S_MAX, WINDOW_BYTES, PublishSettings
+from block_node.protocol import Piece
+from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
+from ockam.protocol import Protocol
+from stream_client.blocking.client import StreamClient
+from stream_client.errors import ConnectionLost, NodeUnreachable, RequestTimeout
+from stream_client.shell.backoff import Reconnect
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class BlockClient:
+    """The blocks of one network, at one or several nodes. Made by `connect`, or from connected clients of its nodes.
+
+    clients: the client of the preferred node first; its connection is shared with the streams.
+    """
+
+    def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        assert clients, "at least one node"
+        self._clients = list(clients)
+        self._answer_s_max = answer_s_max
+
+    @contextmanager
+    def publisher(self, settings: PublishSettings | None = None) -> Iterator[BlockPublisher]:
+        """A publisher. At the end of the block it waits until everything is durable that it was given."""
+        publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
+        try:
+            yield publisher
+            publisher.flush()
+            publisher.close()
+        finally:
+            publisher.abort()
+            self._clients[0].shell.give_way()
+
+    @contextmanager
+    def subscribe_events(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        early: bool = False,
+        window_bytes: int = WINDOW_BYTES,
+        reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
+        wait: bool = True,
+        compress: bool = False,
+    ) -> Iterator[Subscription]:
+        """The events of the blocks from `start` to `end`, as they come: for blocks larger than memory, or early ones.
+
+        start None: from the first available where there is an end, else from now on. compress: items come compressed
+        with zstd, where the node can do that; for slow lines. reconnect: delays between attempts at the nodes.
+        """
+        subscription = Subscription(
+            self._clients,
+            start,
+            end,
+            early=early,
+            window_bytes=window_bytes,
+            answer_s_max=self._answer_s_max,
+            reconnect=reconnect,
+            wait=wait,
+            compress=compress,
+        )
+        try:
+            subscription.begin()
+            yield subscription
+        finally:
+            subscription.close()
+
+    @contextmanager
+    def subscribe(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
+        wait: bool = True,
+        compress: bool = False,
+    ) -> Iterator[WholeBlocks]:
+        """Whole verified blocks from `start` to `end`, in order, each once, over whatever connections that takes."""
+        subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
+        with subscription as events:
+            yield WholeBlocks(events)
+
+    def status(self, *, detail: bool = False) -> StatusResponse:
+        """The status of the first node that answers."""
+        return self._first("block_status", STATUS, StatusRequest(1, detail))
+
+    def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:
+        """Number, root and bytes (a serialized `Block`) of a block; None: of the latest. Raises BlockNotAvailable."""
+        parts = [part for part in self.get_parts(number)]
+        return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
+
+    def get_parts(self, number: int | None = None) -> Iterator[BlockPart]:
+        """The bytes of a block in order, some at a time, at least one part, from the first node that has it.
+
+        Raises BlockNotAvailable, DamagedAnswer.
+        """
+        root, offset = b"", 0
+        while True:
+            part = self._first("block_get", GET, GetBlock(1, number, number is None, offset))
+            if part.offset != offset or root not in (b"", part.root):
+                raise DamagedAnswer(f"block {part.block_number} has changed while it was read; read it again")
+            yield part
+            number, root, offset = part.block_number, part.root, offset + len(part.data)
+            if offset >= part.size_bytes:
+                return
+            if not part.data:
+                raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
+
+    def _first(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
+        """Asks the nodes in order and returns the first answer that has what was asked for.
+
+        If no node has it, raises the most telling error: a node's refusal rather than a lost connection.
+        """
+        problem: Exception | None = None
+        for client in self._clients:
+            conversation = client.converse(service)
+            try:
+                conversation.opened(self._answer_s_max)
+                answer = conversation.ask(protocol, request, self._answer_s_max)
+                if isinstance(answer, BlockPart) and answer.status is not GetStatus.SUCCESS:
+                    number = request.block_number if isinstance(request, GetBlock) else None
+                    raise BlockNotAvailable(number, answer.status)
+                return answer
+            except (ConnectionLost, NodeUnreachable, RequestTimeout) as error:
+                problem = problem or error
+            except BlockNotAvailable as error:
+                problem = error
+            finally:
+                conversation.close()
+        assert problem is not None, "there is at least one node"
+        raise problem
+
+
+class WholeBlocks:
+    """The whole blocks of a subscription, put together from its events. An async iterator."""
+
+    def __init__(self, events: Subscription) -> None:
+        self._events = events
+        self._items: list[bytes] = []
+        self._pieces: list[bytes] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedBlock:
+        """Raises as the subscription does."""
+        while True:
+            event = next(self._events)
+            if isinstance(event, ItemsArrived):
+                self._add(event)
+                continue
+            items, self._items, self._pieces = self._items, [], []
+            if isinstance(event, BlockArrived):
+                return ReceivedBlock(event.block_number, event.root, items)
+
+    def _add(self, event: ItemsArrived) -> None:
+        if event.piece is Piece.WHOLE:
+            self._items += event.items
+            return
+        self._pieces += event.items
+        if event.piece is Piece.LAST:
+            self._items.append(b"".join(self._pieces))
+            self._pieces = []

@@ -1,0 +1,347 @@
+"""One session of a publisher with one node: opened, blocks sent as the node wants them, until one side ends it.
+
+It runs in callbacks of the client: when messages have come, when sent bytes have left, and when a time is over. So it
+goes on while the program does something else, under an event loop and within the calls of a blocking client alike.
+What is sent next is decided by `PublisherMachine`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from block_node.blocks.errors import BlockError
+from block_node.client.comparison import Comparison
+from block_node.client.errors import BlockRefused
+from block_node.client.outgoing import OutgoingBlock
+from block_node.client.publisher_machine import PublisherMachine
+from block_node.item_splitting import Chunk
+from block_node.protocol import (
+    PUBLISH,
+    BlockItems,
+    EndOfBlock,
+    EndStream,
+    OpenRootSession,
+    OpenSession,
+    PublisherEndCode,
+    PublishRequest,
+    PublishResponse,
+    PublishStatus,
+)
+from ockam.protocol import ProtocolError
+from stream_client.client import StreamClient
+from stream_client.conversation import UNSENT_BYTES_MAX
+from stream_client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestRefused,
+    RequestTimeout,
+    UnexpectedAnswer,
+)
+
+SERVICE: Final = "block_publish"
+OPEN_AGAIN_S: Final = 2.0
+"""After this time without an answer a session is asked for again: a node that starts may not have heard."""
+BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
+"""What a node says of a block that is not what it should be; to send it again and again would not help."""
+
+SessionError: TypeAlias = ClientError | BlockError
+
+
+class ClientSessionState(Enum):
+    """The states of a session; each is left only to one below it, but COMPARING, which goes back to OPEN."""
+
+    CONNECTING = auto()
+    """There is no connection to the node."""
+    OPENING = auto()
+    """The node has been asked for a session."""
+    OPEN = auto()
+    """Blocks are sent, or there is nothing to send."""
+    COMPARING = auto()
+    """A block that the node has without this session is being compared; nothing is sent meanwhile."""
+    ENDED = auto()
+
+
+class ClientPublishSession:
+    """See the module. Begun by `begin`; `pump` is to be called when there is more to send.
+
+    on_open: called when the node has opened the session. on_settled: called when blocks may have become durable.
+    on_compared: called when the block of that number has turned out to be the node's. on_end: called once, with the
+    error that ended the session, or with None where it was ended as it should.
+    Invariant: `_chunks` is set exactly while `machine.sending` is the block that they are of, or has been given up.
+    """
+
+    def __init__(
+        self,
+        client: StreamClient,
+        machine: PublisherMachine,
+        blocks: Mapping[int, OutgoingBlock],
+        answer_s_max: float,
+        *,
+        on_open: Callable[[], None],
+        on_settled: Callable[[], None],
+        on_compared: Callable[[int], None],
+        on_end: Callable[[SessionError | None], None],
+    ) -> None:
+        self.client = client
+        self.state = ClientSessionState.CONNECTING
+        self.is_closing = False
+        self._machine = machine
+        self._blocks = blocks
+        self._answer_s_max = answer_s_max
+        self._on_open = on_open
+        self._on_settled = on_settled
+        self._on_compared = on_compared
+        self._on_end = on_end
+        self._opening: OpenRootSession | OpenSession = OpenRootSession(secrets.token_bytes(16))
+        self._sequence = 0
+        self._chunks: Iterator[Chunk] | None = None
+        self._comparison: Comparison | None = None
+        self._active_s = 0.0
+        self._waits_for_room = self._is_timed = self._is_pumping = False
+        self._stop_timer: Callable[[], None] = lambda: None
+        self._conversation = client.core.converse(SERVICE)
+
+    def begin(self, patience_s: float | None) -> None:
+        """Ask for the session, or wait for the next attempt to connect. patience_s: for this long at most."""
+        self._conversation.on_change = self._changed
+        if self._conversation.is_open:
+            self._open()
+            return
+        self.client.core.connection.attempted().when_done(self._attempted)
+        if patience_s is not None:
+            self._stop_timer = self.client.shell.call_later(patience_s, self._attempted)
+
+    def pump(self) -> None:
+        """Send what the node wants, until enough bytes are on their way; the rest follows when these have left."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self.state is ClientSessionState.OPEN and self._step():
+                pass
+        except (ClientError, BlockError) as error:
+            self._end(error)
+        finally:
+            self._is_pumping = False
+
+    def close(self) -> None:
+        """Publish what is kept and then end the session: no more blocks come."""
+        self.is_closing = True
+        self.pump()
+
+    def abort(self) -> None:
+        """End the session at once; `on_end` is not called."""
+        self._on_end = _ignored
+        self._end(ClientError("the publisher has stopped"))
+
+    # --------------------------------------------------------------------------------------------- opening
+
+    def _attempted(self) -> None:
+        """An attempt to connect has failed, or lasts too long."""
+        if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
+            node = self.client.address
+            connection = self.client.core.connection
+            self._end(connection.closed or connection.trouble or NodeUnreachable(f"cannot reach a node at {node}"))
+
+    def _open(self) -> None:
+        self._stop_timer()
+        self.state = ClientSessionState.OPENING
+        self._machine.session_begins()
+        self._opened_by_s = self.client.now_s() + self._answer_s_max
+        self._ask_for_session()
+
+    def _ask_for_session(self) -> None:
+        """Ask for a session, more than once: a node that starts may not have heard."""
+        if self.state is not ClientSessionState.OPENING:
+            return
+        left_s = self._opened_by_s - self.client.now_s()
+        if left_s <= 0:
+            self._end(RequestTimeout(f"the node has not opened a session in {self._answer_s_max:g} s"))
+            return
+        try:
+            self._say(self._opening)
+        except ClientError as error:
+            self._end(error)
+            return
+        self._stop_timer = self.client.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
+
+    # --------------------------------------------------------------------------------------------- hearing
+
+    def _changed(self) -> None:
+        """A message has come, or the conversation is open, or it is not any more."""
+        if self.state is ClientSessionState.ENDED:
+            return
+        if self.state is ClientSessionState.CONNECTING:
+            if self._conversation.is_open:
+                self._open()
+            return
+        if not self._conversation.is_open:
+            self._end(ConnectionLost(f"the connection to {self.client.address} ended"))
+        elif self.state is not ClientSessionState.COMPARING:
+            self._hear()
+
+    def _hear(self) -> None:
+        """Take what the node has said, and send what follows from it."""
+        try:
+            while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
+                response = _decode(payload)
+                if self.state is ClientSessionState.OPENING:
+                    self._stop_timer()
+                    self.state = ClientSessionState.OPEN
+                    self._on_open()
+                self._machine.take(response)
+                self._on_settled()
+        except RequestRefused as error:
+            # The node is of a version that names no roots; whatever it has is looked up.
+            if self.state is ClientSessionState.OPENING and isinstance(self._opening, OpenRootSession):
+                self._stop_timer()
+                self._opening = OpenSession(self._opening.token)
+                self._ask_for_session()
+            else:
+                self._end(error)
+            return
+        except ClientError as error:
+            self._end(error)
+            return
+        self._active_s = self.client.now_s()
+        self.pump()
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def _step(self) -> bool:
+        """Send one message, or find that there is none to send now; whether there may be another one."""
+        machine, connection = self._machine, self.client.core.connection
+        if machine.ended is not None:
+            self._ended_by_node()
+            return False
+        # One portion in memory at a time: the next one is read when the socket has taken this one.
+        if connection.outgoing_bytes > UNSENT_BYTES_MAX:
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                connection.taken().when_done(self._has_room)
+            return False
+        # The node may have given up the block under way.
+        if machine.sending is None:
+            self._chunks = None
+        if self._chunks is not None:
+            self._send_chunk(self._chunks)
+            return True
+        if machine.to_compare:
+            # One at a time, so that what the node says meanwhile is heard in between.
+            self._compare(min(machine.to_compare))
+            return False
+        if machine.too_far_behind:
+            kept = machine.kept
+            ends = (kept[0], kept[-1]) if kept else (None, None)
+            self._say(EndStream(self._sequence, PublisherEndCode.TOO_FAR_BEHIND, *ends))
+            self._end(ConnectionLost("the node lacks blocks before those that are to be published"), told=True)
+            return False
+        number = machine.next_block()
+        if number is not None:
+            machine.begin(number)
+            self._chunks = iter(self._blocks[number].chunks())
+            return True
+        if self.is_closing and not self._blocks:
+            self._say(EndStream(self._sequence, PublisherEndCode.RESET))
+            self._end(None, told=True)
+            return False
+        self._await_acknowledgement()
+        return False
+
+    def _send_chunk(self, chunks: Iterator[Chunk]) -> None:
+        number = self._machine.sending
+        assert number is not None
+        chunk = next(chunks, None)
+        if chunk is None:
+            self._chunks = None
+            self._say(EndOfBlock(self._sequence, number))
+            self._machine.finish(number)
+        else:
+            self._say(BlockItems(self._sequence, chunk.items, chunk.piece))
+        self._sequence += 1
+
+    def _has_room(self) -> None:
+        self._waits_for_room = False
+        self._active_s = self.client.now_s()
+        self.pump()
+
+    def _say(self, request: PublishRequest) -> None:
+        self._conversation.send(PUBLISH.encode_request(request))
+
+    def _await_acknowledgement(self) -> None:
+        """Nothing is to be sent: the node has to say something within `answer_s_max` while it owes an answer."""
+        self._active_s = self.client.now_s()
+        if self._blocks and not self._is_timed:
+            self._is_timed = True
+            self._stop_timer = self.client.shell.call_later(self._answer_s_max, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._is_timed = False
+        if self.state is ClientSessionState.ENDED or not self._blocks:
+            return
+        # While something is being sent or compared, the node owes nothing.
+        idle = self.state is ClientSessionState.OPEN and self._chunks is None and not self._waits_for_room
+        left_s = self._active_s + self._answer_s_max - self.client.now_s() if idle else self._answer_s_max
+        if left_s <= 0:
+            self._end(RequestTimeout(f"the node has not acknowledged a block for {self._answer_s_max:g} s"))
+        else:
+            self._is_timed = True
+            self._stop_timer = self.client.shell.call_later(left_s, self._look_at_time)
+
+    # ------------------------------------------------------------------------------------------- comparing
+
+    def _compare(self, number: int) -> None:
+        self.state = ClientSessionState.COMPARING
+        stored = self._machine.to_compare[number]
+
+        def compared(error: SessionError | None) -> None:
+            self._comparison = None
+            if error is not None:
+                self._end(error)
+                return
+            self.state = ClientSessionState.OPEN
+            self._machine.compared(number)
+            self._on_compared(number)
+            self._on_settled()
+            self._hear()
+
+        self._comparison = Comparison(self.client, self._blocks[number], stored, self._answer_s_max, compared)
+
+    # ---------------------------------------------------------------------------------------------- ending
+
+    def _ended_by_node(self) -> None:
+        ended, node = self._machine.ended, self.client.address
+        assert ended is not None, "the node has said so"
+        if ended.status in BLAMED:
+            error: ClientError = BlockRefused(ended.block_number, ended.status, f"{ended.reason} (said {node})")
+        else:
+            error = ConnectionLost(f"{node} ended the stream ({ended.status.name}): {ended.reason}")
+        self._end(error, told=True)
+
+    def _end(self, error: SessionError | None, *, told: bool = False) -> None:
+        """told: whether the node knows that the session ends. Otherwise it would wait for the rest of a block."""
+        if self.state is ClientSessionState.ENDED:
+            return
+        if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:
+            self._say(EndStream(self._sequence, PublisherEndCode.RESET))
+        self.state = ClientSessionState.ENDED
+        self._stop_timer()
+        if self._comparison is not None:
+            self._comparison.cancel()
+        self.client.core.end_conversation(self._conversation)
+        self._on_end(error)
+
+
+def _ignored(error: SessionError | None) -> None:
+    """Stands for `on_end` when the publisher does not want to hear of it."""
+
+
+def _decode(payload: bytes) -> PublishResponse:
+    try:
+        return PUBLISH.decode_response(payload)
+    except ProtocolError as error:
+        raise UnexpectedAnswer(f"not an answer to a {PUBLISH.name}: {error}") from error
