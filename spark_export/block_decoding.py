@@ -1,8 +1,8 @@
-"""Blocks of the block node in messages: the mark of each part, and the items of a block. It verifies nothing: the block
-node did, before storing.
+"""Decodes messages that hold blocks of the block node: the mark of each part of a block, and the block's items. Blocks
+are not verified here; the block node verified each block before it stored the block.
 
-A block is one message, or several where it has more than a mebibyte (`block_node.persist.mark`). Items lie across
-the parts, so only a block of one message can be taken apart alone; `pipeline.silver_blocks` joins the others.
+A block is one message, or several if it has more than a mebibyte (`block_node.persist.mark`). Items lie across these
+parts, so only a block of one message can be decoded alone; `pipeline.silver_blocks` joins the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ serialized."""
 
 
 class BlockMessages:
-    """A message is a block of the block node, or a part of one. Workers need this project installed."""
+    """Decodes messages that hold a block of the block node, or a part of one. Workers need this project installed."""
 
     needs_headers = True
 
@@ -76,7 +76,7 @@ class BlockMessages:
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """What a message has of the columns."""
+    """The columns that this message has values for."""
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)
@@ -102,14 +102,14 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """The root of the block before, where a message with these headers corrects it."""
+    """The corrected root of the block before, if these headers have one."""
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """The `BlockMark` of a message with these headers; None where it has none that can be read."""
+    """The `BlockMark` in these headers; None if they have none that can be read."""
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 
@@ -124,7 +124,8 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
 
 @dataclass(frozen=True)
 class ReadBlock:
-    """What its header and its footer say, None where it has none; and each item's kind and bytes, in order."""
+    """A decoded block: the values of its header and footer (None without one), and the kind and bytes of each item, in
+    order."""
 
     hapi_version: str | None
     time_us: int | None
@@ -133,7 +134,7 @@ class ReadBlock:
 
 
 def read_block(data: bytes) -> ReadBlock:
-    """Raises BlockFormatError."""
+    """Decodes a block. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
     names = {int(kind): kind.name.lower() for kind in ItemKind}
@@ -152,7 +153,7 @@ def read_block(data: bytes) -> ReadBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None where there is none."""
+    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None if the bytes have no time."""
     from block_node.blocks.protobuf import read_fields
 
     if serialized is None:

@@ -1,4 +1,5 @@
-"""Pages of a range by `node/stream_bulk/1`, a few on their way at once. It does not judge what is missing."""
+"""Reads pages of a range by `node/stream_bulk/1`, with several requests under way at once. The caller checks for
+missing messages."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ FIRST_ROWS = 4_096
 
 @dataclass(frozen=True)
 class BulkPage:
-    """An answer; see `stream_service.bulk.BulkPage`. batch: the Arrow columns as they came; None where no rows did."""
+    """A page (see `stream_service.bulk.BulkPage`). batch: its Arrow columns; None if the page has no rows."""
 
     stream_id: int
     created_us: int
@@ -36,14 +37,14 @@ class BulkPage:
 
 
 def read_bulk_page(body: memoryview) -> BulkPage:
-    """Raises BadAnswer, also where the rows are not as many as announced, or not those."""
+    """Decodes an answer. Raises BadAnswer, also if the number of rows or their indexes are not as announced."""
     reader = BareReader(body)
     reader.uint()
     stream_id, created_us = reader.uint(), reader.u64()
     first_index, next_index, start, rows = (reader.uint() for _ in range(4))
     batch = read_batch(reader.data())
     page = BulkPage(stream_id, created_us, first_index, next_index, start, rows, batch)
-    # An Arrow stream that is cut between two of its messages is a valid one with fewer rows.
+    # An Arrow stream that is cut between two of its messages is valid, but has fewer rows.
     found = 0 if batch is None else batch.num_rows
     if found != rows:
         raise BadAnswer(f"a page of {found} rows where {rows} were announced: the node's answer was cut")
@@ -55,7 +56,7 @@ def read_bulk_page(body: memoryview) -> BulkPage:
 
 
 def read_batch(stream: memoryview) -> pa.RecordBatch | None:
-    """The one batch of an Arrow IPC stream, without copying; None where it has none. Raises BadAnswer."""
+    """The one batch of an Arrow IPC stream, without copying; None if the stream has none. Raises BadAnswer."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             batches = list(reader)
@@ -67,9 +68,9 @@ def read_batch(stream: memoryview) -> pa.RecordBatch | None:
 
 
 class BulkPages:
-    """One pass over a range through one connection. `next` rows come in order; what is asked for is asked for once.
+    """One pass over a range through one connection. Rows come in order, and each is requested once.
 
-    Invariant: `_asked` are ranges that follow each other, from where the caller is to where asking goes on.
+    Invariant: the ranges in `_asked` follow each other, from the caller's position to the next request.
     """
 
     def __init__(self, node: NodeConnection, wanted: Range, options: ReadOptions) -> None:
@@ -95,10 +96,10 @@ class BulkPages:
             page = self._take(wanted)
             reached = page.start + page.rows
             if reached < min(stop, page.next_index):
-                # It had room for fewer; the rest comes before what was asked for beyond it.
+                # The answer had room for fewer rows. The rest must be requested before the ranges behind it.
                 self._asked.insert(0, self._ask(reached, stop))
             if page.rows and page.batch is not None:
-                # With some room, so that a page that is a little larger does not fall into two.
+                # Some room is added, so that a page that is a little larger needs no second answer.
                 row_bytes = ROW_OVERHEAD_BYTES + page.batch.nbytes // page.rows
                 fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
                 self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))

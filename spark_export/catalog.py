@@ -1,4 +1,4 @@
-"""What streams there are and where they begin and end, asked by the driver. It reads no messages' data."""
+"""The catalog of streams, for the driver: the existing streams, and where they begin and end. It reads no messages."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from spark_export.plan import Place, by_place, resolve
 
 
 class Catalog(Protocol):
-    """Where the driver asks: a node, or its data directory."""
+    """The interface of a catalog: a node, or its data directory."""
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        """The stream-partitions whose name begins so."""
+        """The partitions of all streams whose name begins with this prefix."""
         ...
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """The first message stored at that time or later; the stream's end where there is none."""
+        """The index of the first message that was stored at that time or later; the stream's end if there is none."""
         ...
 
 
 class NodeCatalog:
-    """Asks a node, on a connection a question, since the driver asks seldom."""
+    """The catalog of a node. Each request makes a connection of its own, since the driver asks seldom."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -41,15 +41,15 @@ class NodeCatalog:
 
 
 def find_catalog(options: ReadOptions) -> Catalog:
-    """The one that the options name."""
+    """The catalog that the options name."""
     return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
-    """The partitions that the options choose, as they are now.
+    """The present partitions of the streams that the options choose.
 
-    must_exist: whether a stream asked for by name has to be there; a query that runs already goes on without.
-    Raises StreamMissing.
+    must_exist: whether a stream given by name must exist; a query that already runs goes on without the stream. Raises
+    StreamMissing.
     """
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
@@ -72,7 +72,8 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
 def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
-    """Where a new read begins. default: EARLIEST or LATEST, where nothing was said. Raises OptionError."""
+    """The indexes where a new read begins. default: EARLIEST or LATEST, for options that do not say. Raises
+    OptionError."""
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
     found = {place: catalog.index_at(end, options.starting_time_us) for place, end in ends.items()}
@@ -87,14 +88,14 @@ def starting_indexes(
 
 
 def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
-    """Where a batch read ends; exclusive."""
+    """The indexes where a batch read ends; exclusive."""
     if options.ending_time_us is not None:
         return {place: catalog.index_at(end, options.ending_time_us) for place, end in ends.items()}
     return resolve(options.ending, ends, "endingOffsets")
 
 
 def is_latest(options: ReadOptions) -> bool:
-    """Whether a read is asked to start at the end, of any partition."""
+    """Whether the read starts at the end of some partition."""
     starting = options.starting
     if isinstance(starting, dict):
         return any(LATEST in each.values() for each in starting.values())

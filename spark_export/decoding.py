@@ -1,8 +1,8 @@
-"""What is in messages as columns of their own: the option `decode`. One decoder a kind; a message that is none of that
-kind becomes nulls, and never fails a query.
+"""Decoders, which turn the contents of messages into columns: the option `decode`. Each kind of message has a decoder.
+A message of another kind gives nulls, and never fails a query.
 
-JSON and CBOR objects have the columns that the reader's `.schema(…)` names. Where many messages are alike they are
-decoded together, by Arrow's own reader; one bad message makes its batch be read one by one.
+JSON and CBOR objects have the columns that the reader's `.schema(…)` names. Arrow's reader decodes the messages of a
+batch together; if one of them cannot be read, all messages of the batch are read one by one.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ DECODE_NAMES = ("json", "cbor", "cardinal", "block")
 
 
 class Decoder(Protocol):
-    """Makes columns of keys, data and headers."""
+    """The interface of a decoder, which makes columns of keys, data and headers."""
 
     @property
     def needs_headers(self) -> bool:
-        """Whether it looks at headers, which are not read otherwise."""
+        """Whether the decoder needs headers; if not, they are not read."""
         ...
 
     def columns(self) -> list[StructField] | None:
-        """Its columns; None where they are whatever the reader's schema names."""
+        """The decoder's columns; None if the reader's schema names them."""
         ...
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """One array a field, as long as the data; null where a message has no such value, or one of another type."""
+        """One array for each field, as long as the data. A row is null if its message has no such value, or one of
+        another type."""
         ...
 
 
 def find_decoder(name: str | None) -> Decoder | None:
-    """The decoder of that name. Raises OptionError."""
+    """The decoder with this name. Raises OptionError."""
     if name is None:
         return None
     if name.lower() == "json":
@@ -65,7 +66,7 @@ def find_decoder(name: str | None) -> Decoder | None:
 
 
 class JsonObjects:
-    """A message is one JSON object."""
+    """Decodes messages that are one JSON object each."""
 
     needs_headers = False
 
@@ -80,7 +81,7 @@ class JsonObjects:
 
 
 def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | None:
-    """All messages at once; None where they are not one object each, or one does not fit the types."""
+    """Decodes all messages at once. None if a message is no single object, or has a value of another type."""
     if not len(data) or any(pa.types.is_binary(field.type) for field in fields):
         return None
     offsets = pa.array([0, len(data)], pa.int32())
@@ -90,7 +91,7 @@ def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | N
         newlines_in_values=True,
         unexpected_field_behavior="ignore",
     )
-    # One block, so that no object is cut between two.
+    # All data is one block, so that no object is cut between two blocks.
     read = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
     try:
         table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
@@ -102,7 +103,7 @@ def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | N
 
 
 class CborObjects:
-    """A message is one CBOR map with text keys. Workers need cbor2."""
+    """Decodes messages that are one CBOR map each, with text keys. Workers need cbor2."""
 
     needs_headers = False
 
@@ -122,7 +123,7 @@ class CborObjects:
 
 
 def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[bytes], Any]) -> list[pa.Array]:
-    """Columns of messages that are read one by one."""
+    """The columns of messages that were decoded one by one."""
     objects = []
     for message in data.to_pylist():
         try:
@@ -130,7 +131,7 @@ def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[b
         except (ValueError, RecursionError, OverflowError):
             found = None
         except Exception as error:
-            # cbor2's errors are no ValueErrors in every version; they have its name for their module.
+            # In some versions, cbor2's errors are no ValueErrors; then the name of their module tells them.
             if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
                 raise
             found = None
@@ -139,7 +140,7 @@ def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[b
 
 
 def typed_array(values: list[Any], wanted: pa.DataType) -> pa.Array:
-    """The values in that type; null where one does not fit."""
+    """The values as an array of this type; null for a value of another type."""
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -176,7 +177,7 @@ says what is wrong with it. weight: of up to 256 bits, in decimal digits."""
 
 
 class CardinalMessages:
-    """A message is one of Cardinal Streams, its key the key. Workers need this project installed."""
+    """Decodes messages of Cardinal Streams, by key and data. Workers need this project installed."""
 
     needs_headers = False
 
@@ -201,7 +202,7 @@ class CardinalMessages:
 
 
 def cardinal_row(message: Any) -> dict[str, Any]:
-    """What a message has of the columns."""
+    """The columns that this message has values for."""
     kinds = {
         "Batch": "batch",
         "SubBatchHeader": "header",

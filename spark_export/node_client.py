@@ -1,7 +1,7 @@
-"""One connection to a node as a Spark worker needs it: ask, and take answers in any order. It retries nothing.
+"""One connection of a Spark worker to a node: it sends requests and takes answers in any order. It repeats no request.
 
-Plain sockets, the standard library and pyarrow only, for the reason given in `spark_export.node_wire`. Programs that
-have the project installed use `stream_client`, which also reconnects.
+It uses plain sockets, the standard library and pyarrow only, for the reason given in `spark_export.node_wire`. Programs
+that have the project installed use `stream_client`, which also reconnects.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ PULL_PAGE_MESSAGES = 1_000
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """`host:port`, also where it is to be found in the environment (`env:NAME`) or in a file (`file:PATH`).
+    """The `host:port` of an endpoint, which may be given directly, by a variable (`env:NAME`) or by a file
+    (`file:PATH`).
 
-    Called where the connection is made, so that each executor takes its own; plans show the reference only.
-    Raises OptionError.
+    The process that connects calls this, so that each executor can have its own endpoint; Spark's plans show the
+    reference only. Raises OptionError.
     """
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:
@@ -74,7 +75,8 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class NodeConnection:
-    """A context manager. timeout_s: how long an answer may take. Raises NodeUnreachable where there is no node."""
+    """A connection to a node, as a context manager. timeout_s: the time that an answer may take. Raises NodeUnreachable
+    if no node answers."""
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
         self.endpoint = resolve_endpoint(endpoint)
@@ -105,20 +107,22 @@ class NodeConnection:
             self._socket.close()
 
     def send(self, address: bytes, protocol: str, body: bytes, return_address: bytes | None = None) -> bytes:
-        """Send a request, and give the return address that its answer will come to. Raises ConnectionBroken.
+        """Sends a request. Returns the address to which its answer will come. Raises ConnectionBroken.
 
-        return_address: one of the caller's own, which does not begin as ours do; made up where None.
+        return_address: an address of the caller's, which must not begin as the connection's own addresses do; None: a
+        new address.
         """
         if return_address is None:
             self._number += 1
             return_address = b"spark-%d" % self._number
-        # The hello goes with the first frame: alone it would make the node wait for more before it answers.
+        # The hello is sent with the first frame, since the node would wait for more bytes before it answers a hello
+        # alone.
         sent, self._unsent = self._unsent + frame(address, return_address, payload(protocol, body)), b""
         self._send_bytes(sent)
         return return_address
 
     def receive(self) -> Answer:
-        """The next answer, an `error` too. Raises ConnectionBroken, BadAnswer."""
+        """The next answer, which may be an `error`. Raises ConnectionBroken, BadAnswer."""
         if not self._greeted:
             if self._read(1) != HELLO:
                 raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
@@ -132,7 +136,7 @@ class NodeConnection:
                 return answer
 
     def ask(self, address: bytes, protocol: str, body: bytes) -> memoryview:
-        """The body of the one answer. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        """Sends a request and returns the body of its answer. Raises RequestRefused, ConnectionBroken, BadAnswer."""
         wanted = self.send(address, protocol, body)
         while True:
             answer = self.receive()
@@ -140,7 +144,7 @@ class NodeConnection:
                 return body_of(answer, protocol)
 
     def list_streams(self, prefix: str = "") -> Iterator[StreamEnds]:
-        """The stream-partitions whose name begins so, by name and partition."""
+        """The partitions of all streams whose name begins with this prefix, ordered by name and partition."""
         after: bytes | None = None
         while True:
             request = uint(1) + text(prefix) + optional(after) + uint(LIST_PAGE)
@@ -155,17 +159,17 @@ class NodeConnection:
             after = text(last.stream) + uint(last.partition)
 
     def list_partitions(self, stream: str) -> list[StreamEnds]:
-        """Every partition of one stream, in order; none where it does not exist."""
+        """Every partition of one stream, in order; an empty list if the stream does not exist."""
         found = []
         for each in self.list_streams(stream):
-            # Names that only begin so are sorted behind it.
+            # Streams whose names only begin with this name are sorted behind it.
             if each.stream != stream:
                 break
             found.append(each)
         return found
 
     def create_stream(self, stream: str, partitions: int) -> None:
-        """Make the partitions that are missing. Raises as `ask`."""
+        """Creates a stream, or its missing partitions. Raises the errors of `ask`."""
         body = optional(text(stream)) + uint(partitions)
         wanted = self.send(b"stream_service", "stream_create_partitioned", body)
         made = 0
@@ -176,12 +180,12 @@ class NodeConnection:
                 made += 1
 
     def pull(self, stream: str, partition: int, index: int, limit: int) -> StoredPage:
-        """Messages from `index` on, with all that is stored beside them; not below it. Raises StreamMissing."""
+        """The messages from `index` on, with their keys, headers and times. Raises StreamMissing."""
         start = uint(0) + uint(index)
         return self._pull(stream, partition, start, limit)
 
     def index_at(self, stream: str, partition: int, time_us: int) -> int:
-        """The first message stored at that time or later; where the next one will be, if there is none."""
+        """The index of the first message that was stored at that time or later; the stream's end if there is none."""
         page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
         return page.messages[0].index if page.messages else page.resume_index
 
@@ -196,8 +200,8 @@ class NodeConnection:
             raise ConnectionBroken(f"the connection to {self.endpoint} broke while sending: {error}") from error
 
     def _read(self, size: int) -> memoryview:
-        """Exactly so many bytes."""
-        # Arrow keeps blocks of megabytes for the next one; the C library would give each back to the system.
+        """Reads exactly `size` bytes."""
+        # Arrow keeps blocks of megabytes for the next answer; the C library would return each to the system.
         taken = memoryview(pa.allocate_buffer(size)).cast("B")
         at = 0
         try:
@@ -216,7 +220,7 @@ class NodeConnection:
 
 
 class _Incoming(io.RawIOBase):
-    """The receiving side of a socket as a raw file; unlike `socket.makefile` it can go on after a timeout."""
+    """The receiving side of a socket as a raw file. Unlike `socket.makefile`, it can be used again after a timeout."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -229,7 +233,7 @@ class _Incoming(io.RawIOBase):
 
 
 def body_of(answer: Answer, protocol: str) -> memoryview:
-    """What an answer of that protocol holds. Raises RequestRefused, BadAnswer."""
+    """The body of an answer of that protocol. Raises RequestRefused, BadAnswer."""
     if answer.protocol == "error":
         raise RequestRefused(BareReader(answer.body).text())
     if answer.protocol != protocol:
@@ -238,13 +242,13 @@ def body_of(answer: Answer, protocol: str) -> memoryview:
 
 
 def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
-    """A `node/stream_push/1` without a sequence, up to where the sequence would stand."""
+    """The body of a `node/stream_push/1`, up to the place of its sequence."""
     listed = b"".join(text(name) + data(value) for name, value in headers)
     return uint(request_id) + data(message) + optional(None if key is None else data(key)) + uint(len(headers)) + listed
 
 
 def require_partitions(found: list[StreamEnds], stream: str) -> list[StreamEnds]:
-    """The same, where there are any. Raises StreamMissing."""
+    """The given partitions. Raises StreamMissing if there are none."""
     if not found:
         raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
     return found

@@ -1,8 +1,9 @@
-"""Frames and payloads as a Spark worker reads and writes them, bytes only. It opens no connection.
+"""The frames and payloads that a Spark worker reads and writes, as bytes. This module opens no connection.
 
-A worker has nothing of this project installed (`spark_export.register` sends it these functions by value), so this is
-the few shapes of docs/wire.md that the source needs, on the standard library alone. `ockam`, `bare` and
-`stream_service` are the whole; tests/spark_export/test_node_wire.py holds this to them, byte by byte.
+A worker need not have this project installed; `spark_export.register` sends it these functions by value. So this module
+has the few message formats of docs/wire.md that the source needs, and uses the standard library alone. The packages
+`ockam`, `bare` and `stream_service` have all formats; tests/spark_export/test_node_wire.py compares this module with
+them, byte by byte.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def stream_address(name: str, partition: int) -> bytes:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key among so many (docs/wire.md, "Names")."""
+    """The partition of a key, of `partitions` (docs/wire.md, "Names")."""
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % partitions
 
 
@@ -41,7 +42,7 @@ def uint(value: int) -> bytes:
 
 
 def data(value: bytes) -> bytes:
-    """BARE data: size, then bytes."""
+    """BARE data: the size, then the bytes."""
     return uint(len(value)) + value
 
 
@@ -50,7 +51,7 @@ def text(value: str) -> bytes:
 
 
 def optional(value: bytes | None) -> bytes:
-    """BARE optional of what has been encoded already."""
+    """BARE optional of a value that is already encoded."""
     return b"\x00" if value is None else b"\x01" + value
 
 
@@ -85,7 +86,7 @@ def _cbor_bytes(value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came to one of our return addresses. body: what the envelope holds."""
+    """An answer that came to one of our return addresses. body: the contents of its envelope."""
 
     return_address: bytes
     protocol: str
@@ -93,7 +94,7 @@ class Answer:
 
 
 def read_frame(message: memoryview) -> Answer | None:
-    """What a frame carries, its length taken off; None for a heartbeat. Raises BadAnswer."""
+    """The message in a frame, without the frame's length; None for a heartbeat. Raises BadAnswer."""
     reader = CborReader(message)
     reader.array(4)
     onward = reader.route()
@@ -151,7 +152,7 @@ class CborReader:
 
 
 class BareReader:
-    """Reads BARE values one after the other. Raises BadAnswer where they end too early."""
+    """Reads BARE values one after the other. Raises BadAnswer if the bytes end too early."""
 
     def __init__(self, source: memoryview) -> None:
         self._source = source
@@ -159,7 +160,7 @@ class BareReader:
 
     @property
     def rest(self) -> int:
-        """How many bytes have not been read."""
+        """The number of unread bytes."""
         return len(self._source) - self._at
 
     def uint(self) -> int:
@@ -198,16 +199,17 @@ class BareReader:
         return int.from_bytes(self._source[self._at - 8 : self._at], "little")
 
     def is_there(self) -> bool:
-        """Whether an optional has a value, which follows."""
+        """Reads whether an optional has a value. The value follows."""
         return self.byte() == 1
 
 
 @dataclass(frozen=True)
 class StreamEnds:
-    """One stream-partition as it is now; see `stream_service.extensions.StreamInfo`.
+    """One partition of a stream and its present ends (see `stream_service.extensions.StreamInfo`).
 
-    first_index, next_index: of the earliest stored message, and of the one to come. created_us: microseconds since
-    1970, which tells a stream from another one made later under the same name.
+    first_index: the index of the earliest stored message. next_index: the index of the next message to come.
+    created_us: the time of creation in microseconds since 1970, which tells a stream from a later one with the same
+    name.
     """
 
     stream: str
@@ -219,7 +221,7 @@ class StreamEnds:
 
 
 def read_stream_info(reader: BareReader) -> StreamEnds:
-    """A StreamInfo; its times and its retention are passed over."""
+    """Reads a StreamInfo; its times and its retention are skipped."""
     stream, partition, first_index, next_index, size_bytes = reader.text(), *(reader.uint() for _ in range(4))
     created_us = reader.u64()
     for _ in range(2):
@@ -234,7 +236,7 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message of a page. headers: name and value of each, in order."""
+    """A message of a page. headers: the names and values, in order."""
 
     index: int
     time_us: int
@@ -245,7 +247,8 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """An answer to `node/stream_pull/1`. first_index, next_index: the stream's. resume_index: where to go on."""
+    """An answer to `node/stream_pull/1`. first_index, next_index: the ends of the stream. resume_index: the index where
+    the next pull begins."""
 
     first_index: int
     next_index: int
@@ -254,7 +257,7 @@ class StoredPage:
 
 
 def read_page(body: memoryview) -> StoredPage:
-    """A RichPage, behind its request id."""
+    """Reads a RichPage, which follows its request id."""
     reader = BareReader(body)
     reader.uint()
     first_index, next_index, resume_index = reader.uint(), reader.uint(), reader.uint()
@@ -268,5 +271,5 @@ def read_page(body: memoryview) -> StoredPage:
 
 
 def read_headers(reader: BareReader) -> list[tuple[str, bytes]]:
-    """A list of headers, names and values."""
+    """Reads a list of headers, with names and values."""
     return [(reader.text(), bytes(reader.data())) for _ in range(reader.uint())]

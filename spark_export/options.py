@@ -1,6 +1,5 @@
-"""The options of the source and the sink: what there is, what each may be, and what was probably meant instead.
-
-It reads no stream and knows no Spark, so that a wrong option fails where it is given.
+"""The options of the source and the sink: their names, their values, and the nearest name for a wrong one. This module
+uses neither streams nor Spark, so that a wrong option fails at the place where it is given.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ WINDOW = 1_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for, checked. See `spark_export.source.StreamNodeSource` for each.
+    """The checked options of a read. `spark_export.source.StreamNodeSource` explains each.
 
-    starting, ending: EARLIEST, LATEST, or an index for each partition; starting None where it was not said.
-    *_time_us: microseconds since 1970, None where not asked for.
+    starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if it was not given. *_time_us:
+    microseconds since 1970; None if not given.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -87,7 +86,8 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was asked for. stream: where rows without a column `stream` go. partitions: of a stream made."""
+    """The checked options of a write. stream: the stream of rows without a column `stream`. partitions: the number of
+    partitions of a stream that the sink creates."""
 
     endpoint: str = "127.0.0.1:4000"
     stream: str | None = None
@@ -98,7 +98,7 @@ class WriteOptions:
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises OptionError for one that neither reading nor writing has, and names the nearest that there is."""
+    """Raises OptionError for an option that neither reading nor writing has, and names the nearest option."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     for name in given:
         lower = name.lower()
@@ -157,7 +157,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _check_together(options: ReadOptions) -> None:
-    """Options that contradict each other, or lack another. Raises OptionError."""
+    """Raises OptionError for options that contradict each other, or that need another option."""
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
     if sum(chosen) != 1:
         raise OptionError("say which streams to read by exactly one of subscribe, subscribePattern and assign")
@@ -178,7 +178,7 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 
 class _Taken:
-    """The options that were given, without regard to case."""
+    """The given options. Their names are compared without regard to case."""
 
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -251,7 +251,7 @@ def _offsets(value: str) -> int | Offsets:
         str(stream): {
             _whole(partition, 0): _whole(index, EARLIEST)
             for partition, index in found[stream].items()
-            # The offsets of a query's progress have it, and those are taken too.
+            # The offsets in a query's progress have this key, and may be given as starting offsets.
             if partition != "created_us"
         }
         for stream in sorted(found)
@@ -259,7 +259,7 @@ def _offsets(value: str) -> int | Offsets:
 
 
 def _whole(value: object, least: int) -> int:
-    """A whole number, also as text, as JSON's keys are."""
+    """A whole number, which may be given as text, as in the keys of JSON objects."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is not a whole number")
     number = int(value)

@@ -1,4 +1,4 @@
-"""Compiles the regular expressions that choose streams by name. It matches nothing itself."""
+"""Compiles the regular expressions that choose streams by name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import warnings
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Raises re.error for a text that is no regular expression.
+    """Compiles a pattern. Raises re.error for a text that is no regular expression.
 
-    Python's warning that it may read a pattern such as "[[a]" in another way one day is left out: it would appear among
-    the lines of an export, or stop a program whose warnings are errors.
+    Python's warning that it may read a pattern such as "[[a]" in another way one day is suppressed: it would appear
+    among the lines of an export, or stop a program whose warnings are errors.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

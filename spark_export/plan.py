@@ -1,6 +1,6 @@
-"""Which ranges of which partitions are read, decided on the driver once. Pure: it asks no node and no Spark.
+"""Plans the ranges that a query reads, once and on the driver. This module is pure: it asks neither a node nor Spark.
 
-A range is fixed when it is planned, so that a task that is tried again reads the same rows.
+A range is fixed when it is planned, so that a repeated task reads the same rows.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ CREATED = "created_us"
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream-partition is read: the next index, and when the stream was made, in microseconds since 1970.
+    """The position of a query in a partition: the next index, and the time of the stream's creation.
 
-    created_us: 0 where it is not known, as in checkpoints of versions that did not keep it.
+    created_us: in microseconds since 1970; 0 if it is not known, as in checkpoints of older versions.
     """
 
     index: int
     created_us: int = 0
 
     def is_of_another(self, later: Position) -> bool:
-        """Whether the stream was deleted and made again under its name between this and the later position."""
+        """Whether the stream was deleted and made anew between this position and a later one."""
         return 0 not in (self.created_us, later.created_us) and self.created_us != later.created_us
 
 
 @dataclass(frozen=True)
 class Range:
-    """Indexes from `start` up to, not including, `end` of one stream-partition.
+    """The indexes of one partition from `start` up to, but not including, `end`.
 
-    created_us: of the stream that was planned for, so that another one made later under its name is noticed;
-    0 where that is not known.
+    created_us: the time of the stream's creation, by which a later stream with the same name is noticed; 0 if it is not
+    known.
     """
 
     stream: str
@@ -56,9 +56,8 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of a range that is no longer there; an empty range where nobody knows how long it was.
-
-    reason: what happened to it, in words.
+    """A lost part of a range; an empty range if its length is not known. reason: a text that says why the messages are
+    lost.
     """
 
     range: Range
@@ -72,12 +71,12 @@ class Loss:
 
 
 def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
-    """In the order in which offsets are written: by name, then by number."""
+    """The key by which offsets are ordered: name, then number."""
     return {(each.stream, each.partition): each for each in sorted(ends, key=lambda end: (end.stream, end.partition))}
 
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """The index that each partition's offset means just now. Raises OptionError where one is not mentioned."""
+    """The index that each partition's offset means at this moment. Raises OptionError if a partition has no offset."""
     if isinstance(offsets, int):
         return {place: _marked(offsets, end) for place, end in ends.items()}
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}
@@ -97,18 +96,18 @@ def _listed(places: Sequence[Place]) -> str:
 
 
 def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, Position]:
-    """These indexes of the streams that are there now."""
+    """The positions at these indexes, with the creation times of the present streams."""
     return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
 
 
 def ranges_between(
     start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
 ) -> tuple[list[Range], list[Loss]]:
-    """The ranges to read, without empty ones, and what of them is lost already.
+    """The ranges to be read, without empty ones, and the parts that are already lost.
 
-    A partition that only `end` has came later, and is read from index 0; so is one that `end` has of a stream made
-    anew, whose earlier rest is a loss. What lies before a partition's first message or beyond its end is a loss, and is
-    left out of the ranges.
+    A partition that only `end` has was added later, and is read from index 0. A partition of a stream that was made
+    anew is read from index 0, too; the unread rest of the earlier stream is a loss. Indexes before a partition's first
+    message or beyond its end are a loss, and are left out of the ranges.
     """
     ranges, losses = [], []
     for place, stop in end.items():
@@ -124,7 +123,7 @@ def ranges_between(
 
 
 def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
-    """What of a range is there in a stream as it is now, and what is lost."""
+    """The existing part of a range and its lost parts, given the stream's present ends."""
     if now is None or wanted.created_us not in (0, now.created_us):
         reason = "the stream no longer exists" if now is None else "the stream was deleted and made again"
         return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
@@ -144,7 +143,8 @@ def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list
 
 
 def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = None) -> list[Range]:
-    """The same indexes in pieces of at most `records_max`, at least `pieces_min` of them where there are so many."""
+    """Cuts ranges into pieces of at most `records_max` indexes; at least `pieces_min` pieces if there are so many
+    indexes."""
     total = sum(each.count for each in ranges)
     piece_max = records_max
     if pieces_min is not None and total:
@@ -160,10 +160,10 @@ def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = No
 
 
 def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:
-    """The end cut to about so many messages, shared over partitions in proportion to what each has.
+    """Limits the end to about `messages_max` messages, shared among partitions in proportion to their new messages.
 
-    Every partition that has any gets at least one, so that none starves; the sum is above `messages_max` only where
-    there are more partitions with messages than that.
+    Every partition with new messages gets at least one, so that none starves. The sum exceeds `messages_max` only if
+    more than `messages_max` partitions have new messages.
     """
     begins = {place: _first_wanted(start.get(place), stop) for place, stop in end.items()}
     sizes = {place: max(0, stop.index - begins[place]) for place, stop in end.items()}
@@ -182,7 +182,8 @@ def _first_wanted(begin: Position | None, stop: Position) -> int:
 
 
 def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
-    """As Spark keeps them in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1": 1700…}}}`.
+    """The offsets as Spark keeps them in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1":
+    1700…}}}`.
 
     Spark compares offsets as JSON text, so the order of the keys is part of the value: streams by name, partitions by
     number ("10" behind "9").
@@ -197,7 +198,7 @@ def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
 
 
 def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Position]:
-    """What `to_offsets` wrote, in this version or in one that kept indexes only."""
+    """Reads offsets that `to_offsets` wrote, in this version or in an older one that kept indexes only."""
     return {
         (stream, int(partition)): Position(int(index), int(each.get(CREATED, {}).get(partition, 0)))
         for stream, each in offsets.items()

@@ -1,8 +1,10 @@
-"""Merges the small files of a table of plain Parquet into large ones, as a new generation. It changes no row.
+"""Compaction: merges the small files of a table of plain Parquet into large ones, as a new generation of the table.
+Compaction changes no row.
 
-A generation is made beside the one that readers see: large files are linked into it, small ones of one stream and date
-are merged. Then the table's link is turned, which is atomic: who opens the table sees the old generation or the new
-one. The old one stays for readers that are in it (`KEEP_S`), and is removed by a later run or compaction.
+The new generation is built beside the one that readers see. Large files are linked into it; small files of one stream
+and date are merged. Then the table's link is turned. Turning the link is atomic: a reader that opens the table sees the
+old generation or the new one. The old generation stays for readers that have opened it (`KEEP_S`); a later run or
+compaction removes it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ KEEP_S = 3600.0
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one did. generation: None where there was nothing to merge."""
+    """The result of one compaction. generation: None if there was nothing to merge."""
 
     generation: int | None
     files_before: int
@@ -47,7 +49,7 @@ class Compaction:
 
 
 class Compactor:
-    """Compactions of one export folder. Whoever makes it holds the folder's lock."""
+    """Compacts the table of one export folder. The caller holds the folder's lock."""
 
     def __init__(self, layout: Layout, ledger: Ledger, *, now_us: Callable[[], int], keep_s: float = KEEP_S) -> None:
         if ledger.identity.format != "parquet":
@@ -61,7 +63,8 @@ class Compactor:
         self._keep_s = keep_s
 
     async def run(self) -> Compaction:
-        """Merge what is worth it. Raises ExportError, also where a run was left behind; the table is as before then."""
+        """Merges files where merging saves enough. Raises ExportError, also when a crashed run was not recovered; the
+        table is unchanged then."""
         await self.recover()
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -84,7 +87,7 @@ class Compactor:
         return Compaction(new, len(files), len(made), merged, sum(each.entry.rows for each in made))
 
     async def recover(self) -> None:
-        """Finish a compaction that a crash left written, and remove one that was not."""
+        """Recovers from a crash: finishes a compaction whose files were written, and removes any other."""
         found = await self._ledger.find_open_generation()
         if found is None:
             return
@@ -97,7 +100,7 @@ class Compactor:
         logger.info("compaction abandoned", generation=generation)
 
     async def sweep(self) -> int:
-        """Remove generations that were replaced long enough ago; how many."""
+        """Removes generations that were replaced long enough ago. Returns how many."""
         current = await self._ledger.current_generation()
         before_s = self._now_us() / 1e6 - self._keep_s
         earlier = [path for path in self._layout.generations.iterdir() if int(path.name) < current]
@@ -107,7 +110,7 @@ class Compactor:
         return len(old)
 
     async def _turn(self, generation: int) -> None:
-        # Nothing is added to a generation that was replaced, so its folder's time says since when it is.
+        # No file is added to a generation that was replaced, so the time of its folder says when that happened.
         os.utime(self._layout.table.resolve())
         await asyncio.to_thread(point_to, self._layout.table, self._layout.generation(generation))
         failpoint("between_turn_and_ledger")
@@ -130,7 +133,7 @@ class Compactor:
         return made
 
     def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:
-        """Files of one stream, era and date as few large ones, in the folder of the latest run among them."""
+        """Merges files of one stream, era and date into few large ones, in the folder of the latest run among them."""
         first, run_id = group[0].entry, max(file.run_id for file in group)
         place = folder / run_folder(run_id) / hive_folder(first.stream, first.date)
         place.mkdir(parents=True, exist_ok=True)
@@ -145,13 +148,13 @@ class Compactor:
             writer.abort()
         if sum(entry.rows for entry in entries) != sum(file.entry.rows for file in group):
             raise ExportError(f"merging {place} gave another number of rows; the table is as before: run verify")
-        # All rows have the date of the folder, so the writer's place is that of the group.
+        # All rows have the date of the group's folder, so the writer puts its files there.
         below = place.relative_to(folder / run_folder(run_id))
         return [RunFile(run_id, replace(entry, path=str(below / entry.path))) for entry in entries]
 
 
 def plan_merges(files: Sequence[RunFile]) -> list[list[RunFile]]:
-    """Groups of small files of one stream, era and date, each of at least two."""
+    """Groups of small files to be merged. A group has at least two files, all of one stream, era and date."""
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
         if file.entry.file_bytes < SMALL_BYTES:

@@ -1,4 +1,5 @@
-"""Runs an exporter again and again until it is asked to stop. A run that fails is logged, counted, and done over."""
+"""The exporter's daemon: it repeats runs until it is asked to stop. A run that fails is logged, counted and
+repeated."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ async def run_daemon(
     on_outcome: Callable[[Outcome], None] | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
-    """Begin a run every `every_s` until SIGTERM or SIGINT. A run under way is given up then, which loses nothing.
+    """Begins a run every `every_s` seconds, until SIGTERM or SIGINT. These signals abandon the present run; its
+    messages are exported by a later run.
 
-    Raises ExportError where the metrics cannot be written at the beginning, and what is our own mistake.
+    Raises ExportError if the metrics cannot be written at the beginning. Errors that are our own mistakes are raised,
+    too.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -68,7 +71,7 @@ async def run_daemon(
 
 
 async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
-    """One run; None where it failed, or was given up because we are to stop."""
+    """One run; None if it failed, or if a signal abandoned it."""
     run = asyncio.create_task(exporter.run())
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -91,7 +94,7 @@ async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
 
 
 async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Replace the file. Where that fails, as on a full disk, the exports are more important, and it is tried again."""
+    """Replaces the metrics file. A failure, for example on a full disk, ends no export; the next run tries again."""
     try:
         await asyncio.to_thread(write_metrics, path, statistics)
     except OSError as error:
@@ -100,7 +103,7 @@ async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
 
 @contextmanager
 def _stopping(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set the event while the block runs."""
+    """SIGTERM and SIGINT set this event while the `with` block runs."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
     for each in signals:

@@ -1,7 +1,8 @@
-"""A Delta table, written without Spark's connector: our files, and a transaction of the `deltalake` library.
+"""A Delta table, written without Spark's connector: we write the files, and the library `deltalake` writes the
+transaction.
 
-A run is one transaction, which carries the run's number under the export's id; so the table's own log says which runs
-it has. Files that no transaction names are invisible to every reader of Delta.
+Each run is one transaction. The transaction has the run's number under the export's id, so the table's log says which
+runs the table has. Readers of Delta do not see files that no transaction names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 
 
 class DeltaLogTable(FlatTable):
-    """`Table` for Delta."""
+    """A `Table` in the format of Delta."""
 
     with_stream = False
 

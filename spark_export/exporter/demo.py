@@ -1,8 +1,9 @@
-"""The end of `stream-node demo`: exports a stream with Spark and asks a question of the table in SQL, in one session.
+"""The last step of `stream-node demo`: exports a stream with Spark and queries the table in SQL, in one session.
 
     python -m spark_export.exporter.demo FOLDER NODE STREAM
 
-Prints one JSON object: what was exported, the query, its columns and rows; or `skipped`, why there is no Spark here.
+Prints one JSON object: the export's figures, the query, and the columns and rows of its result. Without Spark the
+object has `skipped`, the reason why Spark cannot run here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FROM messages GROUP BY partition ORDER BY partition"""
 
 
 def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
-    """Raises ExportError, SourceError, ClientError."""
+    """Exports the stream and queries the table. Raises ExportError, SourceError, ClientError."""
     try:
         find_java_home()
     except JavaMissing as error:

@@ -1,4 +1,5 @@
-"""Where the tasks of a run are carried out. An engine collects what they wrote and publishes nothing."""
+"""Engines, which carry out the tasks of a run and collect the files that the tasks wrote. An engine publishes no
+files."""
 
 from __future__ import annotations
 
@@ -16,24 +17,25 @@ GIVE_UP_S = 1.0
 
 
 class Engine(Protocol):
-    """Carries tasks out, each at least once, and tells of the files of exactly one attempt at each."""
+    """The interface of an engine. It carries out each task at least once, and returns the files of exactly one attempt
+    at each task."""
 
     async def prepare(self) -> int:
-        """Start it, where it is not running; how many tasks it can run at a time. Raises ExportError."""
+        """Starts the engine if it is not running. Returns how many tasks it can run at a time. Raises ExportError."""
         ...
 
     async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
-        """Raises ExportError; TaskFailed where a task could not be done, however often it was tried."""
+        """Carries the tasks out. Raises ExportError; TaskFailed if a task failed in all its attempts."""
         ...
 
     async def close(self) -> None: ...
 
 
 class InlineEngine:
-    """Tasks in threads of this process: neither Spark nor Java. Each is tried once.
+    """Carries tasks out in threads of this process, without Spark and Java. Each task is tried once.
 
-    A run that is given up waits for them a moment only: one that a node keeps waiting holds up nobody, not even the end
-    of the process. What it still writes is in a folder that is gone.
+    A run that is abandoned waits for its tasks a moment only. A task that waits for a node therefore delays neither the
+    next run nor the end of the process. Files that it still writes are in a folder that was removed.
     """
 
     def __init__(self, parallelism: int) -> None:
@@ -63,11 +65,11 @@ class InlineEngine:
         return written
 
     async def close(self) -> None:
-        """Nothing is kept between runs."""
+        """Does nothing: this engine keeps nothing between runs."""
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Done when the work is; cancelling it leaves the thread to itself."""
+    """Runs a function in a thread, and waits for its result. Cancelling the wait does not end the thread."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 

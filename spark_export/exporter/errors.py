@@ -1,4 +1,4 @@
-"""What can go wrong in an export. The text says what happened and what to do."""
+"""The errors of exports. The text of an error says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ExportError(Exception):
-    """An export that could not be done, or a table that is not as it should be."""
+    """The base of all errors of exports."""
 
 
 class ExportInUse(ExportError):
-    """Another exporter works in that folder."""
+    """Another exporter holds the lock of the folder."""
 
 
 class ExportMismatch(ExportError):
-    """The folder holds something else than was asked for: another format, a later version, no export."""
+    """The folder holds an export of another format or of a later version, or no export."""
 
 
 class LedgerError(ExportError):
@@ -28,7 +28,7 @@ class DataLost(ExportError):
 
 
 class DiskFull(ExportError):
-    """There is no room for the files of a run."""
+    """The disk has no room for the files of a run."""
 
 
 class TaskFailed(ExportError):
@@ -36,7 +36,7 @@ class TaskFailed(ExportError):
 
 
 class RangeIncomplete(ExportError):
-    """A range was read with too few, too many or other indexes than asked for."""
+    """The messages that were read do not have exactly the indexes of the range."""
 
 
 class ExtraMissing(ExportError):

@@ -1,6 +1,8 @@
-"""Named places of a run where a crash test may end the process, as a power cut would: no cleanup, no flush.
+"""Failpoints: named places in a run where a crash test can end the process without cleanup or flush, as a power cut
+does.
 
-`STREAM_NODE_EXPORT_FAILPOINT=written` kills there. Read once, when imported. Executors never come to one.
+`STREAM_NODE_EXPORT_FAILPOINT=written` ends the process at the place `written`. The variable is read once, at import.
+Executors pass no failpoint.
 """
 
 from __future__ import annotations
@@ -33,6 +35,6 @@ if _armed and _armed not in SITES:
 
 
 def failpoint(site: str) -> None:
-    """End the process here, where a test has asked for it. site: one of SITES."""
+    """Ends the process if a test has asked for this place. site: one of SITES."""
     if _armed == site:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""What tables with a log of their own share: files side by side in one folder, published by an entry in that log."""
+"""The common part of tables with a log of their own: all files lie in one folder, and an entry in the log publishes
+them."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from storage.durable_files import sync
 
 
 class FlatTable:
-    """`Table` but for the log, which a subclass has. data: the folder of the files; log: that of the log's own.
+    """A `Table` whose log is written by a subclass. data: the folder of the files. log: the folder of the log.
 
-    Files come there before the log names them; names have the run's number, so that what a crash left is found. The
-    libraries that write the logs sync none of what they write.
+    Files are moved to their folder before the log names them. File names contain the run's number, so that files which
+    a crash left behind are found. The libraries that write the logs do not sync them, so this class does.
     """
 
     generation = FIRST_GENERATION
@@ -27,7 +28,7 @@ class FlatTable:
         self._log = log
 
     def refusal_of(self, stream: str) -> str | None:
-        """A stream's name is a value in the log, and of no path."""
+        """No stream is refused: a stream's name is a value in the log, not part of a path."""
         return None
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -42,7 +43,8 @@ class FlatTable:
         return arranged
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """A crash between moving the files and the log leaves them in two places."""
+        """Whether all files are whole, in the table's folder or in staging: a crash between moving them leaves them in
+        both places."""
         return all(self._find(run_id, entry) is not None for entry in entries)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
@@ -69,11 +71,11 @@ class FlatTable:
         return len(moved) + remove_tree(self._layout.run_staging(run_id))
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Have the log name the files and the run, in one step."""
+        """Writes one entry to the log, which names the files and the run."""
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:
-        """Where the file is, whole, in the table's folder or still in staging."""
+        """The place of the whole file: in the table's folder, or still in staging."""
         for folder in (self._data, self._layout.run_staging(run_id) / TREE):
             path = folder / entry.path
             if path.is_file() and path.stat().st_size == entry.file_bytes:

@@ -1,7 +1,9 @@
-"""An Iceberg table, written without Spark's connector: our files, and a snapshot of the `pyiceberg` library.
+"""An Iceberg table, written without Spark's connector: we write the files, and the library `pyiceberg` writes the
+snapshot.
 
-A run is one snapshot, whose summary has the run's number; so the table's own log says which runs it has. The catalog is
-an SQLite file in the export's folder. Iceberg keeps absolute paths: such an export cannot be moved.
+Each run is one snapshot. The summary of the snapshot has the run's number, so the table's log says which runs the table
+has. The catalog is an SQLite file in the export's folder. Iceberg stores absolute paths, so such an export cannot be
+moved.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ RUN_PROPERTY = "stream-node.run"
 
 
 class IcebergTable(FlatTable):
-    """`Table` for Iceberg, partitioned by stream and day."""
+    """A `Table` in the format of Iceberg, partitioned by stream and day."""
 
     with_stream = True
 
@@ -87,7 +89,7 @@ class IcebergTable(FlatTable):
         return self._catalog.load_table((NAMESPACE, NAME))
 
     def _runs(self) -> set[int]:
-        """The runs of this export that a snapshot names."""
+        """The numbers of this export's runs that a snapshot names."""
         try:
             with _told("the table cannot be read"):
                 snapshots = self._open().snapshots()
@@ -103,7 +105,8 @@ class IcebergTable(FlatTable):
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """What the library and its catalog raise in the block becomes ours. what: went wrong, in words."""
+    """Turns errors of the library and its catalog within the `with` block into ours. what: the failed step, in
+    words."""
     try:
         yield
     except SQLAlchemyError as error:

@@ -1,6 +1,6 @@
-"""Sets of indexes as intervals, for proofs over millions of them. Pure.
+"""Sets of indexes as lists of intervals, for proofs over millions of indexes. This module is pure.
 
-An interval is (start, end), the end exclusive.
+An interval is (start, end); the end is exclusive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Comparison(NamedTuple):
-    """What is wanted and not there, there and not wanted, there more than once; each as intervals in order."""
+    """The result of a comparison: the missing, the unwanted and the repeated indexes, each as ordered intervals."""
 
     missing: list[Interval]
     unexpected: list[Interval]
@@ -20,14 +20,15 @@ class Comparison(NamedTuple):
 
 
 def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison:
-    """Compare two collections of intervals; those of `wanted` do not overlap."""
+    """Compares two collections of intervals. The intervals of `wanted` must not overlap."""
     merged_there, repeated = merge(there)
     merged_wanted, _ = merge(wanted)
     return Comparison(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """The union, without neighbours that touch; and what is in more than one of them."""
+    """The union of all intervals, with touching neighbours joined, and the indexes that are in more than one
+    interval."""
     union: list[Interval] = []
     repeated: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):
@@ -42,7 +43,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]
 
 
 def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
-    """What is in `kept` and not in `taken`; both merged."""
+    """The indexes that are in `kept` and not in `taken`. Both must be merged."""
     return [each for one in kept for each in _without(one, taken)]
 
 
@@ -61,5 +62,5 @@ def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
 
 
 def total(intervals: Iterable[Interval]) -> int:
-    """How many indexes these hold."""
+    """The number of indexes in these intervals."""
     return sum(end - start for start, end in intervals)

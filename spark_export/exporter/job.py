@@ -1,4 +1,4 @@
-"""An export as it is asked for: settings in, an open exporter out. It parses no command line."""
+"""Opens exporters from settings. This module does not parse the command line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ DEFAULT_MASTER = "local[*,4]"
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """folder: of the export, seen by every executor under this path. node: `host:port`, as executors reach it too.
+    """The settings of an export.
 
-    data_dir: the node's, where executors share its machine; they then read its file. client_id: under which the
-    position is saved on the node. format: parquet, delta or iceberg. master: of Spark (`local[*,4]`, `spark://…`,
-    `yarn`, `k8s://…`), or `inline` for none. remote: of a Spark Connect server (`sc://…`), in place of a master.
-    conf: more settings of Spark. aot_cache: as `spark_export.session.open_session` takes it. accept_lost: go on behind
-    messages that retention took.
+    folder: the export's folder; every executor must see it under this path. node: `host:port` of the node, as executors
+    reach it, too. data_dir: the node's data directory, for executors on the node's machine, which then read its file.
+    client_id: the client id under which the node keeps the export's position. format: parquet, delta or iceberg.
+    master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), or `inline` to do without Spark. remote:
+    the address of a Spark Connect server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache: see
+    `spark_export.session.open_session`. accept_lost: whether the export goes on when retention has removed messages
+    that were not exported.
     """
 
     folder: Path
@@ -48,7 +50,7 @@ class ExportSettings:
     accept_lost: bool = False
 
     def consumer(self) -> str:
-        """The client id in force: that of the folder's name where none is given."""
+        """The client id in use: the one given, else one made from the folder's name."""
         return self.client_id or f"export-{self.folder.absolute().name}"
 
 
@@ -63,10 +65,11 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """The folder locked, the ledger open, the table there. Raises ExportError.
+    """Opens an exporter: locks the folder, opens the ledger, and makes the table. Raises ExportError.
 
-    engine: in place of the one that the settings mean; closed at the end like that one. It starts with the first run
-    that has something to do, since that takes seconds: what is wrong with folder or node is told before.
+    engine: an engine to be used in place of the one that the settings name. Both are closed at the end. The engine
+    starts with the first run that has new messages, since starting takes seconds; errors of the folder or of the node
+    are raised before that.
     """
     layout = Layout(settings.folder)
     layout.make()
@@ -109,7 +112,7 @@ async def open_exporter(
 
 @asynccontextmanager
 async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]:
-    """An export that exists, to verify it or to list its runs, also while an exporter works in it.
+    """Opens an existing export, to verify it or to list its runs. An exporter may work in the folder at the same time.
 
     Raises ExportMismatch.
     """
@@ -120,7 +123,7 @@ async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]
 
 @asynccontextmanager
 async def open_compactor(folder: Path) -> AsyncIterator[Compactor]:
-    """An export that exists, locked. Raises ExportMismatch, ExportInUse."""
+    """Opens and locks an existing export. Raises ExportMismatch, ExportInUse."""
     layout = Layout(folder)
     async with open_ledger(layout.ledger) as ledger:
         with ExportLock(layout.folder):

@@ -1,8 +1,9 @@
-"""Where an export has its files, and the few operations on them that must be atomic or durable. It knows no ledger.
+"""The places of an export's files, and the operations on them that must be atomic or durable. This module does not know
+the ledger.
 
 FOLDER/messages             the table: for plain Parquet a link to the current generation
 FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet
-FOLDER/staging/run-000008/  what a run has written and not published
+FOLDER/staging/run-000008/  files of a run that are not published
 FOLDER/ledger.sqlite, FOLDER/exporter.lock
 """
 
@@ -42,14 +43,14 @@ class Layout:
         self.generations = self.folder / GENERATIONS
 
     def check_ledger(self) -> None:
-        """Raise ExportMismatch where there is a table and no ledger: a new one would know nothing of its rows."""
+        """Raises ExportMismatch if there is a table without a ledger: a new ledger would not know the table's rows."""
         if not self.ledger.exists() and os.path.lexists(self.table):
             raise ExportMismatch(
                 f"{self.folder} holds a table, and {LEDGER} is missing: put it back, or export into another folder"
             )
 
     def make(self) -> None:
-        """The folders, where they are missing. Raises ExportError."""
+        """Makes the folders that are missing. Raises ExportError."""
         try:
             for folder in (self.folder, self.staging, self.generations):
                 make_folder(folder)
@@ -67,7 +68,8 @@ class Layout:
 
 
 class ExportLock:
-    """One exporter a folder, by `flock`: a killed one holds nothing. A context manager. Raises ExportInUse."""
+    """The lock of an export folder, by `flock`: at most one exporter holds it, and a killed exporter releases it. A
+    context manager. Raises ExportInUse."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -78,7 +80,7 @@ class ExportLock:
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise ExportInUse(f"{folder} is in use by another exporter (process {owner or 'unknown'})") from error
-        # Only who is refused reads it; on a full disk the lock itself must still be had.
+        # Only a refused exporter reads this text. On a full disk the text may be missing, but the lock must still work.
         with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
@@ -93,18 +95,19 @@ class ExportLock:
 
 
 def hive_folder(stream: str, date: str) -> str:
-    """`stream=…/date=…`, escaped as Hive and Spark do; every reader takes it apart again."""
+    """The folder `stream=…/date=…`, escaped as by Hive and Spark, so that every reader can split it into its values."""
     return f"{stream_folder(stream)}/date={date}"
 
 
 def stream_folder(stream: str) -> str:
-    """`stream=…`. Only ASCII is escaped: Spark takes an escaped byte for a character, and would read others wrongly."""
+    """The folder `stream=…`. Only ASCII characters are escaped: Spark takes each escaped byte for a character, and
+    would misread all others."""
     escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
     return f"stream={escaped or NO_NAME}"
 
 
 def refusal_of_folder(stream: str) -> str | None:
-    """Why no folder can have that stream's name, or None."""
+    """The reason why no folder can have this stream's name, or None."""
     size_bytes = len(stream_folder(stream).encode())
     if size_bytes <= NAME_BYTES_MAX:
         return None
@@ -115,13 +118,14 @@ def refusal_of_folder(stream: str) -> str | None:
 
 
 def sync_tree(folder: Path) -> None:
-    """The names in a folder and in all below it are on disk; the contents of its files already were."""
+    """Syncs a folder and all folders below it, so that the names in them are on disk. The contents of the files must
+    have been synced before."""
     for root, _, _ in os.walk(folder):
         sync(Path(root))
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Make or turn a link, atomically: who opens it gets the old folder or the new one."""
+    """Makes or turns a link atomically: a reader that opens it gets the old folder or the new one."""
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(os.path.relpath(target, link.parent))
@@ -129,9 +133,10 @@ def point_to(link: Path, target: Path) -> None:
 
 
 def remove_tree(folder: Path) -> int:
-    """Remove a folder with all in it, also while a task that Spark has given up still writes there; how many files.
+    """Removes a folder with all files in it, even while a task that Spark has abandoned still writes there. Returns the
+    number of files.
 
-    Tasks never make folders, so the first thing they do after this fails. Raises ExportError.
+    Tasks never make folders, so the next step of such a task fails. Raises ExportError.
     """
     count = sum(len(names) for _, _, names in os.walk(folder))
     for _ in range(REMOVE_ATTEMPTS_MAX):

@@ -1,7 +1,8 @@
-"""The ledger of an export: runs, their ranges and files, on SQLAlchemy's async engine. It decides nothing.
+"""The ledger of an export: its runs, their ranges and their files, in SQLite through SQLAlchemy's async engine. The
+ledger makes no decisions.
 
-What it has confirmed is on disk (`synchronous=EXTRA`). One exporter writes it at a time (`layout.py::ExportLock`);
-others may read meanwhile.
+Every confirmed change is on disk (`synchronous=EXTRA`). One exporter at a time writes the ledger
+(`layout.py::ExportLock`); other processes may read it meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ RUN_FIELDS = tuple(field.name for field in fields(Run))[1:]
 
 @dataclass(frozen=True)
 class Identity:
-    """What an export folder is. client_id: under which its position is saved on the node."""
+    """The identity of an export folder. client_id: the client id under which the node keeps the export's position."""
 
     table_id: str
     format: str
@@ -51,7 +52,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a published run; `entry.path` is below the run's folder."""
+    """A file of a published run. `entry.path` is relative to the run's folder."""
 
     run_id: int
     entry: FileEntry
@@ -67,10 +68,11 @@ _FILES = (
 
 @dataclass(frozen=True)
 class Account:
-    """What the ledger says at one moment, of one generation of the table.
+    """The ledger's contents at one moment, for one generation of the table.
 
-    ranges: with their runs' numbers; these and files are of the runs whose rows are in the table. pending: files of
-    runs that are written, and may be in the table already. unfinished: the numbers of runs that are not ended.
+    ranges: the ranges of all runs whose rows are in the table, with the runs' numbers. files: the files of these runs.
+    pending: the files of runs in state written, which may be in the table already. unfinished: the numbers of the runs
+    that have not ended.
     """
 
     ranges: list[tuple[int, Range]]
@@ -87,7 +89,7 @@ class Ledger:
         self.identity = identity
 
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
-        """A new run with its ranges, in state planned; its id."""
+        """Adds a run with its ranges, in state planned. Returns the run's id."""
         async with self._writing() as connection:
             result = await connection.execute(insert(runs).values(state=RunState.PLANNED, started_us=now_us))
             key = result.inserted_primary_key
@@ -100,12 +102,12 @@ class Ledger:
         return run_id
 
     async def advance(self, run_id: int, to: RunState, *, now_us: int | None = None, error: str | None = None) -> None:
-        """Move a run to its next state. now_us: where that ends the run. Raises IllegalTransition."""
+        """Moves a run to its next state. now_us: the time, if the new state ends the run. Raises IllegalTransition."""
         async with self._writing() as connection:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
     async def record_written(self, run_id: int, generation: int, written: Iterable[FileEntry]) -> None:
-        """The run's files, and its state written, in one transaction. Raises IllegalTransition."""
+        """Records the run's files and sets its state to written, in one transaction. Raises IllegalTransition."""
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
             "rows": sum(row["rows"] for row in rows),
@@ -119,13 +121,14 @@ class Ledger:
             await _advance(connection, run_id, RunState.WRITTEN, totals)
 
     async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:
-        """Forget the run's files: nothing of it is in the table. Raises IllegalTransition."""
+        """Removes the run's files and sets its state to abandoned: no row of it is in the table. Raises
+        IllegalTransition."""
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.run_id == run_id))
             await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
 
     async def load_exported(self) -> dict[tuple[str, int], Exported]:
-        """How far each stream and partition is in the table, by its latest era."""
+        """The end of the exported messages of each stream and partition, in its latest era."""
         statement = (
             select(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us, func.max(ranges.c.end_index))
             .join(runs)
@@ -146,31 +149,31 @@ class Ledger:
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def latest_counted(self) -> int:
-        """The number of the latest run whose rows are in the table; 0 where there is none."""
+        """The number of the latest run whose rows are in the table; 0 if there is none."""
         found = await self._all(select(func.max(runs.c.id)).where(runs.c.state.in_(COUNTED)))
         return int(found[0][0] or 0)
 
     async def load_unfinished(self) -> list[Run]:
-        """Runs that are neither saved nor abandoned, the earliest first."""
+        """The runs that are neither saved nor abandoned, the earliest first."""
         columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
         found = await self._all(select(*columns).where(runs.c.state.not_in(ENDED)).order_by(runs.c.id))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def load_run_files(self, run_id: int) -> list[FileEntry]:
-        """The files of a run that is written, as they were written."""
+        """The files of a run in state written, as its tasks wrote them."""
         columns = [files.c[field] for field in FILE_FIELDS]
         statement = select(*columns).where(files.c.run_id == run_id).order_by(files.c.id)
         return [FileEntry(*row) for row in await self._all(statement)]
 
     async def load_files(self, generation: int) -> list[RunFile]:
-        """The files of all runs whose rows are in the table, in that generation of it."""
+        """The files of one generation of the table: those of all runs whose rows are in the table."""
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """All that a proof asks, as of one moment, whatever an exporter does meanwhile."""
+        """The ledger's contents as of one moment, even while an exporter writes."""
         in_generation = _FILES.where(files.c.generation == generation)
         async with _mapped(self._engine) as connection:
-            # The driver begins a transaction before it writes only; these reads must see one state.
+            # The driver begins a transaction only before a write, but these reads must see one state.
             await connection.execute(text("BEGIN"))
             taken = await connection.execute(_RANGES.where(runs.c.state.in_(COUNTED)))
             counted = await connection.execute(in_generation.where(runs.c.state.in_(COUNTED)))
@@ -184,18 +187,18 @@ class Ledger:
             )
 
     async def current_generation(self) -> int:
-        """The generation of the table that readers see, as far as the ledger knows."""
+        """The generation of the table that readers see, according to the ledger."""
         statement = select(func.max(generations.c.id)).where(generations.c.state == "published")
         return int((await self._all(statement))[0][0])
 
     async def find_open_generation(self) -> tuple[int, str] | None:
-        """The generation that a compaction left planned or written, with that state."""
+        """The generation that a compaction left in state planned or written, with its state."""
         statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
         found = await self._all(statement)
         return (int(found[0][0]), str(found[0][1])) if found else None
 
     async def begin_generation(self, now_us: int) -> int:
-        """The next generation, in state planned."""
+        """Adds the next generation, in state planned."""
         async with self._writing() as connection:
             result = await connection.execute(insert(generations).values(state="planned", created_us=now_us))
             key = result.inserted_primary_key
@@ -203,7 +206,7 @@ class Ledger:
             return int(key[0])
 
     async def record_generation(self, generation: int, written: Iterable[RunFile]) -> None:
-        """Its files, and its state written, in one transaction."""
+        """Records the generation's files and sets its state to written, in one transaction."""
         rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
         async with self._writing() as connection:
             if rows:
@@ -211,7 +214,7 @@ class Ledger:
             await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
 
     async def publish_generation(self, generation: int) -> None:
-        """Readers see it; the files of the earlier ones are forgotten."""
+        """Notes that readers see this generation, and removes the files of earlier generations from the ledger."""
         async with self._writing() as connection:
             await connection.execute(
                 update(generations).where(generations.c.id == generation).values(state="published")
@@ -219,7 +222,7 @@ class Ledger:
             await connection.execute(delete(files).where(files.c.generation < generation))
 
     async def drop_generation(self, generation: int) -> None:
-        """Forget one that was not published."""
+        """Removes a generation that was not published from the ledger."""
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.generation == generation))
             await connection.execute(delete(generations).where(generations.c.id == generation))
@@ -237,9 +240,11 @@ class Ledger:
 
 @asynccontextmanager
 async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
-    """The ledger in that file. identity: format and client id of an export to be made where there is none.
+    """Opens the ledger in that file. identity: the format and client id of a new export; a missing ledger is made with
+    these.
 
-    Raises LedgerError; ExportMismatch where there is no ledger and none is to be made, or another format.
+    Raises LedgerError. Raises ExportMismatch if the ledger is missing and `identity` is None, or if the ledger has
+    another format.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
         raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")
@@ -260,7 +265,7 @@ async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, no
 
 @asynccontextmanager
 async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction whose failures are ours: SQLAlchemy's errors go no further than this."""
+    """A transaction. Errors of SQLAlchemy within it become LedgerErrors."""
     try:
         async with engine.begin() as connection:
             yield connection
@@ -270,15 +275,15 @@ async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Whether SQLite found no room; where it cannot write its journal it says that as an error of the disk."""
+    """Whether SQLite ran out of space. When SQLite cannot write its journal, it reports a disk error instead."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    # A transaction ends when its journal is removed. FULL does not sync that: a power cut would undo the transaction,
-    # although the table has what it says. EXTRA syncs the folder too.
+    # A transaction ends when its journal is removed. FULL does not sync that removal: a power cut could undo a
+    # transaction although the table has the files that it names. EXTRA syncs the folder, too.
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -287,7 +292,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 async def _ensure_schema(
     connection: AsyncConnection, path: Path, identity: tuple[str, str] | None, now_us: int
 ) -> Identity:
-    """Make the tables of a new ledger; check those of an old one."""
+    """Makes the tables of a new ledger, or checks those of an existing one."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
     version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
     if application not in (0, APPLICATION_ID):

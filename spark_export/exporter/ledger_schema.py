@@ -1,4 +1,4 @@
-"""The tables of the ledger. What is in them is `ledger.py`'s business."""
+"""The tables of the ledger. `ledger.py` reads and writes them."""
 
 from __future__ import annotations
 

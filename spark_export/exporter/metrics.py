@@ -1,6 +1,5 @@
-"""What the exporter counts, and its form for Prometheus. It serves nothing: a daemon writes it into a file.
-
-The file is for the node exporter's textfile collector, or any other reader of that format.
+"""The figures of the exporter, and their text format for Prometheus. The exporter serves no port: its daemon writes the
+figures to a file, for the textfile collector of Prometheus' node exporter.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from spark_export.exporter.run import Outcome
 
 @dataclass(frozen=True)
 class ExporterStatistics:
-    """Since the process started. Times in seconds since 1970; None where there was none yet."""
+    """The figures of an exporter since its process started. Times are in seconds since 1970; None if there was no such
+    event."""
 
     runs: int = 0
     idle_runs: int = 0
@@ -68,7 +68,7 @@ GAUGES: Mapping[str, tuple[str, str]] = {
 
 
 def to_prometheus(statistics: ExporterStatistics) -> str:
-    """The text format, one sample a metric."""
+    """The figures in Prometheus' text format, one sample for each metric."""
     return "".join(f"{line}\n" for line in _lines(statistics))
 
 
@@ -84,7 +84,7 @@ def _lines(statistics: ExporterStatistics) -> Iterator[str]:
 
 
 def write_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Replace the file in one step, so that a reader never sees half of it. Raises OSError."""
+    """Replaces the file in one step, so that a reader never sees half of the figures. Raises OSError."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     new.write_text(to_prometheus(statistics), encoding="utf-8")
     new.replace(path)

@@ -1,6 +1,7 @@
-"""The words of the exporter: what a node has, what a run takes, what a task wrote. They do nothing themselves.
+"""The values of the exporter: the ends of partitions, the ranges of runs, and the files of tasks.
 
-Dataclasses of the standard library: some of them go to executors, where nothing of ours has to be installed.
+They are dataclasses of the standard library, since some of them are sent to executors, where this project need not be
+installed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PartitionEnd:
-    """A stream-partition as the node describes it. made_us: when it was made; another one after a deletion.
+    """A partition of a stream, as the node describes it.
 
-    first_index, next_index: of the earliest stored message and of the one to come. size_bytes: of the stored data.
+    made_us: the time of its creation; a stream that was deleted and made anew has another time. first_index: the index
+    of the earliest stored message. next_index: the index of the next message to come. size_bytes: the size of the
+    stored data.
     """
 
     stream: str
@@ -26,7 +29,7 @@ class PartitionEnd:
 
 @dataclass(frozen=True)
 class Exported:
-    """How far a stream-partition is in the table. era: how often it had been deleted and made anew before."""
+    """The end of the exported messages of a partition. era: how often the stream was deleted and made anew before."""
 
     era: int
     made_us: int
@@ -35,10 +38,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class Range:
-    """The indexes of one stream-partition that a run takes; `end_index` is exclusive.
+    """The indexes of one partition that a run exports; `end_index` is exclusive.
 
-    lost: how many indexes before `start_index` retention took before they could be exported.
-    size_bytes: of the data, estimated from the partition's average.
+    lost: the number of messages before `start_index` that retention removed before they were exported. size_bytes: the
+    size of the data, estimated from the partition's average.
     """
 
     stream: str
@@ -57,7 +60,8 @@ class Range:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a range; what one task reads at one go. `end_index` is exclusive. made_us: of the stream meant."""
+    """A part of a range, which one task reads in one pass. `end_index` is exclusive. made_us: the time of the stream's
+    creation."""
 
     stream: str
     era: int
@@ -73,7 +77,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """What one Spark task exports."""
+    """The pieces that one task exports."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -81,9 +85,10 @@ class Task:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A whole file of rows of one stream and date. date: of publishing, in UTC, as 2026-11-21.
+    """A complete file with rows of one stream and date.
 
-    path: below the folder that the context names. sha256: of the file, in hex.
+    date: the date on which the messages were stored, in UTC, such as 2026-11-21. path: relative to the folder that the
+    context names. sha256: the hash of the file, in hexadecimal.
     """
 
     path: str
@@ -97,7 +102,7 @@ class FileEntry:
 
 
 class RunState(enum.StrEnum):
-    """How far a run is; `run_machine` has what may follow what."""
+    """The state of a run. `run_machine` has the allowed transitions."""
 
     PLANNED = "planned"
     WRITING = "writing"
@@ -109,7 +114,7 @@ class RunState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the ledger has it. Times in microseconds since 1970. error: why it was abandoned."""
+    """One run in the ledger. Times are in microseconds since 1970. error: the reason why the run was abandoned."""
 
     run_id: int
     state: RunState

@@ -1,4 +1,5 @@
-"""What the exporter asks of a node: what there is, and to keep how far the export came. It reads no messages."""
+"""The exporter's requests to a node: list streams, and load and save the export's position. Messages are read
+elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 @dataclass(frozen=True)
 class Selection:
-    """Which streams: those named, those whose whole name the pattern matches, or all where there is neither."""
+    """A choice of streams: by name, by a pattern that matches the whole name, or all streams if neither is given."""
 
     streams: tuple[str, ...] = ()
     pattern: str | None = None
@@ -28,13 +29,14 @@ class Selection:
 
 
 class NodeSide:
-    """One node. Every call makes a connection of its own: a daemon has none open between two runs."""
+    """One node. Every call makes a connection of its own, so that a daemon has no open connection between two runs."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def list_ends(self, selection: Selection) -> list[PartitionEnd]:
-        """The chosen stream-partitions. Raises StreamNotFound for a named one that is not there, other ClientErrors."""
+        """The partitions of the chosen streams. Raises StreamNotFound if a named stream does not exist, and other
+        ClientErrors."""
         with self._connect() as client:
             found = [
                 PartitionEnd(
@@ -54,20 +56,21 @@ class NodeSide:
         return found
 
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
-        """What was saved for that consumer, by stream and partition. Raises ClientErrors."""
+        """The saved positions of that consumer, by stream and partition. Raises ClientErrors."""
         with self._connect() as client:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Save the end of each range as the consumer's next index. Safe to repeat. Raises ClientErrors."""
+        """Saves the end of each range as the consumer's next index. Safe to repeat. Raises ClientErrors."""
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
             for each in taken:
                 by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
                 if each.era and positions.get(each.stream, each.partition) > each.end_index:
-                    # The service keeps the highest index, and this one is of a stream that is gone.
+                    # The service keeps the highest index. This position belongs to a stream that was deleted, so it
+                    # must be set back explicitly.
                     set_position(client, client_id, each.stream, each.partition, each.end_index)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)

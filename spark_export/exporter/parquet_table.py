@@ -1,6 +1,7 @@
-"""A table of plain Parquet files: a folder a run, which one rename makes visible. Any reader of folders can read it.
+"""A table of plain Parquet files. Each run adds one folder, which one rename makes visible. Any reader of folders can
+read the table.
 
-FOLDER/messages is a link to the current generation. A run adds a folder to that generation; a compaction makes another
+FOLDER/messages is a link to the current generation. A run adds a folder to that generation. A compaction makes another
 generation and turns the link.
 """
 
@@ -30,7 +31,7 @@ RUN_PREFIX = "run="
 
 
 class ParquetTable:
-    """`Table` for plain Parquet."""
+    """A `Table` of plain Parquet files."""
 
     with_stream = False
 
@@ -45,7 +46,7 @@ class ParquetTable:
 
     @property
     def generation(self) -> int:
-        """Which generation readers see."""
+        """The generation that readers see."""
         return int(self._layout.table.resolve().name)
 
     def refusal_of(self, stream: str) -> str | None:
@@ -88,9 +89,10 @@ def run_folder(run_id: int) -> str:
 
 
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:
-    """Move a run's files from where its tasks wrote them into the tree that will be published; their places there.
+    """Moves a run's files from the folders of its tasks into the tree that will be published. Returns their places in
+    the tree.
 
-    Only files that a successful task told of are moved: what failed, repeated or lost tasks wrote stays behind.
+    Only files of successful tasks are moved. Files of failed, repeated or lost tasks stay behind.
     """
     tree = staging / TREE
     tree.mkdir()
@@ -112,12 +114,12 @@ def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> li
 
 
 def tree_is_whole(tree: Path, entries: Sequence[FileEntry]) -> bool:
-    """Whether each file is there with its size, and no other."""
+    """Whether the tree has exactly these files, each with its size."""
     there = {str(path.relative_to(tree)): path.stat().st_size for path in tree.rglob("*") if path.is_file()}
     return tree.is_dir() and there == {entry.path: entry.file_bytes for entry in entries}
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same file under another name; a hard link, as every local file system has."""
+    """Gives a file another name: by a hard link, or by a copy where the file system has no links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.link(source, target)

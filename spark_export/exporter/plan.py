@@ -1,4 +1,5 @@
-"""What a run takes, and how it is cut into tasks. Pure: it asks neither node nor ledger."""
+"""The plan of a run: the ranges that it exports, and the tasks that cover them. This module is pure: it asks neither
+the node nor the ledger."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ def plan_ranges(
     *,
     accept_lost: bool,
 ) -> list[Range]:
-    """A range for each stream-partition with something new, by stream and partition.
+    """A range for each partition with new messages, ordered by stream and partition.
 
-    A partition that was never exported begins at its earliest stored message. positions: what the node keeps as the
-    export's own, which a node that was put back to a backup has forgotten. accept_lost: go on behind messages that are
-    no longer there, and say in the range how many they are. Raises DataLost.
+    A partition that was never exported begins at its earliest stored message. positions: the positions that the node
+    keeps for the export; a node that was restored from a backup may have lost them. accept_lost: whether the export
+    goes on behind messages that were removed before they were exported; the range then says how many they were. Raises
+    DataLost.
     """
     ranges = []
     for end in ends:
@@ -76,12 +78,13 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accep
 
 
 def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
-    """Tasks that cover each index of the ranges once, large enough to be worth starting and small enough to repeat.
+    """Tasks that cover each index of the ranges once. A task is large enough to be worth its start, and small enough to
+    be repeated.
 
-    parallelism: how many tasks can run at a time. Small neighbours share a task, and so their files.
+    parallelism: the number of tasks that can run at a time. Small neighbouring ranges share a task.
     """
     rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
-    # As many for each of those that run at a time, so that none is alone at the end.
+    # A multiple of the tasks that run at a time, so that no task runs alone at the end.
     rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
     task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
     tasks: list[Task] = []
@@ -99,14 +102,14 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
 
 
 def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, float]]:
-    """Pieces of at most one task each, with the part of a task that each fills."""
+    """Cuts the ranges into pieces of at most one task, with the share of a task that each piece fills."""
     for each in ranges:
         if not each.rows:
             continue
         average = each.size_bytes / each.rows
         rows_max = max(1, min(task_rows, int(TASK_BYTES_MAX / average) if average else task_rows))
         count = -(-each.rows // rows_max)
-        # Equal pieces, so that no task is left with a crumb.
+        # The pieces are equal, so that no task gets a tiny rest.
         for number in range(count):
             start = each.start_index + each.rows * number // count
             end = each.start_index + each.rows * (number + 1) // count

@@ -1,4 +1,4 @@
-"""What runs, histories, proofs and compactions look like as JSON and as lines. It prints nothing."""
+"""The JSON and the lines of text that describe runs, histories, proofs and compactions. This module prints nothing."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""One run: recover what a crash left, plan, write, publish, save. The order of its steps is what makes it exact.
+"""One run of the exporter: recover, plan, write, publish, save. The order of these steps makes each message arrive in
+the table exactly once.
 
-1. Finish or abandon every earlier run (`run_machine.py::recover`), then sweep what belongs to no run.
-2. Ask the node how far its streams go, and the ledger how far they are exported. The difference is planned.
+1. Finish or abandon every earlier run that a crash left behind (`run_machine.py::recover`). Then remove files of no
+run.
+2. Ask the node for the ends of its streams, and the ledger for the ends of the export. Plan the messages between them.
 3. Tasks write files into the run's staging folder, each checked to hold every index of its range, synced, hashed.
-4. The files get their places in the run's tree; the ledger has them, and their checksums: written.
-5. The table takes the whole tree in one step; the ledger says so: published.
-6. The node keeps the position: saved.
+4. The files get their places in the run's tree; the ledger records them with their checksums: state written.
+5. The table takes the whole tree in one step, and the ledger records that: state published.
+6. The node keeps the position: state saved.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Progress:
-    """Of a run that writes: rows and bytes of data in files so far, and those planned; the bytes are an estimate."""
+    """The progress of a run that writes: the rows and bytes in files so far, and the planned ones. Planned bytes are an
+    estimate."""
 
     rows: int
     rows_planned: int
@@ -54,7 +57,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did. run_id: None where there was nothing new. lost: indexes that retention took before."""
+    """The result of one run. run_id: None if there were no new messages. lost: the number of messages that retention
+    removed before they were exported."""
 
     run_id: int | None
     rows: int
@@ -69,7 +73,7 @@ class Outcome:
 
 
 class Exporter:
-    """Runs over one export folder, one at a time. Whoever makes it holds the folder's lock.
+    """Carries out the runs of one export folder, one at a time. The caller holds the folder's lock.
 
     now_us: wall-clock time in microseconds since 1970.
     """
@@ -100,7 +104,8 @@ class Exporter:
         self._on_progress = on_progress
 
     async def run(self) -> Outcome:
-        """Take everything new. Raises ExportError, ClientError; what was not published is taken by the next run."""
+        """Exports all new messages. Raises ExportError, ClientError; the next run exports messages that were not
+        published."""
         started_s = time.monotonic()
         recovered, swept = await self.recover()
         await self._check_ledger()
@@ -130,7 +135,7 @@ class Exporter:
         try:
             await asyncio.shield(finishing)
         except asyncio.CancelledError:
-            # The run is as good as in the table: who asks to end is told so, with the outcome.
+            # From here on the run reaches the table, so a request to stop waits for it and gets its outcome.
             await finishing
         return Outcome(
             run_id,
@@ -146,7 +151,8 @@ class Exporter:
         )
 
     async def recover(self) -> tuple[list[str], int]:
-        """Bring every run that was left behind to an end; what was done, in words, and how many orphans went."""
+        """Ends every run that a crash left behind. Returns a description of each, and the number of removed orphan
+        files."""
         done: list[str] = []
         swept = 0
         for run in await self._ledger.load_unfinished():
@@ -177,13 +183,14 @@ class Exporter:
         return action, 0
 
     async def _check_ledger(self) -> None:
-        """Raise ExportMismatch where the table has a run that the ledger does not count: it would be taken again."""
+        """Raises ExportMismatch if the table has a run that the ledger does not count: its messages would be exported
+        again."""
         latest = await asyncio.to_thread(self._table.latest_run)
         if latest > await self._ledger.latest_counted():
             raise ExportMismatch(f"run {latest}: {LEDGER_PUT_BACK}")
 
     def _sweep(self) -> int:
-        """Remove what is in staging: every run has been brought to an end, so nobody needs it."""
+        """Removes all files in staging. Every run has ended, so no run needs them."""
         return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())
 
     async def _write(self, run_id: int, ranges: Sequence[Range]) -> list[FileEntry]:
@@ -246,21 +253,22 @@ class Exporter:
         await asyncio.to_thread(remove_tree, self._layout.run_staging(run_id))
 
     async def _abandon(self, run_id: int, error: BaseException) -> None:
-        """Nothing of the run is in the table. Where even this cannot be recorded, the next start does it."""
+        """Abandons the run; no row of it is in the table. If the ledger cannot record this, the next start does."""
         said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
         text = " ".join(said.split()) or type(error).__name__
         try:
             removed = await asyncio.to_thread(self._table.discard, run_id, [])
             await self._ledger.record_abandoned(run_id, self._now_us(), text)
         except ExportError as second:
-            # What the caller is to be told is why the run failed, not this.
+            # The caller must learn why the run failed, not that abandoning it failed, too.
             logger.warning("run left behind", run=run_id, error=text, reason=str(second))
         else:
             logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """A step that is not given up half way: who cancels waits for it, so that nobody else works in the folder then."""
+    """A step that a cancellation does not interrupt: the caller that cancels waits for the step's end. Otherwise
+    another exporter could work in the folder at the same time."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -1,11 +1,12 @@
-"""The life of a run, and what is done about one that a crash left behind. Pure: it touches no file and no ledger.
+"""The states of a run, and the recovery of a run that a crash left behind. This module is pure: it touches no file and
+no ledger.
 
     planned ──▶ writing ──▶ written ──▶ published ──▶ saved
        └───────────┴────────────┴──▶ abandoned
 
 planned: the ranges are in the ledger. writing: tasks may write into the run's staging folder. written: every file is
-whole, synced, and in the ledger with its checksum. published: the table has the run. saved: the node knows the
-position. Only a published or saved run counts, so whatever is undone of an earlier one is exported by a later run.
+complete, synced, and in the ledger with its checksum. published: the table has the run. saved: the node has the
+position. Only runs in state published or saved count; messages of an abandoned run are exported by a later run.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ ENDED: Final = frozenset({RunState.SAVED, RunState.ABANDONED})
 
 
 class IllegalTransition(Exception):
-    """A mistake of ours: a run was to go where its state does not lead."""
+    """A mistake of ours: the run's state does not allow this transition."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the disk says of a run. in_table: the table has it. staged_whole: staging has all its files, as written."""
+    """The traces of a run on disk. in_table: the table has the run. staged_whole: all files of the run are complete in
+    staging."""
 
     in_table: bool
     staged_whole: bool
 
 
 class Recovery(enum.Enum):
-    """What is done about a run that was left behind."""
+    """The way in which a run that a crash left behind is ended."""
 
     NOTHING = "nothing"
     ABANDON = "abandon"
@@ -56,20 +58,20 @@ class Recovery(enum.Enum):
 
 
 def check_transition(state: RunState, to: RunState) -> None:
-    """Raises IllegalTransition."""
+    """Raises IllegalTransition if the table has no such transition."""
     if to not in TRANSITIONS[state]:
         raise IllegalTransition(f"a run that is {state} cannot become {to}")
 
 
 def recover(state: RunState, found: Found) -> Recovery:
-    """What to do about a run in that state when nobody works on it any more.
+    """The way to end a run in this state on which no exporter works any more.
 
     The table decides whether a run was published, not the ledger: a crash can come between the two.
     """
     if state in ENDED:
         return Recovery.NOTHING
     if found.in_table and state in (RunState.PLANNED, RunState.WRITING):
-        # The table gets no run before the ledger has its files: this ledger is older than the table.
+        # The table gets a run only after the ledger has its files. So this ledger is older than the table.
         return Recovery.REFUSE
     if state is RunState.PUBLISHED:
         return Recovery.SAVE

@@ -1,4 +1,4 @@
-"""When a daemon's runs begin. Pure: time and randomness are parameters."""
+"""The schedule of a daemon's runs. This module is pure: time and randomness are parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ JITTER = 0.1
 
 
 class Next(NamedTuple):
-    """delay_s: how long to wait. skipped: how many starts had their time while the last run went on."""
+    """The next start. delay_s: the time until then. skipped: the number of starts that fell into the last run."""
 
     delay_s: float
     skipped: int
@@ -19,8 +19,8 @@ class Next(NamedTuple):
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
     """The next start of a run every `every_s`, after one that began at `started_s` and is over.
 
-    Starts stay on the grid of the first one, so a slow run costs the starts that it covers and delays no other.
-    chance: from 0 to 1, how much of the jitter this start gets.
+    Starts stay on the grid of the first one: a slow run skips the starts that it covers, and delays no other. chance:
+    from 0 to 1, the share of the jitter that this start gets.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s

@@ -1,4 +1,5 @@
-"""Carries tasks out on Spark: embedded, on a cluster, or behind a Connect server. It keeps its session between runs."""
+"""The engine that carries tasks out on Spark: embedded, on a cluster, or behind a Connect server. It keeps its session
+between runs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ REMOTE_PARALLELISM = 8
 
 
 class SparkEngine:
-    """An engine on Spark. The session starts with the first run that has something to do."""
+    """An engine on Spark. The session starts with the first run that has new messages."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class SparkEngine:
         aot_cache: Path | None = None,
         session: Any = None,
     ) -> None:
-        """session: one that is there already, used in place of all the others, and not stopped at the end."""
+        """session: an existing session, which is used in place of a new one and is not stopped at the end."""
         self._master = master
         self._remote = remote
         self._conf = dict(conf)
@@ -71,7 +72,7 @@ class SparkEngine:
             return await asyncio.shield(collecting)
         except asyncio.CancelledError:
             await asyncio.to_thread(_if_it_is_there, lambda: self._interrupt(tag))
-            # The job is over when its thread is; what it says then was not waited for.
+            # The job has ended when its thread has. Nobody waits for its result any more.
             await asyncio.gather(collecting, return_exceptions=True)
             raise
 
@@ -81,7 +82,8 @@ class SparkEngine:
             await asyncio.to_thread(close_session, session)
 
     def _is_usable(self) -> bool:
-        """Whether the session is still there: its JVM may have died, its cluster be lost, its server be another."""
+        """Whether the session still works: its JVM may have died, its cluster may be lost, or its server may be another
+        one."""
         if self._remote is not None:
             return not self._failed
         try:
@@ -111,14 +113,14 @@ class SparkEngine:
         return int(self._session.sparkContext.defaultParallelism)
 
     def _interrupt(self, tag: str) -> None:
-        # A session with a master of its own would cancel by the tags of the calling thread only.
+        # A session with its own master would cancel jobs by the tags of the calling thread only.
         if self._remote is None:
             self._session.sparkContext.cancelJobsWithTag(tag)
         else:
             self._session.interruptTag(tag)
 
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
-        """Raises TaskFailed, DataLost."""
+        """Collects the files that the tasks wrote. Raises TaskFailed, DataLost."""
         session = self._session
         if self._remote is None:
             add_tag, remove_tag = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
@@ -142,7 +144,7 @@ class SparkEngine:
 
 
 def _if_it_is_there(step: Callable[[], object]) -> None:
-    """Something to be told to Spark, which may be gone; then nothing is left to be told."""
+    """Ignores errors of a call to Spark when Spark has already ended."""
     try:
         step()
     except Exception as error:
@@ -152,7 +154,8 @@ def _if_it_is_there(step: Callable[[], object]) -> None:
 
 @contextmanager
 def no_output_of_java() -> Iterator[None]:
-    """What is started in the block has no standard output: that is the command's, and Java at its end writes there."""
+    """Processes that are started in the `with` block have no standard output. Java writes there at its end, and
+    standard output belongs to the command."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -165,7 +168,7 @@ def no_output_of_java() -> Iterator[None]:
 
 
 def task_error(text: str) -> TaskFailed | DataLost:
-    """What went wrong in a worker, in one line, from what Spark says of it."""
+    """The error of a worker in one line, taken from Spark's description of it."""
     found = OURS.search(text)
     if found is None:
         python = PYTHONS.findall(text)

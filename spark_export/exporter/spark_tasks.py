@@ -1,7 +1,8 @@
-"""Tasks of a run as a data source of Spark's: a partition is a task, its rows are the files that the task wrote.
+"""The tasks of a run as a data source of Spark: each partition is a task, and its rows name the files that the task
+wrote.
 
-Only this manifest goes through the JVM, and it works with a master as over Spark Connect. Spark tries a task that
-failed again; the rows are those of the one attempt that succeeded.
+Only these rows go through the JVM, and the source works with a master and over Spark Connect. Spark repeats a task that
+failed; the rows are those of the one attempt that succeeded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ OPTION = "job"
 
 
 class ExportSource(DataSource):
-    """Option `job`: tasks and settings as `encode_job` makes them."""
+    """The data source. Its option `job` has the tasks and settings as `encode_job` encodes them."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,7 +36,7 @@ class ExportSource(DataSource):
 
 
 class ExportReader(DataSourceReader):
-    """One partition a task."""
+    """Reads the data source: one partition for each task."""
 
     def __init__(self, tasks: Sequence[Task], settings: TaskSettings) -> None:
         self._tasks = tasks
@@ -50,7 +51,8 @@ class ExportReader(DataSourceReader):
 
 
 def encode_job(tasks: Sequence[Task], settings: TaskSettings) -> str:
-    """As JSON: options are text, and Spark's planner has nothing of ours to unpickle with."""
+    """Encodes tasks and settings as JSON. Options are text, and Spark's planner lacks our modules, so it cannot
+    unpickle our objects."""
     return json.dumps({"tasks": [asdict(task) for task in tasks], "settings": asdict(settings)})
 
 

@@ -1,4 +1,4 @@
-"""What every kind of table can do, so that a run need not know which it writes."""
+"""The interface of all kinds of tables, so that a run need not know which kind it writes."""
 
 from __future__ import annotations
 
@@ -13,63 +13,65 @@ from spark_export.exporter.model import FileEntry
 
 
 class Table(Protocol):
-    """A table in one export folder. Its own log, or its folders, say which runs it has; it never asks the ledger."""
+    """A table in one export folder. The table's own log, or its folders, say which runs it has; it never asks the
+    ledger."""
 
     @property
     def with_stream(self) -> bool:
-        """Whether its files have the column `stream`."""
+        """Whether the table's files have the column `stream`."""
         ...
 
     @property
     def generation(self) -> int:
-        """Which generation of the table readers see."""
+        """The generation of the table that readers see."""
         ...
 
     def prepare(self) -> None:
-        """Make it where it is missing."""
+        """Makes the table if it is missing."""
         ...
 
     def refusal_of(self, stream: str) -> str | None:
-        """Why it cannot have rows of that stream, or None."""
+        """The reason why the table cannot have rows of this stream, or None."""
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Give the files of a run, which tasks wrote into its `attempts`, their places in the run's own tree, synced.
+        """Moves the files of a run from its `attempts`, where tasks wrote them, to their places in the run's tree, and
+        syncs them.
 
-        The entries with their paths below the folder that the table keeps the run's files in.
+        Returns the entries with their new paths, relative to the folder in which the table keeps the run's files.
         """
         ...
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """Whether `publish` has all it needs."""
+        """Whether all files that `publish` needs are complete in staging."""
         ...
 
     def has_run(self, run_id: int) -> bool:
-        """Whether readers see it."""
+        """Whether readers see this run."""
         ...
 
     def latest_run(self) -> int:
-        """The highest number of a run that readers see; 0 where there is none."""
+        """The highest number of a run that readers see; 0 if they see none."""
         ...
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Have readers see the whole run, in one step, and for good. Only for a run that the table does not have."""
+        """Publishes the whole run in one step: readers see it from now on. The table must not have the run yet."""
         ...
 
     def sync(self) -> None:
-        """What readers see is on disk when this returns: a crash can leave a run published and not synced."""
+        """Syncs all that readers see. This is needed because a crash can leave a run published but not synced."""
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Remove what is left of a run that will never be published; how many files."""
+        """Removes the files of a run that will never be published. Returns how many they were."""
         ...
 
     def locate(self, file: RunFile) -> Path:
-        """Where a file of a published run is."""
+        """The place of a file of a published run."""
         ...
 
     def list_files(self) -> set[Path]:
-        """All that a reader of the table would read."""
+        """All files that a reader of the table would read."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What a task does: read its pieces from the node and write them as files. It runs on executors, or in a thread.
+"""One task: it reads its pieces from the node and writes them as files. Tasks run on executors, or in a thread.
 
-It needs the standard library, pyarrow and PySpark only; `spark_export.registration.send_by_value` sends the rest along.
-Everything that a task makes is in one folder that is there before it starts, under names that no other attempt has.
+A task needs the standard library, pyarrow and PySpark only; `spark_export.registration.send_by_value` sends our own
+modules along. A task writes all its files into one existing folder, under names that no other attempt uses.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ PROGRESS_SUFFIX = ".progress"
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """How tasks read and write. source: options of the source, such as its endpoint. folder: where files go.
-
-    with_stream: whether the files have a column `stream`. codec: Parquet's compression.
+    """The settings of all tasks of a run. source: the options of the data source, such as its endpoint. folder: the
+    folder for files. with_stream: whether the files have a column `stream`. codec: the compression of Parquet.
     """
 
     source: dict[str, str]
@@ -39,9 +38,11 @@ class TaskSettings:
 
 
 def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
-    """The files of one attempt, whole and synced, with names below `settings.folder`.
+    """Carries out one attempt at a task. Returns its complete and synced files, with names relative to
+    `settings.folder`.
 
-    Raises RangeIncomplete, and SourceErrors of the reader. What a failed attempt leaves is swept with the folder.
+    Raises RangeIncomplete, and SourceErrors of the reader. The run removes files of failed attempts together with the
+    folder.
     """
     folder = Path(settings.folder)
     attempt = f"{task.number:05d}-{uuid.uuid4().hex}"
@@ -63,9 +64,9 @@ def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
 
 
 def read_progress(folder: Path) -> tuple[int, int]:
-    """Rows and bytes of data that the attempts in that folder have taken so far.
+    """The rows and bytes that the attempts in this folder have written so far.
 
-    An attempt that was given up counts with the one that replaced it: it is a figure to look at.
+    An abandoned attempt counts, and so does the one that replaced it: the figure only serves as a display.
     """
     rows = data_bytes = 0
     for path in folder.glob(f"*{PROGRESS_SUFFIX}"):

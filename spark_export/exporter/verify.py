@@ -1,7 +1,8 @@
-"""Proves from ledger and files that the table has every exported index once. It asks neither node nor Spark.
+"""Verification: proves from the ledger and the files that the table has every exported index exactly once. It asks
+neither the node nor Spark.
 
-Read are the ledger, every file's bytes (for its SHA-256), its footer, and its columns partition and index. It repairs
-nothing: `run` and `compact` do what can be done about a crash.
+Verification reads the ledger, all bytes of every file (for its SHA-256), its footer, and its columns partition and
+index. It repairs no damage; `run` and `compact` recover from a crash.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PROBLEMS_MAX = 100
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was checked. problems: in words, at most PROBLEMS_MAX; problem_count: all of them."""
+    """The result of a verification. problems: descriptions of at most PROBLEMS_MAX problems. problem_count: the number
+    of all problems."""
 
     runs: int
     partitions: int
@@ -54,14 +56,15 @@ async def verify(
     checksums: bool = True,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Verdict:
-    """Check the whole export. checksums: read every byte, not only footers and indexes. on_file: told done and total.
+    """Verifies the whole export. checksums: whether every byte is read, not only footers and indexes. on_file: called
+    after each file, with the number of checked files and of all files.
 
-    It may run beside an exporter: it looks at one state of the ledger, and at no unpublished run.
+    An exporter may run at the same time: verification uses one state of the ledger, and ignores unpublished runs.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
     listed, staged, account = await _look(layout, table, ledger)
     files = account.files
-    # What is written may be in the table already: nobody can say both at once.
+    # Files of a run in state written may be in the table already, since table and ledger cannot change in one step.
     accounted = {table.locate(file).resolve() for file in (*files, *account.pending)}
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
@@ -86,9 +89,10 @@ async def verify(
 
 
 async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path], list[Path], Account]:
-    """What a reader of the table would read; what is in staging; and the ledger, for the generation that readers see.
+    """Lists the files that a reader of the table would read and the files in staging, then reads the ledger for the
+    generation that readers see.
 
-    The ledger has every run and file before staging and table have them, so it is asked behind them.
+    The ledger has every run and file before staging and table have them, so it must be read last.
     """
     while True:
         generation = await asyncio.to_thread(lambda: table.generation)
@@ -100,14 +104,14 @@ async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path]
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """All files below it, while others may go."""
+    """All files below a folder. Other processes may remove files meanwhile."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def _check_file(
     path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> list[str]:
-    """Problems of one file; what indexes it holds is added to `there`, by stream, era and partition."""
+    """The problems of one file. Adds the indexes in the file to `there`, by stream, era and partition."""
     return list(_problems_of(path, file, there, checksums))
 
 
@@ -136,14 +140,14 @@ def _problems_of(
 
 
 def read_intervals(path: Path) -> Iterator[tuple[int, Interval]]:
-    """The indexes in a file, as partition and interval, in the order of its rows."""
+    """The indexes in a file, as partitions and intervals, in the order of its rows."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
             yield from _batch_intervals(batch)
 
 
 def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
-    """Where the partition changes, or the index does not rise by one, an interval ends."""
+    """The intervals of one batch. An interval ends when the partition changes or the index does not rise by one."""
     partition, index = batch.column("partition"), batch.column("index")
     if not batch.num_rows:
         return
@@ -156,7 +160,8 @@ def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
 
 
 def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]]) -> Iterator[str]:
-    """Every index of every range once, and each range where the one before it ended."""
+    """Checks that every index of every range is there once, and that each range begins where the one before it
+    ended."""
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
         known = wanted[each.stream, each.era, each.partition]
@@ -177,7 +182,8 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
 
 
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
-    """What a crash left, of runs on which nobody works. An exporter that has just ended one removes it meanwhile."""
+    """The files that a crash left, of runs on which no exporter works. An exporter that has just recovered such a run
+    removes them meanwhile."""
     for path in staged:
         if path.exists():
             yield f"{path} is an orphan; the next run removes it"

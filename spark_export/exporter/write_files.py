@@ -1,6 +1,7 @@
-"""Writes the rows of a task as Parquet files, one a stream and date. It runs on executors, beside nothing else of ours.
+"""Writes the rows of a task as Parquet files, one for each stream and date. This module runs on executors, without the
+rest of this project.
 
-Files go flat into a folder that is there; nothing is published here. Each is synced before it is told of.
+All files are written into one existing folder, and none is published here. A file is synced before the task reports it.
 """
 
 from __future__ import annotations
@@ -56,9 +57,8 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 
 
 class TableWriter:
-    """Rows of any streams and dates into files below `folder`, whose names begin with `prefix`.
-
-    with_stream: whether the files have the column `stream` too.
+    """Writes rows of any streams and dates into files in `folder`; their names begin with `prefix`. with_stream:
+    whether the files have the column `stream`, too.
     """
 
     def __init__(self, folder: Path, prefix: str, *, with_stream: bool = False, codec: str = "zstd") -> None:
@@ -73,7 +73,7 @@ class TableWriter:
         self.data_bytes = 0
 
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
-        """Rows of one stream, in order, with the columns of the files at least."""
+        """Writes rows of one stream, in order. The batch must have all columns of the files."""
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
         for date, part in _by_date(batch):
@@ -85,28 +85,28 @@ class TableWriter:
                 self.done.append(self._open.pop(place).close())
 
     def close(self) -> list[FileEntry]:
-        """Finish what is open; all files, whole and synced."""
+        """Completes the open files. Returns all files, complete and synced."""
         while self._open:
             _, file = self._open.popitem()
             self.done.append(file.close())
         return self.done
 
     def abort(self) -> None:
-        """Give up what is not finished; whoever sweeps the folder removes it."""
+        """Abandons the open files. The run removes them together with the folder."""
         for file in self._open.values():
             file.abort()
         self._open.clear()
 
     def _new_file(self, place: tuple[str, int, str]) -> _OpenFile:
         while len(self._open) >= OPEN_FILES_MAX:
-            # The one written to longest ago comes first: each use puts a file at the end.
+            # Each use moves a file to the end, so the file that was used longest ago comes first.
             self.done.append(self._open.pop(next(iter(self._open))).close())
         self._count += 1
         return _OpenFile(self._folder, f"{self._prefix}-{self._count:05d}.parquet", place, self._schema, self._codec)
 
 
 class _OpenFile:
-    """A Parquet file being written, with its SHA-256 as it grows."""
+    """A Parquet file that is being written, and its SHA-256 so far."""
 
     def __init__(self, folder: Path, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
         self._name = name
@@ -144,7 +144,7 @@ class _OpenFile:
             self._writer.close()
             os.fsync(self._file.fileno())
         finally:
-            # Also where the disk is full: what is open keeps its room, whoever removes it.
+            # Close the file even when the disk is full: an open file keeps its room when it is removed.
             self._file.close()
         stream, era, date = self._place
         return FileEntry(
@@ -152,7 +152,7 @@ class _OpenFile:
         )
 
     def abort(self) -> None:
-        # Closing the writer first would add a footer, and make half a file look whole.
+        # Closing the writer would add a footer, and an incomplete file would look complete.
         self._file.close()
 
     def _flush(self) -> None:
@@ -167,7 +167,8 @@ class _OpenFile:
 
 
 class _HashingSink:
-    """A file that is only appended to, which is all that Parquet does; what pyarrow asks of a file object."""
+    """A file object for pyarrow that computes the file's hash. It can only be appended to, which is all that writing
+    Parquet needs."""
 
     closed = False
 
@@ -189,17 +190,17 @@ class _HashingSink:
         return self.written
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: this file object does not buffer."""
 
     def close(self) -> None:
-        """The file is closed by who opened it, once it is synced."""
+        """Does nothing: `_OpenFile` closes the file after it has synced it."""
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
 
 def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches. Raises RangeIncomplete where they are not each index of the piece, once and in order."""
+    """Passes the batches on. Raises RangeIncomplete if they do not have each index of the piece, once and in order."""
     expected = piece.start_index
     for batch in batches:
         if not batch.num_rows:
@@ -232,7 +233,7 @@ def _data_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each date, in order. Nearly every batch is of one date, and is passed on as it is."""
+    """The rows of a batch by date, in order. Nearly every batch has one date, and is passed on as it is."""
     ends = pc.min_max(batch.column("timestamp")).as_py()
     first, last = ends["min"].date(), ends["max"].date()
     if first == last:
