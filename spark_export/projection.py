@@ -1,4 +1,5 @@
-"""From the columns of messages to those that a read was asked for: a choice of them, and those of a decoder."""
+"""Projections: they turn the columns of messages into the columns of a read, which are some of them and those of a
+decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from spark_export.schema import spark_schema
 
 
 def full_schema(options: ReadOptions) -> StructType:
-    """What a read gives where the caller names no schema. Raises OptionError."""
+    """The schema of a read for which the caller names no schema. Raises OptionError."""
     decoder = find_decoder(options.decode)
     if decoder is None:
         return spark_schema(options)
@@ -28,10 +29,11 @@ def full_schema(options: ReadOptions) -> StructType:
 
 
 class Projection:
-    """Makes batches of the schema asked for. options: those to read with, which leave out what nobody asked for."""
+    """Makes batches of the requested schema. options: the options for reading; columns that nobody requested are not
+    read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError where a column cannot be had, or not in that type."""
+        """Raises OptionError if a column does not exist, or not in that type."""
         self._decoder = find_decoder(options.decode)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()
@@ -54,7 +56,7 @@ class Projection:
         self._is_plain = schema.fieldNames() == plain.fieldNames() and schema == plain
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of `schema.arrow_schema(self.options)` as one of the schema asked for."""
+        """Turns a batch of `schema.arrow_schema(self.options)` into a batch of the requested schema."""
         if self._is_plain:
             return batch
         columns = {name: batch.column(name) for name in batch.schema.names}

@@ -1,6 +1,7 @@
-"""Reads one range of one stream-partition in a Spark task, as record batches, and proves that it has all of it.
+"""Reads one range of one partition in a Spark task, as record batches, and proves that every index of the range was
+read.
 
-What is gone is a DataLoss, or is reported and skipped. It plans nothing.
+Removed messages raise DataLoss, or are reported and skipped. The driver has planned the range.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = logging.getLogger("stream_node.spark")
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
-    """Raise DataLoss, or log each where losses are to be skipped."""
+    """Raises DataLoss, or logs each loss if losses are to be skipped."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
         raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
@@ -36,10 +37,12 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
 
 
 class RangeReader:
-    """One pass over a range. `batches` gives rows in order, each once.
+    """One pass over a range. `batches` yields all rows in order, each once.
 
-    rows, lost: given so far, and skipped. bulk_refusal: why the node was read by pulls in the end, or None.
-    Invariant: every row below `next_index` that the stream still had when it was asked has been given, and no other.
+    rows: the number of rows yielded so far. lost: the number of rows that were skipped as lost. bulk_refusal: the
+    reason why the node was read by pulls, or None.
+
+    Invariant: exactly the rows below `next_index` that the stream still had when it was asked were yielded.
     """
 
     def __init__(self, wanted: Range, options: ReadOptions) -> None:
@@ -51,7 +54,7 @@ class RangeReader:
         self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        """Yields the rows of the range. Raises DataLoss, NodeUnreachable and other SourceErrors."""
         if self._options.path is not None:
             yield from self._file(self._options.path)
             self._check()
@@ -73,7 +76,7 @@ class RangeReader:
         self._check()
 
     def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
-        """In bulk; and page by page of plain pulls from where that is refused, since every node has those."""
+        """Reads in bulk. If the node refuses that, reads the rest by plain pulls, which every node serves."""
         try:
             yield from self._bulk(node)
         except RequestRefused as error:
@@ -98,7 +101,8 @@ class RangeReader:
         return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
 
     def _file(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Out of the file of a data directory on this machine, as the node's own child reads it."""
+        """Reads from the file of a data directory on this machine, with the code that the node itself uses for bulk
+        reads."""
         options, wanted = self._options, self.wanted
         columns = Columns(options.include_data, True, options.verify_checksums)
         try:
@@ -146,12 +150,12 @@ class RangeReader:
         return batch
 
     def _skip_to(self, index: int, first_index: int) -> None:
-        """The rows up to that index are not there. Raises DataLoss."""
+        """Notes that the rows up to this index are lost. Raises DataLoss."""
         if index > self.next_index:
             self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
 
     def _check_same(self, created_us: int | None) -> None:
-        """Raise DataLoss where the stream is not there, or not the one that was planned for, and stop reading it."""
+        """Raises DataLoss and stops reading if the stream does not exist, or is a later one with the same name."""
         if created_us is None:
             self._lose(self.wanted.end, "the stream no longer exists")
         elif self.wanted.created_us not in (0, created_us):
@@ -164,11 +168,11 @@ class RangeReader:
         self.next_index = end
 
     def _check(self) -> None:
-        """That the rows given and the rows lost are all that was asked for. Raises BadAnswer."""
+        """Checks that the yielded rows and the lost rows together are the whole range. Raises BadAnswer."""
         if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
             raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
 
 
 def pause(delay_s: float) -> None:
-    """Wait between two tries."""
+    """Waits between two attempts."""
     threading.Event().wait(delay_s)

@@ -1,7 +1,8 @@
-"""The readers that Spark drives: batch and streaming. They plan by `spark_export.plan` and read by `range_reader`.
+"""The readers that Spark calls, for batch and for streaming queries. `spark_export.plan` plans their ranges, and
+`range_reader` reads them.
 
-Neither implements `pushFilters`: in PySpark 4.3 what one query pushes leaks into every other query of the same
-DataFrame, and gives wrong results.
+Neither reader implements `pushFilters`: in PySpark 4.3 the filters of one query leak into all other queries of the same
+DataFrame, which gives wrong results.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spark_export.range_reader import RangeReader, report_losses
 
 
 class RangePartition(InputPartition):
-    """One task: a range fixed on the driver."""
+    """One task of Spark: a range that the driver has planned."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -41,7 +42,7 @@ class RangePartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. Where there was nothing to read, Spark calls with an InputPartition of None."""
+    """The rows of one task. If there was no range, Spark calls this with an InputPartition of None."""
     wanted = partition.value
     if wanted is not None:
         for batch in RangeReader(wanted, projection.options).batches():
@@ -49,10 +50,11 @@ def read_partition(partition: InputPartition, projection: Projection) -> Iterato
 
 
 class BatchReader(DataSourceReader):
-    """Reads what was there when the DataFrame was loaded; every action on that DataFrame reads the same ranges."""
+    """The batch reader. It reads the messages that existed when the DataFrame was loaded; every action on that
+    DataFrame reads the same ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: what to read; all that the options give, where it is None. Raises OptionError."""
+        """schema: the columns to be read; None: all columns that the options give. Raises OptionError."""
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
 
@@ -73,13 +75,14 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on and on, in micro-batches between offsets; lives in one process on the driver.
+    """The streaming reader. It reads endlessly, in micro-batches between offsets, and lives in one process on the
+    driver.
 
-    `_target` is where an AvailableNow query ends, fixed when it starts.
+    `_target`: the offsets where an AvailableNow query ends; they are fixed when the query starts.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: as of `BatchReader`. Raises OptionError."""
+        """schema: as in `BatchReader`. Raises OptionError."""
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
         self._projection = Projection(options, schema or full_schema(options))
@@ -99,11 +102,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends.
+        """The offsets where the next micro-batch ends.
 
-        A partition that vanished keeps its place. One whose end lies before `start` goes back, and one that was made
-        anew has another time of creation, so that the batch is planned and the loss is found. ReadAllAvailable is
-        honoured whatever the options limit.
+        A partition that vanished keeps its offset. The offset of a partition whose end lies before `start` goes back,
+        and a stream that was made anew gets another time of creation; so a batch is planned for both, and the loss is
+        found. ReadAllAvailable overrides the limits of the options.
         """
         begin = from_offsets(start)
         end = begin | (self._latest() if self._target is None else self._target)
@@ -124,7 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing depends on it: Spark never calls it for the last micro-batch of an AvailableNow query."""
+        """Does nothing: Spark does not call this for the last micro-batch of an AvailableNow query, so nothing may
+        depend on it."""
 
     def _latest(self) -> dict[Place, Position]:
         ends = selected(self._options, self._catalog, must_exist=False)

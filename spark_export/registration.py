@@ -1,4 +1,4 @@
-"""Makes a Spark session know `stream_node`, whatever its workers have installed."""
+"""Registers `stream_node` with a Spark session whose workers need not have this project installed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
 
 
 def register(spark: Any) -> None:
-    """Register the source with this session; `spark.read.format("stream_node")` works afterwards. Safe to repeat.
+    """Registers the source with this session; `spark.read.format("stream_node")` works afterwards. Safe to repeat.
 
-    Not needed where the project is installed on driver and workers: there Spark finds it by itself.
+    Not needed if the project is installed on driver and workers: then Spark finds the source by itself.
     """
     from spark_export.source import StreamNodeSource
 
@@ -20,7 +20,7 @@ def register(spark: Any) -> None:
 
 
 def send_by_value() -> None:
-    """From now on this process sends our code with what it sends to workers. Safe to repeat."""
+    """Makes this process send our modules to workers, together with the objects that use them. Safe to repeat."""
     from importlib import import_module
 
     from pyspark import cloudpickle

@@ -1,7 +1,8 @@
-"""The columns of the source, for Spark and for Arrow, and record batches that have exactly these. It decodes no data.
+"""The columns of the source, for Spark and for Arrow, and record batches with exactly these columns. Data is not
+decoded here.
 
-Spark checks the first batch of a task against the declared schema, nullability too, and none after it: a second one
-that differs dies without saying why. So every batch is made here, from one schema.
+Spark compares the first batch of a task with the declared schema, nullability too, but no later batch: a later batch
+that differs fails without a reason. So all batches are made here, from one schema.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ARROW_HEADERS = pa.list_(
 
 
 def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """What a read with these options gives. extra: columns of a decoder, put last."""
+    """The schema of a read with these options. extra: the columns of a decoder, which come last."""
     fields = [StructField("key", BinaryType(), True)]
     if options.include_data:
         fields.append(StructField("data", BinaryType(), False))
@@ -53,7 +54,7 @@ def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> Str
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """The same for Arrow, without a decoder's columns."""
+    """The schema of a read with these options for Arrow, without the columns of a decoder."""
     fields = [pa.field("key", pa.binary(), True)]
     if options.include_data:
         fields.append(pa.field("data", pa.binary(), False))
@@ -71,7 +72,7 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 def batch_of_messages(
     messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
-    """Messages of a plain page as a batch of `arrow_schema`; headers are null where a message has none."""
+    """The messages of a plain page as a batch of `arrow_schema`. The headers of a message without headers are null."""
     columns = {
         "key": pa.array([each.key for each in messages], pa.binary()),
         "index": pa.array([each.index for each in messages], pa.int64()),
@@ -85,7 +86,8 @@ def batch_of_messages(
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
-    """The columns of a bulk page (docs/wire.md) as a batch of `arrow_schema`; those that need no change as they are."""
+    """The columns of a bulk page (docs/wire.md) as a batch of `arrow_schema`. Columns that need no change are not
+    copied."""
     rows, names = page.num_rows, page.schema.names
     columns = {
         "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
@@ -102,7 +104,8 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
 
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
-    """That every message of a bulk page is what was written. Raises BadAnswer, which names the first that is not."""
+    """Checks that every message of a bulk page has the checksum with which it was written. Raises BadAnswer, which
+    names the first message that differs."""
     nothing = [None] * page.num_rows
     keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
     beside = page.column("beside").to_pylist() if "beside" in page.schema.names else nothing
@@ -113,7 +116,7 @@ def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
 
 
 def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
-    """The column `headers` of messages; null where there are none, as Spark's Kafka source has it."""
+    """The column `headers` of messages; null for a message without headers, as in Spark's Kafka source."""
     listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
     return pa.array(listed, ARROW_HEADERS)
 
@@ -121,7 +124,7 @@ def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
 def with_place(
     columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """A batch of that schema, with the stream and the partition that all its rows have."""
+    """Adds the stream and the partition of all rows to a batch."""
     columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
     columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

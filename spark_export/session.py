@@ -1,4 +1,4 @@
-"""Starts a Spark session: embedded by default, silent and on the loopback interface only. It reads no stream."""
+"""Starts Spark sessions: embedded by default, without output, and on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class SparkUnavailable(SourceError):
-    """Spark could not be started, or a Connect server not be reached."""
+    """Spark could not be started, or a Connect server could not be reached."""
 
 
 def open_session(
@@ -73,11 +73,11 @@ def open_session(
 ) -> Any:
     """A SparkSession with `stream_node` registered. Raises JavaMissing, SparkUnavailable.
 
-    master: as Spark's own; only one that begins with `local` is embedded, which is silent, bound to the loopback
-    interface, and runs on the Java that `java.find_java_home` finds. remote: `sc://host:port` in its place.
-    config: Spark's settings, over ours. aot_cache: a file that keeps the classes Spark loads at the start (Java 25
-    or newer; others ignore it): written when a session with it ends and it does not exist, used when it does. It
-    halves the time of a start.
+    master: the master of Spark. A master that begins with `local` is embedded: it prints no lines, is bound to the
+    loopback interface, and runs on the Java that `java.find_java_home` finds. remote: a Connect server
+    `sc://host:port`, in place of a master. config: settings of Spark, which override ours. aot_cache: a file that keeps
+    the classes that Spark loads at its start (Java 25 or newer; older ones ignore it). If the file exists, the session
+    uses it, which halves the time of the start. If it does not exist, it is written when the session ends.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
@@ -103,7 +103,7 @@ def open_session(
         if not is_sparks(error):
             raise
         if remote is None:
-            # Where Java is too old or cannot be run, that says so better than Spark does.
+            # If Java is too old or cannot run, this error says so more clearly than Spark's.
             java.java_version(Path(os.environ["JAVA_HOME"]))
         hint = "" if is_embedded(where) else f"; is {where} there, and is this machine allowed to use it?"
         raise SparkUnavailable(f"Spark did not start: {first_line(error)}{hint}") from error
@@ -111,48 +111,51 @@ def open_session(
 
 
 def close_session(session: Any) -> None:
-    """Stop it, also where its JVM has died; another can be opened then. Safe where it has stopped by itself."""
+    """Stops a session, even if its JVM has died; another session can be opened after that. Safe if the session has
+    already stopped."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
     try:
         with warnings.catch_warnings():
-            # That the JVM is gone is no news to who closes the session for it.
+            # The caller closes the session because the JVM is gone, so an error about that says nothing new.
             warnings.simplefilter("ignore", RuntimeWarning)
             session.stop()
     except Exception as error:
         if not is_sparks(error):
             raise
-        # What PySpark keeps of the dead JVM would be taken for a live one by the next session.
+        # PySpark keeps references to the dead JVM; the next session would take it for a live one.
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether it came from Spark, or from the connection to it."""
+    """Whether this error came from Spark, or from the connection to Spark."""
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
 
 
 def first_line(error: BaseException) -> str:
-    """What Spark says, without the traces that it adds."""
+    """The first line of Spark's error, without the stack traces that follow it."""
     java_error = getattr(error, "java_exception", None)
     text = str(error) if java_error is None else str(error).partition("\n: ")[2] or str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def _hush_accumulators(session: Any) -> None:
-    """Where the JVM dies, its thread would print a trace-back; whoever waits for Spark tells of that in words."""
+    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies. The caller that waits for
+    Spark reports that in words."""
     session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:
-    """Whether Spark runs on this machine alone, in processes of our own."""
+    """Whether Spark runs embedded: on this machine only, in our own processes."""
     return master.startswith("local")
 
 
 def _require_connect(remote: str) -> None:
-    """Raises SparkUnavailable where a client's packages are missing, or nobody listens at that address."""
+    """Raises SparkUnavailable if packages of the Connect client are missing, or if no server listens at that
+    address."""
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
@@ -160,7 +163,7 @@ def _require_connect(remote: str) -> None:
         )
     try:
         place = urlsplit(remote)
-        # Spark's client itself tries for ten minutes before it says so.
+        # Spark's own client would try for ten minutes before it reports that.
         address = (place.hostname or "", place.port or CONNECT_PORT)
         socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
@@ -168,13 +171,13 @@ def _require_connect(remote: str) -> None:
 
 
 def _driver(aot_cache: Path | None) -> dict[str, str]:
-    """The JVM of the driver, which is a child of this process whatever the master is."""
+    """The process of the driver's JVM, which is a child of this process with every master."""
     home = java.find_java_home()
     os.environ["JAVA_HOME"] = str(home)
     options = [f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}"]
     if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
         aot_cache.parent.mkdir(parents=True, exist_ok=True)
-        # The JVM warns about its cache on standard output, which belongs to the command that runs it.
+        # The JVM prints warnings about its cache on standard output, which belongs to the command.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
 
@@ -185,8 +188,8 @@ def _embedded() -> dict[str, str]:
 
 
 def _ensure_log4j(directory: Path) -> Path:
-    """The settings of Spark's log as a file. Given by an option of the JVM, since a SPARK_CONF_DIR on the class path
-    would make the class cache unusable."""
+    """Makes the file with the settings of Spark's log. An option of the JVM names this file, since a SPARK_CONF_DIR on
+    the class path would make the class cache unusable."""
     path = directory / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
-"""Rows of a DataFrame as messages: `df.write.format("stream_node")`. Each row that is confirmed is on the node's disk.
+"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`. Every confirmed row is on the node's
+disk.
 
-At least once, as Spark's Kafka sink: a task that Spark runs again pushes its rows again. Within a task nothing is
-doubled, whatever becomes of the connection: each message has a number, by which the node knows what it has stored.
+Rows are written at least once, as by Spark's Kafka sink: a task that Spark repeats pushes its rows again. Within one
+attempt no row is stored twice, even if the connection breaks: each message has a sequence number, by which the node
+recognises it.
 """
 
 from __future__ import annotations
@@ -41,17 +43,17 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task pushed: messages by stream and partition."""
+    """The number of messages that one task pushed, by stream and partition."""
 
     counts: dict[tuple[str, int], int]
 
 
 class PushFailed(SourceError):
-    """The node did not confirm a message (a full disk, say); Spark runs the task again."""
+    """The node did not confirm a message, for example because its disk is full. Spark repeats the task."""
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises OptionError where rows of this schema cannot be written."""
+    """Raises OptionError if rows of this schema cannot be written."""
     for field in schema.fields:
         allowed = TYPES.get(field.name)
         if allowed is None:
@@ -66,7 +68,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 class StreamWriter(DataSourceArrowWriter):
-    """Pushes the rows of a job. The stream of the option is made on the driver, where it does not exist."""
+    """Pushes the rows of a job. The driver creates the stream of the option `stream` if it does not exist."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Raises OptionError, NodeUnreachable."""
@@ -88,17 +90,18 @@ class StreamWriter(DataSourceArrowWriter):
             return Written(pushes.counts)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Nothing is left to do: what was pushed is stored already."""
+        """Does nothing: all pushed messages are stored already."""
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """What was pushed stays: a stream takes nothing back."""
+        """Does nothing: pushed messages stay, since a stream never takes a message back."""
 
 
 class Pushes:
-    """What one attempt of a task pushes, a window of it on its way.
+    """The pushes of one attempt at a task, with a window of pushes under way.
 
-    Invariant: `_unconfirmed` has, in order, what was sent and has no answer; it is sent again after a reconnect, and
-    what was stored already is answered as such. `_retries`: connections that were made since the last answer.
+    Invariant: `_unconfirmed` has, in order, the pushes that were sent and have no answer. They are sent again after a
+    reconnect, and the node confirms those that it has stored already. `_retries`: the number of connections since the
+    last answer.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -121,7 +124,7 @@ class Pushes:
         self._node.close()
 
     def push(self, row: dict[str, Any]) -> None:
-        """Send one row, waiting first while the window is full. Raises SourceError."""
+        """Sends one row. Waits first while the window is full. Raises SourceError."""
         place = self._place(row)
         number = self._numbers.get(place, 0)
         self._numbers[place] = number + 1
@@ -138,12 +141,12 @@ class Pushes:
         self._kept(lambda: self._send(place, body))
 
     def flush(self) -> None:
-        """Until all that was sent is stored. Raises SourceError."""
+        """Waits until all sent messages are stored. Raises SourceError."""
         while self._unconfirmed:
             self._kept(self._confirm_one)
 
     def _place(self, row: dict[str, Any]) -> tuple[str, int]:
-        """Stream and partition: as the row says, else by its key, else in turn."""
+        """The stream and partition of a row: as the row says, else by its key, else partitions take turns."""
         stream = row.get("stream") or self._options.stream
         if stream is None:
             raise OptionError("a row has null in the column 'stream', and there is no option stream")
@@ -160,7 +163,7 @@ class Pushes:
         return stream, int(partition)
 
     def _count(self, stream: str) -> int:
-        """How many partitions a stream has; it is made with one where it does not exist."""
+        """The number of partitions of a stream. A stream that does not exist is created with one."""
         with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
             found = node.list_partitions(stream)
             if not found:
@@ -168,7 +171,7 @@ class Pushes:
             return max((each.partition + 1 for each in found), default=1)
 
     def _send(self, place: tuple[str, int], body: bytes) -> None:
-        # Noted before it is sent, so that a send that breaks is repeated.
+        # The push is noted before it is sent, so that it is repeated if sending breaks.
         self._sent += 1
         return_address = RETURN_ADDRESS % self._sent
         self._unconfirmed[return_address] = (place, body)
@@ -200,7 +203,7 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """A step, and where the connection breaks in it, a new connection with all that is unconfirmed sent again."""
+        """Does one step. If the connection breaks in it, connects again and sends all unconfirmed pushes again."""
         try:
             step()
         except ConnectionBroken as error:
