@@ -23,33 +23,34 @@ class StreamNodeSource(DataSource):
 
     Options of a read. Exactly one of these says what to read:
 
-    - `subscribe`: stream names, separated by commas. `subscribePattern`: a regular expression for whole names; streams
-    that are created later are read, too. `assign`: `{"orders":[0,1]}`.
+    - `subscribe`: stream names, separated by commas. `subscribePattern`: a regular expression for whole names;
+      streams that are created later are read, too. `assign`: `{"orders":[0,1]}`.
 
     The range to read, all optional:
 
-    - `startingOffsets`: `earliest`, `latest`, or `{"orders":{"0":23,"1":-1}}` (-2 earliest, -1 latest). Without this
-    option a batch read starts at the earliest message, and a streaming read at the end. Partitions that are added later
-    are read from their earliest message. A checkpoint overrides this option.
+    - `startingOffsets`: `earliest`, `latest`, or `{"orders":{"0":23,"1":-1}}` (-2 earliest, -1 latest). Without
+      this option a batch read starts at the earliest message, and a streaming read at the end. Partitions that are
+      added later are read from their earliest message. A checkpoint overrides this option.
     - `endingOffsets`, batch only: `latest`, or indexes; exclusive.
-    - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970; the read starts or ends at the first message of
-    that time or later.
-      `startingOffsetsByTimestampStrategy`: `error` or `latest`, for a partition without such a message.
+    - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970; the read starts or ends at the first message
+      of that time or later. `startingOffsetsByTimestampStrategy`: `error` or `latest`, for a partition without such
+      a message.
     - `failOnDataLoss` (true): if messages of a range were removed, or a stream was deleted and made anew during a
-    query, the query fails (true), or logs the loss and goes on, with a new stream from its beginning (false).
+      query, the query fails (true), or logs the loss and goes on, with a new stream from its beginning (false).
 
     The way of reading:
 
     - `endpoint` (127.0.0.1:4000): `host:port`; each executor looks `env:NAME` or `file:PATH` up for itself.
     - `path`: the node's data directory, read as a file if node and executors share the machine.
-    - `maxOffsetsPerTrigger`: the number of messages of a micro-batch, shared among partitions in proportion to their
-    new messages.
+    - `maxOffsetsPerTrigger`: the number of messages of a micro-batch, shared among partitions in proportion to
+      their new messages.
     - `minPartitions`, `maxRecordsPerPartition` (2,000,000): how ranges are split into tasks.
     - `includeHeaders` (false), `includeData` (true).
-    - `decode`: `json` or `cbor`, the members of an object become columns, as named by `.schema("index LONG, a INT")`; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`); `block`, for blocks and items of the
-      block node (`spark_export.block_decoding.BLOCK`). Values that cannot be decoded are null.
+    - `decode`: `json` or `cbor`: the members of an object become columns, as named by `.schema("index LONG, a
+      INT")`; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`); `block`, for blocks and items of
+      the block node (`spark_export.block_decoding.BLOCK`). Values that cannot be decoded are null.
     - `verifyChecksums` (false): whether the checksum of every message is computed again, which takes about half a
-    second of one core for a million messages.
+      second of one core for a million messages.
     - `fetchBytes` (4 MiB): the size of one answer; `fetchRetries` (3), `requestTimeoutMs` (120,000).
 
     A schema given to the reader chooses columns, in any order; other columns are not read. Spark 4.3 itself does not
