@@ -13,6 +13,7 @@ import trio
 
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
+from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import BackfillStatistics
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
@@ -101,7 +102,7 @@ class BlockServices:
             limits=SubscribeLimits(**_given(config, "block_subscribe_")),
             address_book=None if book is None else book.serialize(),
         )
-        self._backfill = BackfillService(
+        backfill = BackfillState(
             node,
             self._blocks,
             storage,
@@ -111,6 +112,7 @@ class BlockServices:
             new_id=new_id,
             now_s=now_s,
         )
+        self._backfill = BackfillService(node, self._blocks, backfill)
 
     def start(self) -> None:
         self._blocks.start()

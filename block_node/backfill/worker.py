@@ -9,12 +9,13 @@ Source: specs/backfill.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import structlog
 
 from block_node.backfill.filler import Filler
 from block_node.backfill.plan import Gap, GapPatience, Kind, View, count_blocks, find_gaps, intended_range, without
+from block_node.backfill.state import BackfillState
 from block_node.backfill.targets import LoadTarget
 from block_node.events import (
     BlockBegun,
@@ -30,9 +31,6 @@ from block_node.events import (
 from block_node.facility import Plugin
 from block_node.persist.ranges import BlockRanges
 from storage.errors import StorageClosed, StorageError
-
-if TYPE_CHECKING:
-    from block_node.backfill.service import BackfillService
 
 TICK_S = 0.25
 """Between two looks at what only time tells."""
@@ -53,26 +51,26 @@ class Backfill(Plugin):
     name: ClassVar[str] = "backfill"
     gating: ClassVar[bool] = False
 
-    def __init__(self, service: BackfillService) -> None:
-        super().__init__(service.facility)
-        self._service = service
-        self._settings = service.settings
+    def __init__(self, state: BackfillState) -> None:
+        super().__init__(state.facility)
+        self._state = state
+        self._settings = state.settings
         self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
         self._scanning = self._soon = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
-        self._scanned_s = service.now_s()
+        self._scanned_s = state.now_s()
         self._live: set[int] = set()
         self._delivered_s = 0.0
         self._delivered_bytes = 0
 
     def started(self) -> None:
         super().started()
-        self._service.worker = self
+        self._state.worker = self
         wake = self.context.guard(self._wake)
-        self._fillers = {kind: self._service.make_filler(kind, wake, self.context.guard) for kind in Kind}
+        self._fillers = {kind: self._state.make_filler(kind, wake, self.context.guard) for kind in Kind}
         self._load()
 
     def stopped(self) -> None:
@@ -135,8 +133,8 @@ class Backfill(Plugin):
             for filler in self._fillers.values():
                 filler.persisted(notification, is_backfilled=is_backfilled)
         elif isinstance(notification, NewestBlockKnownToNetwork):
-            self._service.note_newest(notification.block_number)
-            if notification.block_number not in self._service.store.ever_stored:
+            self._state.note_newest(notification.block_number)
+            if notification.block_number not in self._state.store.ever_stored:
                 self._scan_soon()
         elif isinstance(notification, NodeFailed):
             self._live.clear()
@@ -156,19 +154,19 @@ class Backfill(Plugin):
 
     def _step(self) -> None:
         self._woken = False
-        service = self._service
-        service.note_progress(self._filling)
+        state = self._state
+        state.note_progress(self._filling)
         delivered = False
         for filler in self._fillers.values():
             if filler.machine.busy:
-                now_s = service.now_s()
-                filler.machine.gently = service.publishers > 0
+                now_s = state.now_s()
+                filler.machine.gently = state.publishers > 0
                 delivery = filler.step(now_s >= self._deliver_from_s and self._may_deliver)
                 if delivery is not None:
                     delivered = True
                     self._delivered_s, self._delivered_bytes = now_s, delivery.size_bytes
-        service.note_progress(self._filling)
-        pause_s = self._deliver_from_s - service.now_s()
+        state.note_progress(self._filling)
+        pause_s = self._deliver_from_s - state.now_s()
         if self._filling and pause_s > 0:
             self._wake_later(pause_s)
         elif delivered:
@@ -177,12 +175,12 @@ class Backfill(Plugin):
     @property
     def _may_deliver(self) -> bool:
         """Not where it would only wait, or be refused."""
-        return not self.facility.full and self._service.store.refusal is None
+        return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
         """When the next block may be handed on: live blocks go first."""
-        if not self._service.publishers:
+        if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
         return self._delivered_s + max(pause_s, self._delivered_bytes / PUBLISHED_BYTES_PER_S)
@@ -205,7 +203,7 @@ class Backfill(Plugin):
 
     def _load(self) -> None:
         try:
-            self._service.submit_write(LoadTarget(self._service.chain, self.context.guard(self._loaded)))
+            self._state.submit_write(LoadTarget(self._state.chain, self.context.guard(self._loaded)))
         except StorageClosed:
             # The node stops, and what is missing is found at its next start.
             return
@@ -216,7 +214,7 @@ class Backfill(Plugin):
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
         elif operation.newest_known is not None:
-            self._service.note_newest(operation.newest_known, save=False)
+            self._state.note_newest(operation.newest_known, save=False)
         if not self._ticking:
             self._ticking = True
             self._tick()
@@ -235,7 +233,7 @@ class Backfill(Plugin):
 
         if not self._soon:
             self._soon = True
-            self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._service.now_s()), scan)
+            self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._state.now_s()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
         """Look for gaps; after the look that is under way, where there is one. on_disk: see first whether what was
@@ -244,10 +242,10 @@ class Backfill(Plugin):
             self._again = self._again or on_disk
             return
         self._scanning = True
-        self._scanned_s = self._service.now_s()
-        self._service.counters.scans += 1
+        self._scanned_s = self._state.now_s()
+        self._state.counters.scans += 1
         if on_disk:
-            self._service.store.look_again(self.context.guard(self._looked))
+            self._state.store.look_again(self.context.guard(self._looked))
         else:
             self._ask_sources()
 
@@ -261,7 +259,7 @@ class Backfill(Plugin):
 
     def _ask_sources(self) -> None:
         """What each that is not left alone has; then plan."""
-        ready = self._service.health.ready(self._service.now_s())
+        ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):
             self._plan()
@@ -271,40 +269,40 @@ class Backfill(Plugin):
             self._ask(name)
 
     def _ask(self, name: str) -> None:
-        began_s = self._service.now_s()
+        began_s = self._state.now_s()
 
         def answered(ranges: BlockRanges | None, reason: str) -> None:
-            now_s = self._service.now_s()
+            now_s = self._state.now_s()
             if ranges is None:
-                self._service.counters.fetch_errors += 1
+                self._state.counters.fetch_errors += 1
                 logger.error("backfill_source_unreachable", source=name, reason=reason)
-                self._service.health.failed(name, now_s, reason)
+                self._state.health.failed(name, now_s, reason)
             else:
-                self._service.health.claimed(name, ranges, now_s - began_s)
+                self._state.health.claimed(name, ranges, now_s - began_s)
             self._awaited.discard(name)
             if not self._awaited:
                 self._plan()
 
-        self._service.sources[name].ask_status(self.context.guard(answered))
+        self._state.sources[name].ask_status(self.context.guard(answered))
 
     @property
     def _follows(self) -> bool:
         """Whether blocks beyond the last one are wanted: without a publisher they come from nowhere else."""
-        return self._settings.greedy or not self._service.publishers
+        return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:
-        service = self._service
-        next_block = service.verifier.chain.next_number
+        state = self._state
+        next_block = state.verifier.chain.next_number
         return View(
-            known=service.store.ever_stored,
-            next_block=service.first_block if next_block is None else next_block,
-            newest_known=service.newest_known,
-            sources_last=service.health.last_claimed(service.now_s()),
+            known=state.store.ever_stored,
+            next_block=state.first_block if next_block is None else next_block,
+            newest_known=state.newest_known,
+            sources_last=state.health.last_claimed(state.now_s()),
             follows=follows,
         )
 
     def _gaps(self, view: View) -> list[Gap]:
-        settings, store = self._settings, self._service.store
+        settings, store = self._settings, self._state.store
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:
             return []
@@ -315,10 +313,10 @@ class Backfill(Plugin):
 
     def _plan(self) -> None:
         """Hand the gaps to the fillers. One that works on history is left to it, until the next scan."""
-        service, now_s = self._service, self._service.now_s()
-        service.check_newest(service.health.last_claimed(now_s))
+        state, now_s = self._state, self._state.now_s()
+        state.check_newest(state.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))
-        new = service.note_gaps(gaps)
+        new = state.note_gaps(gaps)
         if gaps:
             logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
         historical = self._fillers[Kind.HISTORICAL]

@@ -14,6 +14,7 @@ import trio
 
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, SourceSetting
+from block_node.backfill.state import BackfillState
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
@@ -216,7 +217,7 @@ class BackfillWorld:
                 self._flights.remove,
             )
 
-        self._service = BackfillService(
+        state = BackfillState(
             node,
             block_node,
             runner,
@@ -227,6 +228,7 @@ class BackfillWorld:
             tie=self._rng.random,
             make_source=make_source,
         )
+        self._service = BackfillService(node, block_node, state)
         self._service.start()
 
     async def _prepare(self, block_node: BlockNode) -> None:
@@ -318,7 +320,7 @@ class BackfillWorld:
 
     def _note_life(self) -> None:
         assert self._service is not None
-        counters = self._service.counters
+        counters = self._service.state.counters
         self._stored += counters.blocks_stored
         self._errors += counters.fetch_errors
         self._given_up += counters.given_up

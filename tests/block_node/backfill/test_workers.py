@@ -18,6 +18,7 @@ from block_node.backfill.plan import Kind
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
 from block_node.backfill.source import FetchListener, StatusDone
+from block_node.backfill.state import BackfillState
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRange, BlockRanges
@@ -85,7 +86,7 @@ async def backfilling(
                 )
         await world.settle()
         made, ids = ScriptedSource(nursery), count()
-        service = BackfillService(
+        state = BackfillState(
             world.node,
             world.block_node,
             world.runner,
@@ -95,6 +96,7 @@ async def backfilling(
             new_id=lambda: str(next(ids)),
             make_source=lambda setting: made,
         )
+        service = BackfillService(world.node, world.block_node, state)
         service.start()
         await trio.sleep(1)
         assert service.worker is not None

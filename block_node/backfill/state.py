@@ -1,0 +1,236 @@
+"""Backfill on one block node: its sources, what it knows and counts, and all else that outlives a crash of its worker.
+
+It fills nothing: the worker does (`block_node.backfill.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import trio
+
+from block_node.backfill.chunks import FillLimits
+from block_node.backfill.filler import Filler, Guard
+from block_node.backfill.health_machine import Health
+from block_node.backfill.plan import Gap, Kind, count_blocks
+from block_node.backfill.route_source import RouteSource
+from block_node.backfill.settings import BackfillSettings, SourceSetting
+from block_node.backfill.source import BlockSource
+from block_node.backfill.statistics import BackfillStatistics, Counters, State
+from block_node.backfill.targets import SaveTarget
+from block_node.node import BlockNode
+from ockam.address import tcp
+from ockam.node import Node
+from storage.contract import Operation
+from storage.errors import StorageClosed
+from storage.runner import Runner
+
+GAPS_TOLD_MAX = 1_000
+
+logger = structlog.get_logger(__name__)
+
+MakeSource = Callable[[SourceSetting], BlockSource]
+
+
+class BackfillWork(Protocol):
+    """What the worker tells of itself, `block_node.backfill.worker.Backfill`."""
+
+    @property
+    def holes(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def under_way(self) -> int: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    def scan_now(self) -> None: ...
+
+
+class BackfillState:
+    """See the module. Backfill is off without sources.
+
+    now_s: a clock that does not jump; new_id: 16 hex digits; tie: which of two equal sources, from [0, 1).
+    make_source: what to ask instead of an Ockam route.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        blocks: BlockNode,
+        storage: Runner,
+        settings: BackfillSettings,
+        *,
+        chain: str,
+        first_block: int,
+        new_id: Callable[[], str],
+        now_s: Callable[[], float] = trio.current_time,
+        tie: Callable[[], float] | None = None,
+        make_source: MakeSource | None = None,
+    ) -> None:
+        """Raises BackfillSettingsError."""
+        settings.check()
+        self._node = node
+        self._blocks = blocks
+        self._storage = storage
+        self._new_id = new_id
+        self.settings = settings
+        self.chain = chain
+        self.first_block = first_block
+        self.now_s = now_s
+        self.facility, self.store, self.verifier = blocks.facility, blocks.store, blocks.verifier
+        found = settings.sources()
+        make = make_source or self._route_source
+        self.sources = {setting.name: make(setting) for setting in found}
+        self.health = Health(
+            found,
+            retry_delay_s=settings.initial_retry_delay_secs,
+            backoff_s_max=settings.max_backoff_secs,
+            tie=tie or Random().random,
+        )
+        self.counters = Counters()
+        self.newest_known: int | None = None
+        self.worker: BackfillWork | None = None
+        self._gaps: list[Gap] = []
+        self._run: tuple[float, int, int] | None = None
+        self._failed = False
+        self._vain_scans = 0
+
+    @property
+    def publishers(self) -> int:
+        """How many are connected."""
+        return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.publishers
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.sources)
+
+    def make_filler(self, kind: Kind, wake: Callable[[], None], guard: Guard) -> Filler:
+        settings = self.settings
+        limits = FillLimits(
+            buffer_bytes=settings.max_incoming_buffer_size,
+            chunks=settings.concurrent_fetches,
+            batch_blocks=settings.fetch_batch_size,
+            retries_max=settings.max_retries,
+            fetch_s_max=settings.fetch_timeout_secs,
+            processing_s_max=settings.processing_timeout_secs,
+        )
+        return Filler(
+            kind,
+            limits,
+            facility=self.facility,
+            store=self.store,
+            verifier=self.verifier,
+            health=self.health,
+            sources=self.sources,
+            counters=self.counters,
+            now_s=self.now_s,
+            wake=wake,
+            guard=guard,
+        )
+
+    def submit_write(self, operation: Operation) -> None:
+        self._storage.submit_write(operation)
+
+    def note_newest(self, number: int, *, save: bool = True) -> None:
+        """Somebody on the network has this block."""
+        if self.newest_known is None or number > self.newest_known:
+            self._set_newest(number, save)
+
+    def check_newest(self, sources_last: int | None) -> None:
+        """A scan has asked the sources, whose last block is this one. Whoever named a newer one may have been wrong:
+        where no source has it in more than `max_retries` scans, it is forgotten."""
+        newest = self.newest_known
+        if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
+            self._vain_scans = 0
+        elif sources_last is not None:
+            self._vain_scans += 1
+            if self._vain_scans > self.settings.max_retries:
+                logger.error("backfill_target_forgotten", block=newest, sources_last=sources_last)
+                self._set_newest(sources_last)
+
+    def _set_newest(self, number: int, save: bool = True) -> None:
+        self.newest_known, self._vain_scans = number, 0
+        if save:
+            try:
+                self.submit_write(SaveTarget(self.chain, number, self._saved))
+            except StorageClosed:
+                # The node stops; a publisher will say it again.
+                return
+
+    def note_gaps(self, gaps: list[Gap]) -> int:
+        """What a scan has found; how many of it were not known."""
+        ends = {(gap.first, gap.last) for gap in self._gaps}
+        firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
+        new = [gap for gap in gaps if (gap.first, gap.last) not in ends and not {gap.first, gap.last} & firsts]
+        self._gaps = gaps
+        self.counters.gaps_detected += len(new)
+        return len(new)
+
+    def note_progress(self, filling: bool) -> None:
+        """Whether holes are being filled now: a run goes on from the first to the last of them."""
+        if filling and self._run is None:
+            self.counters.runs += 1
+            self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)
+        elif not filling and self._run is not None:
+            self._failed = self.counters.given_up > self._run[2]
+            logger.info("backfill_run_ended", **self._summary())
+            self._run = None
+
+    def statistics(self) -> BackfillStatistics:
+        worker = self.worker
+        queue = worker.holes if worker is not None else 0
+        stored = self.store.ever_stored
+        gaps = [Gap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
+        return BackfillStatistics(
+            state=self._state(),
+            queue=queue,
+            missing=count_blocks(gaps),
+            gaps=gaps[:GAPS_TOLD_MAX],
+            held_bytes=worker.held_bytes if worker is not None else 0,
+            under_way=worker.under_way if worker is not None else 0,
+            eta_s=self._eta_s(queue),
+            newest_known=self.newest_known,
+            counters=msgspec.structs.replace(self.counters),
+            sources=self.health.statistics(self.now_s()),
+        )
+
+    def _state(self) -> State:
+        if not self.is_on:
+            return State.OFF
+        if self.worker is not None and self.worker.busy:
+            return State.RUNNING
+        return State.ERROR if self._failed else State.IDLE
+
+    def _eta_s(self, queue: int) -> float | None:
+        if self._run is None:
+            return None
+        stored, seconds = self.counters.blocks_stored - self._run[1], self.now_s() - self._run[0]
+        return queue * seconds / stored if stored else None
+
+    def _summary(self) -> dict[str, Any]:
+        assert self._run is not None, "a run goes on"
+        began_s, stored_before, given_up_before = self._run
+        seconds = self.now_s() - began_s
+        stored = self.counters.blocks_stored - stored_before
+        return {
+            "stored": stored,
+            "seconds": round(seconds, 3),
+            "blocks_per_s": round(stored / seconds, 1) if seconds else None,
+            "given_up": self.counters.given_up - given_up_before,
+        }
+
+    def _saved(self, operation: SaveTarget) -> None:
+        if operation.error is not None:
+            logger.error("backfill_target_not_saved", block=operation.newest_known, reason=str(operation.error))
+
+    def _route_source(self, setting: SourceSetting) -> RouteSource:
+        route = tuple(tcp(hop) for hop in setting.hops)
+        return RouteSource(self._node, route, self._new_id, silence_s_max=self.settings.fetch_timeout_secs)
