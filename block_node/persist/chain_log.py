@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -53,6 +54,14 @@ class StoredChain(msgspec.Struct, frozen=True):
     size_bytes: int
     newest: BlockPlace | None
     verifier_state: bytes
+
+
+class StoredBlock(NamedTuple):
+    """Where a block is. is_new: False where the very same block was there already. stream_id: of the chain's stream."""
+
+    place: BlockPlace
+    is_new: bool
+    stream_id: int
 
 
 class NewBlock(msgspec.Struct, frozen=True):
@@ -127,10 +136,8 @@ class ChainLog:
         with _mapped():
             return session.log.get_stream(self._stream_id(session))
 
-    def store(
-        self, session: Session, block: NewBlock, time_us: int, behind: int | None = None
-    ) -> tuple[BlockPlace, bool]:
-        """Store a block; False where the very same one is there already. In a writing transaction.
+    def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
+        """Store a block, if the very same one is not there already. In a writing transaction.
 
         behind: the block before it, that must be there. Raises BlockConflict where another one of that number is,
         PredecessorMissing, StagedPartMissing.
@@ -142,10 +149,11 @@ class ChainLog:
                 if known.root != block.root and known.root not in block.other_roots:
                     raise BlockConflict(block.number, known.root, block.root)
                 self._drop_staged(session, block.attempt)
-                return known, False
+                return StoredBlock(known, False, self._stream_id(session))
             if behind is not None and self.find(session, behind) is None:
                 raise PredecessorMissing(block.number, behind)
-            stream = self._ensure_stream(session, time_us)
+            row = self._ensure_chain(session, time_us)
+            stream = session.log.get_stream(row[0])
             first_index, parts = stream.next_index, block.staged + len(block.parts)
             place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
             index = first_index
@@ -158,11 +166,11 @@ class ChainLog:
                 session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
                 index += len(run)
             self._add_place(session, place)
-            sql.grow_chain(session, self.chain, index, 1, place.size_bytes, block.verifier_state)
+            sql.grow_chain(session, self.chain, row, index, 1, place.size_bytes, block.verifier_state)
             if block.corrected_root:
                 sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
             self._drop_staged(session, block.attempt)
-            return place, True
+            return StoredBlock(place, True, stream.stream_id)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
         """Keep parts of a block that is not verified yet, from number `part` on. In a writing transaction."""
@@ -231,8 +239,9 @@ class ChainLog:
                 evicted.add(place.number)
             sql.set_evicted(session, self.chain, evicted)
             size_bytes = sum(place.size_bytes for place in gone)
-            stream = session.log.get_stream(self._stream_id(session))
-            sql.grow_chain(session, self.chain, stream.next_index, -len(gone), -size_bytes)
+            row = sql.get_chain(session, self.chain)
+            stream = session.log.get_stream(row[0])
+            sql.grow_chain(session, self.chain, row, stream.next_index, -len(gone), -size_bytes)
             first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
             session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
             return gone
@@ -241,7 +250,8 @@ class ChainLog:
         """Make the index again from the marks of the messages. Of two blocks of one number, the first one counts."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
-        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
+        row = (stream.stream_id, stream.next_index, 0, 0, b"")
+        sql.set_chain(session, self.chain, row)
         blocks = size_bytes = 0
         corrected: list[tuple[int, bytes]] = []
         for place, root_before in self._stored_places(session, stream):
@@ -251,7 +261,7 @@ class ChainLog:
                 self._add_place(session, place)
                 blocks += 1
                 size_bytes += place.size_bytes
-        sql.grow_chain(session, self.chain, stream.next_index, blocks, size_bytes)
+        sql.grow_chain(session, self.chain, row, stream.next_index, blocks, size_bytes)
         for number, root in corrected:
             sql.set_root(session, self.chain, number, root)
 
@@ -285,13 +295,13 @@ class ChainLog:
                     begun = None
             index += 1
 
-    def _ensure_stream(self, session: Session, time_us: int) -> StreamRecord:
+    def _ensure_chain(self, session: Session, time_us: int) -> sql.ChainRow:
         known = sql.find_chain(session, self.chain)
-        if known is not None:
-            return session.log.get_stream(known[0])
-        stream = session.log.ensure_stream(stream_name(self.chain), 0, time_us)
-        sql.set_chain(session, self.chain, (stream.stream_id, stream.next_index, 0, 0, b""))
-        return stream
+        if known is None:
+            stream = session.log.ensure_stream(stream_name(self.chain), 0, time_us)
+            known = (stream.stream_id, stream.next_index, 0, 0, b"")
+            sql.set_chain(session, self.chain, known)
+        return known
 
     def _stream_id(self, session: Session) -> int:
         stream_id: int = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]

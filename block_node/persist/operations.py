@@ -92,8 +92,8 @@ class StoreBlock(Operation):
         self.stream: StreamRecord | None = None
 
     def apply(self, session: Session) -> None:
-        self.place, self.is_new = self.log.store(session, self.block, self.time_us, self.behind)
-        self.stream = self.log.stream(session)
+        self.place, self.is_new, stream_id = self.log.store(session, self.block, self.time_us, self.behind)
+        self.stream = session.log.get_stream(stream_id)
 
     def row_count(self) -> int:
         return self.block.staged + len(self.block.parts)

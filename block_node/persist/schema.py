@@ -175,12 +175,24 @@ def set_chain(session: Session, chain: str, row: ChainRow) -> None:
     session.connection.execute(_SET_CHAIN, (chain, *row, seal_of(block_chains.name, (chain, *row))))
 
 
-def grow_chain(
-    session: Session, chain: str, indexed_to: int, more_blocks: int, more_bytes: int, verifier_state: bytes = b""
-) -> None:
-    """verifier_state: empty where it stays as it is."""
+def get_chain(session: Session, chain: str) -> ChainRow:
+    """The row of a chain that has begun. Raises DatabaseCorrupt where the row is not what was written."""
     known = find_chain(session, chain)
-    assert known is not None, "a chain that grows has begun"
+    assert known is not None, "the chain has begun"
+    return known
+
+
+def grow_chain(
+    session: Session,
+    chain: str,
+    known: ChainRow,
+    indexed_to: int,
+    more_blocks: int,
+    more_bytes: int,
+    verifier_state: bytes = b"",
+) -> None:
+    """Write the row anew. known: the row as it is; the caller has read it, since to read and check it costs as much as
+    to write it. verifier_state: empty where it stays as it is."""
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)

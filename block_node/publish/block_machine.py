@@ -314,14 +314,16 @@ class Blocks:
         """This block and those above it are to be verified anew; none of them is with the plugins."""
         self.next_to_verify = min(self.next_to_verify, number)
 
-    def forward(self, now_s: float) -> ItemEvent | None:
-        """The next event for the plugins; None where there is none now.
+    def find_to_forward(self) -> BlockInFlight | None:
+        """The lowest block that is not verified, if there is something of it to forward.
 
-        It is about the lowest block that is not verified, since a block that continues a bad one cannot be judged.
+        Blocks above it wait, since a block that continues a bad one cannot be judged.
         """
         block = self._blocks.get(self.next_to_verify)
-        if block is None or not (block.queue or block.stage is Stage.COMPLETE):
-            return None
+        return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
+
+    def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
+        """The next event of the block that is to be forwarded; the runner publishes it at once."""
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts

@@ -18,7 +18,6 @@ from block_node.blocks.errors import FailureKind
 from block_node.events import (
     BlockDropped,
     CatchUpStalled,
-    ItemEvent,
     NewestBlockKnownToNetwork,
     NodeFailed,
     PersistedNotification,
@@ -219,10 +218,6 @@ class PublishMachine:
         self.leave(publisher, now_s)
 
     # What the plugins get and say.
-
-    def forward(self, now_s: float) -> ItemEvent | None:
-        """The next event for the plugins, which the service publishes at once; None where there is none now."""
-        return self.blocks.forward(now_s)
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
         """A block was verified, or failed to be."""

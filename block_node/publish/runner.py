@@ -119,7 +119,8 @@ class PublishRunner:
         """Publish one event with items, unless the plugins are full or everybody else on the node is to have a turn."""
         machine, limit = self.machine, self.limits.slice_items_max
         machine.forward_due = False
-        if self._forwarded_items >= limit:
+        block = machine.blocks.find_to_forward()
+        if block is None or self._forwarded_items >= limit:
             return
         self._is_resting = False
         if self._facility.full:
@@ -128,9 +129,7 @@ class PublishRunner:
                 self._waits_for_room = True
                 self._facility.when_room(self._room)
             return
-        event = machine.forward(self.now_s())
-        if event is None:
-            return
+        event = machine.blocks.forward(block, self.now_s())
         machine.forward_due = True
         if isinstance(event, ItemsReceived):
             self._forwarded_items += len(event.items)

@@ -190,7 +190,8 @@ def test_blocks_in_flight_are_counted_in_and_out(steps: list[tuple[str, int]]) -
             blocks.add(block, [item], Piece.WHOLE)
             model[number].append(item)
         elif what == "forward":
-            event = blocks.forward(10.0)
+            found = blocks.find_to_forward()
+            event = blocks.forward(found, 10.0) if found is not None else None
             if isinstance(event, ItemsReceived):
                 assert event.block_number == 0
                 assert event.items == [model[0].pop(0)]

@@ -50,8 +50,8 @@ class Plugins:
         while self.machine.effects or self.machine.forward_due:
             if self.machine.effects:
                 self._take(self.machine.effects.popleft())
-            elif (event := self.machine.forward(0.0)) is not None:
-                self._take(event)
+            elif (block := self.machine.blocks.find_to_forward()) is not None:
+                self._take(self.machine.blocks.forward(block, 0.0))
             else:
                 self.machine.forward_due = False
         self.machine.check()
