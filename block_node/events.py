@@ -1,6 +1,6 @@
-"""What the parts of a block node tell each other through the messaging facility: items of blocks, and notifications.
+"""The events of a block node, as values: items of blocks, and notifications that plugins send to each other.
 
-They are values; who sends and who gets them is the facility's and the plugins' business.
+The facility (`block_node.facility`) delivers them.
 
 Of one block, in order: `BlockBegun`, `ItemsReceived`…, then `BlockEnded` or `BlockDropped`; never two blocks at once.
 A block that was dropped may begin again, under another attempt. After `BlockEnded` exactly one

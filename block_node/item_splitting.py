@@ -2,9 +2,9 @@
 
     Block = (0x0A length item)*
 
-Items go together up to a size; a larger one goes in pieces, so that nobody has to hold it. `blocks.item_cutter` gives
-items one by one, at five times the cost; here they stay together, since a subscriber that catches up takes hundreds of
-thousands a second.
+Items are batched up to a size; a larger item is cut into pieces, so that no reader has to hold the whole item.
+`block_node.blocks.item_cutter` yields items one by one, at five times the cost; batches are for subscribers that catch
+up, which take hundreds of thousands of items a second.
 """
 
 from __future__ import annotations
@@ -18,72 +18,72 @@ from block_node.protocol import Piece
 HEAD_BYTES_MIN = 32
 """The first piece of an item has its tag and length, which take 15 bytes at most."""
 ITEM_OVERHEAD_BYTES = 4
-"""What an item costs in a chunk beside its bytes, as its length on the wire does."""
+"""What an item costs in a batch beside its bytes, as its length on the wire does."""
 
 
 class NotABlock(ValueError):
     """The bytes are not items with their lengths."""
 
 
-class Chunk(NamedTuple):
-    """Whole items, or one piece of one; size_bytes is theirs."""
+class ItemBatch(NamedTuple):
+    """Whole items, or one piece of one item, for one message. size_bytes: the sum of their sizes."""
 
     items: list[bytes]
     piece: Piece
     size_bytes: int
 
 
-def split_items(items: Sequence[bytes], chunk_bytes: int) -> list[Chunk]:
-    """The same items in chunks of at most `chunk_bytes`."""
-    chunks: list[Chunk] = []
+def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
+    """The same items in batches of at most `batch_bytes`."""
+    batches: list[ItemBatch] = []
     gathered: list[bytes] = []
     cost = 0
     for item in items:
-        if gathered and cost + len(item) + ITEM_OVERHEAD_BYTES > chunk_bytes:
-            chunks.append(Chunk(gathered, Piece.WHOLE, sum(map(len, gathered))))
+        if gathered and cost + len(item) + ITEM_OVERHEAD_BYTES > batch_bytes:
+            batches.append(ItemBatch(gathered, Piece.WHOLE, sum(map(len, gathered))))
             gathered, cost = [], 0
-        if len(item) > chunk_bytes:
-            chunks += split_piece(item, Piece.WHOLE, chunk_bytes)
+        if len(item) > batch_bytes:
+            batches += split_piece(item, Piece.WHOLE, batch_bytes)
         else:
             gathered.append(item)
             cost += len(item) + ITEM_OVERHEAD_BYTES
     if gathered:
-        chunks.append(Chunk(gathered, Piece.WHOLE, sum(map(len, gathered))))
-    return chunks
+        batches.append(ItemBatch(gathered, Piece.WHOLE, sum(map(len, gathered))))
+    return batches
 
 
-def split_piece(data: bytes, piece: Piece, chunk_bytes: int) -> list[Chunk]:
-    """An item, or a piece of one, in pieces of at most `chunk_bytes`; whole where it fits."""
-    parts = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)] or [b""]
+def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
+    """An item, or a piece of one, in pieces of at most `batch_bytes`; whole where it fits."""
+    parts = [data[at : at + batch_bytes] for at in range(0, len(data), batch_bytes)] or [b""]
     begins, ends = piece in (Piece.WHOLE, Piece.FIRST), piece in (Piece.WHOLE, Piece.LAST)
-    chunks = []
+    batches = []
     for place, part in enumerate(parts):
         first, last = begins and place == 0, ends and place == len(parts) - 1
         kind = Piece.WHOLE if first and last else Piece.FIRST if first else Piece.LAST if last else Piece.MIDDLE
-        chunks.append(Chunk([part], kind, len(part)))
-    return chunks
+        batches.append(ItemBatch([part], kind, len(part)))
+    return batches
 
 
 class ItemSplitter:
-    """One block's bytes in, chunks of at most `chunk_bytes` out.
+    """One block's bytes in, batches of at most `batch_bytes` out.
 
     Invariant: `_waiting` is less than an item with its length, or empty while an item goes in pieces (`_missing_bytes`
     of it are still to come).
     """
 
-    def __init__(self, chunk_bytes: int) -> None:
-        assert chunk_bytes >= HEAD_BYTES_MIN, "a first piece must hold the beginning of an item"
-        self._chunk_bytes = chunk_bytes
+    def __init__(self, batch_bytes: int) -> None:
+        assert batch_bytes >= HEAD_BYTES_MIN, "a first piece must hold the beginning of an item"
+        self._batch_bytes = batch_bytes
         self._waiting = b""
         self._items: list[bytes] = []
         self._cost = 0
         self._missing_bytes = 0
 
-    def feed(self, data: bytes) -> list[Chunk]:
+    def feed(self, data: bytes) -> list[ItemBatch]:
         """What is complete with these bytes. Raises NotABlock."""
-        chunks: list[Chunk] = []
+        batches: list[ItemBatch] = []
         data = self._waiting + data
-        at = self._feed_pieces(data, 0, chunks)
+        at = self._feed_pieces(data, 0, batches)
         end = len(data)
         while at < end and not self._missing_bytes:
             if end - at > 1 and data[at] == BLOCK_ITEM_TAG and data[at + 1] < 0x80:
@@ -93,30 +93,30 @@ class ItemSplitter:
                 if begins is None:
                     break
                 size_bytes, start = begins
-            if size_bytes > self._chunk_bytes:
+            if size_bytes > self._batch_bytes:
                 if end - start < min(HEAD_BYTES_MIN, size_bytes):
                     break
-                self._flush(chunks)
-                at = self._feed_first(data, start, size_bytes, chunks)
+                self._flush(batches)
+                at = self._feed_first(data, start, size_bytes, batches)
                 continue
             if end - start < size_bytes:
                 break
             cost = size_bytes + ITEM_OVERHEAD_BYTES
-            if self._cost + cost > self._chunk_bytes:
-                self._flush(chunks)
+            if self._cost + cost > self._batch_bytes:
+                self._flush(batches)
             at = start + size_bytes
             self._items.append(data[start:at])
             self._cost += cost
         self._waiting = data[at:]
-        return chunks
+        return batches
 
-    def finish(self) -> list[Chunk]:
+    def finish(self) -> list[ItemBatch]:
         """The rest, at the end of the block. Raises NotABlock where an item is cut short."""
         if self._waiting or self._missing_bytes:
             raise NotABlock("the block ends inside an item")
-        chunks: list[Chunk] = []
-        self._flush(chunks)
-        return chunks
+        batches: list[ItemBatch] = []
+        self._flush(batches)
+        return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
         """Size of the item there, and where it starts; None where that has not come yet."""
@@ -133,21 +133,21 @@ class ItemSplitter:
             raise NotABlock("a length does not end")
         return None
 
-    def _feed_first(self, data: bytes, start: int, size_bytes: int, chunks: list[Chunk]) -> int:
-        piece = data[start : start + self._chunk_bytes]
-        chunks.append(Chunk([piece], Piece.FIRST, len(piece)))
+    def _feed_first(self, data: bytes, start: int, size_bytes: int, batches: list[ItemBatch]) -> int:
+        piece = data[start : start + self._batch_bytes]
+        batches.append(ItemBatch([piece], Piece.FIRST, len(piece)))
         self._missing_bytes = size_bytes - len(piece)
-        return self._feed_pieces(data, start + len(piece), chunks)
+        return self._feed_pieces(data, start + len(piece), batches)
 
-    def _feed_pieces(self, data: bytes, at: int, chunks: list[Chunk]) -> int:
+    def _feed_pieces(self, data: bytes, at: int, batches: list[ItemBatch]) -> int:
         while self._missing_bytes and at < len(data):
-            piece = data[at : at + min(self._chunk_bytes, self._missing_bytes)]
+            piece = data[at : at + min(self._batch_bytes, self._missing_bytes)]
             at += len(piece)
             self._missing_bytes -= len(piece)
-            chunks.append(Chunk([piece], Piece.MIDDLE if self._missing_bytes else Piece.LAST, len(piece)))
+            batches.append(ItemBatch([piece], Piece.MIDDLE if self._missing_bytes else Piece.LAST, len(piece)))
         return at
 
-    def _flush(self, chunks: list[Chunk]) -> None:
+    def _flush(self, batches: list[ItemBatch]) -> None:
         if self._items:
-            chunks.append(Chunk(self._items, Piece.WHOLE, self._cost - ITEM_OVERHEAD_BYTES * len(self._items)))
+            batches.append(ItemBatch(self._items, Piece.WHOLE, self._cost - ITEM_OVERHEAD_BYTES * len(self._items)))
             self._items, self._cost = [], 0

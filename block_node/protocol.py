@@ -1,7 +1,7 @@
 """The messages of `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md §1.3).
 
 A block item is bytes here, one serialized `BlockItem`; what is inside is `block_node.blocks`' business. The protocols
-that read are in `block_node.protocol_reading`. Who sends what when is the workers' business.
+of readers are in `block_node.protocol_reading`. The order of messages is decided in `block_node.publish`.
 
 An item may be larger than a frame: then it goes in messages that have one piece of it each (`Piece`).
 """
@@ -29,7 +29,7 @@ class Piece(enum.IntEnum):
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
 class PublisherEndCode(enum.IntEnum):
-    """Why a publisher ends its stream; the numbers of the real `EndStream.Code`."""
+    """The reason for which a publisher ends its stream; the numbers of the real `EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1

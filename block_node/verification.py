@@ -1,4 +1,4 @@
-"""The plugin that verifies blocks while their items come, and says so. What is checked, `block_node.blocks` knows.
+"""The plugin that verifies blocks while their items come, and announces the result. The checks are `block_node.blocks`.
 
 Blocks that continue the chain are verified in the order of their numbers. A block from elsewhere (backfill) is verified
 as a whole: in its place in the chain if it is the next one; if it is below what is verified, by itself and against the

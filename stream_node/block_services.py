@@ -17,13 +17,13 @@ from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import BackfillStatistics
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
-from block_node.blocks.hook import TssVerifier
 from block_node.blocks.settings import VerifierSettings
+from block_node.blocks.tss import TssVerifier
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.chain_log import STREAM_PREFIX
 from block_node.persist.store import BlockRetention
 from block_node.publish.limits import PublishLimits
-from block_node.read.services import BlockReaders, ReadersStatistics
+from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.node import Node
 from storage.runner import Runner
@@ -61,7 +61,7 @@ def check_settings(config: Config) -> None:
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
     node: BlockNodeStatistics
-    readers: ReadersStatistics
+    read: ReadStatistics
     backfill: BackfillStatistics
 
 
@@ -93,7 +93,7 @@ class BlockServices:
             tss=_tss_verifier(config),
             on_stream_changed=directory.note_changed,
         )
-        self._readers = BlockReaders(
+        self._read = ReadServices(
             node,
             self._blocks,
             version=program_version(),
@@ -116,7 +116,7 @@ class BlockServices:
 
     def start(self) -> None:
         self._blocks.start()
-        self._readers.start()
+        self._read.start()
         self._backfill.start()
 
     def stop(self) -> None:
@@ -124,9 +124,7 @@ class BlockServices:
         self._blocks.stop()
 
     def statistics(self) -> BlockServicesStatistics:
-        return BlockServicesStatistics(
-            self._blocks.statistics(), self._readers.statistics(), self._backfill.statistics()
-        )
+        return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def refuse_blocks(self, reason: str | None) -> None:
         """From now on store no block, for that reason; None stores again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from block_node.blocks.items import ItemKind, item_kind, read_footer
-from block_node.item_splitting import Chunk
+from block_node.item_splitting import ItemBatch
 from block_node.persist.store import BlockStore
 from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
@@ -18,7 +18,7 @@ def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guar
     """Read the block, some parts at a time, until its footer has come. guard: what the store calls goes through it."""
     found: list[bytes] = []
 
-    def take(chunk: Chunk) -> bool:
+    def take(chunk: ItemBatch) -> bool:
         for item in chunk.items if chunk.piece is Piece.WHOLE else ():
             if item_kind(item) == ItemKind.FOOTER:
                 found.append(read_footer(item).previous_root)

@@ -126,7 +126,7 @@ class BatchSize:
         """A block of that size has come: one of the largest counts for a while, so that few requests are too large."""
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
-    def overflowed(self, chunk: Chunk) -> None:
+    def overflowed(self, chunk: FetchedRange) -> None:
         """It had more than its share: the next one from the same place is for fewer blocks."""
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
@@ -139,7 +139,7 @@ class BatchSize:
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
-class Chunk:
+class FetchedRange:
     """Blocks asked for in one request, from `first` to `last`, and what has come of them.
 
     next_block: the next that is to come; all have when `complete`. alone: nothing else is fetched meanwhile.

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import BatchSize, Chunk, Delivered, Delivery, Fetch, FillLimits, GivenUp, Pending
+from block_node.backfill.chunks import BatchSize, Delivered, Delivery, Fetch, FetchedRange, FillLimits, GivenUp, Pending
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.request_range import highest_of, lowest_of
@@ -47,7 +47,7 @@ class FillMachine:
         """Everything that is looked after."""
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
-        self._chunks: dict[int, Chunk] = {}
+        self._chunks: dict[int, FetchedRange] = {}
         self._anchors: dict[int, bytes] = {}
         self._attempts: Counter[int] = Counter()
         self._large: set[int] = set()
@@ -60,10 +60,10 @@ class FillMachine:
         return bool(self.holes)
 
     @property
-    def chunks(self) -> list[Chunk]:
+    def chunks(self) -> list[FetchedRange]:
         return list(self._chunks.values())
 
-    def find_awaited(self, chunk_id: int) -> Chunk | None:
+    def find_awaited(self, chunk_id: int) -> FetchedRange | None:
         """The chunk of that request, while anything is still to come of it."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
@@ -146,7 +146,7 @@ class FillMachine:
         self._drop(chunk)
         self._count_attempt(edge, reason)
 
-    def late(self, now_s: float) -> list[Chunk]:
+    def late(self, now_s: float) -> list[FetchedRange]:
         """Those whose source takes too long."""
         return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
 
@@ -273,11 +273,11 @@ class FillMachine:
         self._chunk_ids += 1
         fetch = Fetch(self._chunk_ids, source.setting.name, first, last)
         bytes_max = self._limits.alone_bytes if alone else self._limits.chunk_bytes
-        self._chunks[fetch.chunk_id] = Chunk(fetch, bytes_max, now_s + self._limits.fetch_s_max, alone=alone)
+        self._chunks[fetch.chunk_id] = FetchedRange(fetch, bytes_max, now_s + self._limits.fetch_s_max, alone=alone)
         self._open.discard(first, last)
         return fetch
 
-    def _deliverable(self) -> Chunk | None:
+    def _deliverable(self) -> FetchedRange | None:
         if self._downwards:
             ready = (chunk for chunk in self._chunks.values() if chunk.complete and chunk.top in self._anchors)
             return max(ready, key=lambda chunk: chunk.top, default=None)
@@ -300,17 +300,17 @@ class FillMachine:
             farthest = min if self._downwards else max
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
-    def _goes_on(self, chunk: Chunk) -> bool:
+    def _goes_on(self, chunk: FetchedRange) -> bool:
         """Whether something comes of it without another request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
 
-    def _remove_if_done(self, chunk: Chunk) -> None:
+    def _remove_if_done(self, chunk: FetchedRange) -> None:
         if chunk.complete and not chunk.blocks:
             self._chunks.pop(chunk.chunk_id, None)
 
-    def _drop(self, chunk: Chunk, *, keep: bool = True) -> None:
+    def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
         """Nothing more comes of it. Upwards, what has come is kept; downwards it is no use without what is above."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())

@@ -9,7 +9,7 @@ from block_node.blocks.errors import BlockFileError, BlockFormatError
 from block_node.blocks.files import read_pieces
 from block_node.blocks.item_cutter import ItemPiece
 from block_node.blocks.items import Item, read_header
-from block_node.item_splitting import ITEM_OVERHEAD_BYTES, Chunk, split_items
+from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_items
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
@@ -19,7 +19,7 @@ CHUNK_BYTES = 512 * 1024
 class OutgoingBlock:
     """number: of its header. size_bytes: about what it takes, for bounds. chunks: makes its items anew, every time."""
 
-    def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[Chunk]]) -> None:
+    def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[ItemBatch]]) -> None:
         self.number = number
         self.size_bytes = size_bytes
         self.chunks = chunks
@@ -44,20 +44,20 @@ class OutgoingBlock:
         return cls(number, path.stat().st_size, lambda: gather(read_pieces(path, piece_bytes_max=CHUNK_BYTES)))
 
 
-def gather(pieces: Iterable[ItemPiece]) -> Iterator[Chunk]:
+def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
     """Pieces of items as chunks: whole items together up to CHUNK_BYTES, pieces alone."""
     items: list[bytes] = []
     cost = 0
     for piece in pieces:
         whole = piece.first and piece.last
         if items and (not whole or cost + len(piece.data) + ITEM_OVERHEAD_BYTES > CHUNK_BYTES):
-            yield Chunk(items, Piece.WHOLE, sum(map(len, items)))
+            yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))
             items, cost = [], 0
         if whole:
             items.append(piece.data)
             cost += len(piece.data) + ITEM_OVERHEAD_BYTES
         else:
             kind = Piece.FIRST if piece.first else Piece.LAST if piece.last else Piece.MIDDLE
-            yield Chunk([piece.data], kind, len(piece.data))
+            yield ItemBatch([piece.data], kind, len(piece.data))
     if items:
-        yield Chunk(items, Piece.WHOLE, sum(map(len, items)))
+        yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))

@@ -1,6 +1,6 @@
-"""Which roots the newest stored block may have, found out anew from its items where that was not kept beside the chain.
+"""Finds out which roots the newest stored block may have, from its items, if they are not stored beside the chain.
 
-So it is after the index was rebuilt, and with a database of a version that knew one root of a block only.
+They are missing after the index was rebuilt, and in a database of a version that stored one root for each block.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from block_node.blocks.block_reader import BlockReader
 from block_node.blocks.errors import Level, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.settings import VerifierSettings
-from block_node.item_splitting import Chunk
+from block_node.item_splitting import ItemBatch
 from block_node.persist.store import BlockStore
 from block_node.persist.stored_items import StoredItems
 from block_node.protocol import Piece
 
 RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
-"""The roots, or none and the reason."""
+"""Called with the roots and an empty reason, or with no roots and the reason."""
 
 
 def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
@@ -25,7 +25,7 @@ def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_do
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 
-    def take(chunk: Chunk) -> bool:
+    def take(chunk: ItemBatch) -> bool:
         if chunk.piece is Piece.WHOLE:
             reader.add(chunk.items)
         else:

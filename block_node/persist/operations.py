@@ -17,7 +17,7 @@ PLACES_PER_READ = 256
 """Blocks that one read looks up at most."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class StoredParts(msgspec.Struct, frozen=True):
     """Some of a block's bytes, in order: parts from number `first_part` on."""
 
     place: BlockPlace
@@ -181,14 +181,14 @@ class ReadBlocks(Operation):
         self.part = part
         self.bytes_max = bytes_max
         self.blocks = blocks
-        self.found: list[Part] = []
+        self.found: list[StoredParts] = []
 
     def apply(self, session: Session) -> None:
         self.found = []
         room_bytes, part = self.bytes_max, self.part
         for place in self.log.places(session, self.number, self.blocks):
             if part >= place.parts:
-                self.found.append(Part(place, part, ()))
+                self.found.append(StoredParts(place, part, ()))
                 return
             if self.found and place.size_bytes > room_bytes:
                 return
@@ -198,7 +198,7 @@ class ReadBlocks(Operation):
                 if not self.found:
                     raise
                 return
-            self.found.append(Part(place, part, parts))
+            self.found.append(StoredParts(place, part, parts))
             if not self.found[-1].is_last:
                 return
             room_bytes -= sum(map(len, parts))

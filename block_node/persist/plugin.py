@@ -1,8 +1,8 @@
 """The plugin that persists verified blocks: gathers items while they come, has them stored once they are verified.
 
 Each attempt at a block is gathered until it is verified, refused or dropped. A block that grows beyond HELD_BYTES_MAX
-is kept in parts on disk meanwhile (staged), so that memory is bounded whatever the size of the block. What is stored,
-and how, is `block_node.persist.store`'s business.
+is kept in parts on disk meanwhile (staged), so that memory is bounded whatever the size of the block. How blocks
+are stored is decided in `block_node.persist.store`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from block_node.protocol import Piece
 from storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-"""Of one block in memory; with more, its whole parts go to the disk."""
+"""The most bytes of one block in memory; the whole parts of a larger block go to the disk."""
 STAGING_BYTES_MAX = 16 * 1024 * 1024
-"""On their way to the disk; with more, no further items are taken."""
+"""While more bytes than this are on their way to the disk, the plugin takes no further items."""
 
 logger = structlog.get_logger(__name__)
 

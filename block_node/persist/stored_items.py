@@ -1,4 +1,4 @@
-"""Reads the items of one stored block, some at a time, and hands them on. It checks nothing, and holds a part."""
+"""Reads the items of one stored block in batches, and hands them on. It checks no item, and holds one read at most."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from block_node.blocks.errors import BlockError
-from block_node.item_splitting import Chunk, ItemSplitter, NotABlock
+from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import BlockStore
 from storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
-"""Read at once, and so held at most."""
+"""The most bytes in one read."""
 
 HasRead = Callable[[ReadBlocks], None]
 Guard = Callable[[HasRead], HasRead]
@@ -21,15 +21,15 @@ Guard = Callable[[HasRead], HasRead]
 class StoredItems:
     """See the module.
 
-    take: gets each chunk; False ends the reading, and a BlockError says that the block is damaged. on_done: called
-    once, with an empty reason where all went well. guard: what the store calls back goes through it.
+    take: called with each batch; False ends the reading, and a BlockError says that the block is damaged. on_done:
+    called once, with an empty reason where all went well. guard: wraps the function that the store calls back.
     """
 
     def __init__(
         self,
         store: BlockStore,
         number: int,
-        take: Callable[[Chunk], bool],
+        take: Callable[[ItemBatch], bool],
         on_done: Callable[[str], None],
         guard: Guard = lambda function: function,
     ) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 CONTACTS_MAX = 3
-"""After so many offers in a row without getting closer, that is reported."""
+"""The node reports that it is stalled after this many contacts in a row without getting closer."""
 CONTACT_INTERVAL_S = 1.0
-"""Offers that follow each other faster are one contact: several publishers come at once."""
+"""Offers within this time are one contact, since several publishers often come at once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """The target has not come closer in so many contacts."""
+    """The node has not come closer to the target block in this number of contacts."""
 
     target_block: int
     contacts: int
@@ -32,7 +32,7 @@ class CatchUp:
         self._contact_s = 0.0
 
     def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
-        """A publisher offered a block that is too high. Something to report, the first time that it is so."""
+        """A publisher offered a block that is too high. Returns a report the first time that the node is stalled."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
         distance = self.target - (-1 if last_block is None else last_block)

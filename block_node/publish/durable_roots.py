@@ -27,7 +27,7 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """This block is durable. Above a hole only so many are remembered; the lowest ones are acknowledged first."""
+        """This block is durable. Only the lowest NAMED_MAX roots are kept, since those are acknowledged first."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -36,10 +36,10 @@ class DurableRoots:
             self._roots[block_number] = DurableRoot(root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
-        """Those up to the block that is acknowledged now, which are forgotten."""
+        """Remove and return the roots of all blocks up to the one that is acknowledged now."""
         return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """As one session is told them."""
+    """The roots in the form in which one session is told them."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

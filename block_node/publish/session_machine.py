@@ -1,7 +1,7 @@
-"""One publisher's session as a table: what it may send when, and what the session does about it.
+"""One publisher's session as a table: which message may come when, and what follows. Pure.
 
-It decides nothing about blocks (`block_node.publish.decision`) and carries nothing (`block_node.publish.session`). An
-offered header is two steps: OFFER asks for a verdict, and the verdict is the next input.
+Blocks are decided in `block_node.publish.publish_machine`, messages are read in `block_node.publish.session`. A header
+takes two steps: OFFER asks for a verdict, and the verdict is the next input.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from block_node.protocol import Piece
 
 
 class State(enum.Enum):
-    """IDLE: a header comes next. RECEIVING: a block is on its way. DISCARDING: what comes before the next header is the
-    rest of a block that was refused or taken away, and was sent before the publisher knew. ENDED: nothing counts."""
+    """IDLE: a header comes next. RECEIVING: a block comes. DISCARDING: items are ignored until the next header. They
+    belong to a block that was refused or taken away, and were sent before the publisher knew. ENDED: all messages are
+    ignored."""
 
     IDLE = "idle"
     RECEIVING = "receiving"
@@ -23,7 +24,8 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What happens. HEADER_AGAIN: of the block that is on its way. BLOCK_END_FOREIGN: with another number."""
+    """What happens to a session. HEADER_AGAIN: the header of the block that is coming. BLOCK_END_FOREIGN: the end of
+    another block."""
 
     HEADER = "header"
     HEADER_AGAIN = "header again"
@@ -38,7 +40,7 @@ class Input(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What the session does. CLOSE also returns what is on its way."""
+    """What follows. CLOSE also gives up the block that is coming."""
 
     NOTHING = "nothing"
     OFFER = "offer"
@@ -88,7 +90,7 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_ENDED, Input.STREAM_END): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.FAULT): Step(Action.NOTHING, _ENDED),
 }
-"""Whatever is not here cannot happen: the session has those inputs only in the states that they belong to."""
+"""A pair that is not here cannot happen: the session has that input only in the states that are listed with it."""
 
 
 class RequestRefused(Exception):

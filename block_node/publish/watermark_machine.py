@@ -1,4 +1,4 @@
-"""Up to which block everything is verified and durable. It never passes a hole, and never goes back."""
+"""The watermark: the block up to which all blocks are verified and durable. It passes no hole, and never goes back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Watermark:
         self.next_durable = block_number
 
     def forget_begin(self) -> None:
-        """Nothing is on its way any more: if nothing became durable either, the chain has not begun."""
+        """No block is in flight any more. If none became durable either, the chain has not begun."""
         if not self._begun:
             self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """This block is durable, and not below `next_durable`; whether the watermark moved."""
+        """This block, which is not below `next_durable`, is durable. Returns whether the watermark moved."""
         self._above.add(block_number)
         before = self.next_durable
         while self.next_durable in self._above:

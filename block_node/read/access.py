@@ -1,7 +1,7 @@
-"""The service `block_get`: parts of one stored block, asked for one after another. It sends no more than is taken.
+"""The service `block_get`: sends one stored block to a reader, one part for each request.
 
-A reader asks for what follows when it has what came before, so a block of any size is sent in bounded memory. Source of
-the answers: facts/block_node.md §1.5 and A1.
+The reader asks for the next part when the part before has come, so a block of any size is sent in bounded memory.
+Source of the answers: facts/block_node.md §1.5 and A1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """A peer with more unsent answers than this gets no further ones until it has taken some."""
 BACKLOG_RETRY_S = 0.02
 WAITING_MAX = 1_000
-"""With this many requests waiting no more are taken, and so no more are read from the peers."""
+"""While more requests than this wait, the service takes no further ones, and connections stop reading."""
 
 logger = structlog.get_logger(__name__)
 
@@ -76,7 +76,8 @@ class AccessService(Worker):
         return AccessStatistics(dict(self._answers), self._sent_bytes)
 
     def _go_on(self) -> None:
-        """Answer until a read is under way, or until those who wait must first take their earlier answers."""
+        """Answer until a read is under way, or until all waiting readers must first take their earlier answers."""
+        # A request of a reader that is behind goes to the end of the queue; when all in a row are behind, stop.
         behind = 0
         while self._waiting and not self._reading and behind < len(self._waiting):
             message, request = self._waiting.popleft()
@@ -109,6 +110,7 @@ class AccessService(Worker):
             self._refuse(message, request, GetStatus.NOT_AVAILABLE)
             return
         self._reading = True
+        # An answer must fit into one frame of the connection, with its routes.
         room_bytes = message.origin.frame_bytes_max - ANSWER_OVERHEAD_BYTES
         room_bytes -= sum(len(hop.value) for hop in message.return_route)
         size_bytes = max(1, min(ANSWER_BYTES_MAX, room_bytes))

@@ -1,7 +1,7 @@
-"""Items of blocks on their way to a subscriber, compressed with zstd (`PackedItems`). It decides nothing about blocks.
+"""Compresses the items of a message to a subscriber with zstd (`PackedItems`), and reads them again.
 
-Packed is the BARE form of `list<data>`, in one frame that says how long it is. Nothing is kept between two messages, so
-that each can be read alone.
+The compressed bytes are the BARE form of `list<data>`, in one zstd frame that states its size. Each message is
+compressed alone, so that each can be read alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts the services for those who read blocks: `block_subscribe`, `block_get`, `block_status`. It answers nothing."""
+"""Starts the services that readers of blocks use: `block_subscribe`, `block_get` and `block_status`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ockam.node import Node
 SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get", "block_status"
 
 
-class ReadersStatistics(msgspec.Struct, frozen=True):
+class ReadStatistics(msgspec.Struct, frozen=True):
     """Since each service was last started."""
 
     subscribe: SubscribeStatistics
     access: AccessStatistics
 
 
-class BlockReaders:
+class ReadServices:
     """The three services of one block node. address_book: a serialized `NodeAddressBook`, for `block_status`."""
 
     def __init__(
@@ -54,12 +54,12 @@ class BlockReaders:
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
         register([local(STATUS_ADDRESS)], self._make_status)
 
-    def statistics(self) -> ReadersStatistics:
+    def statistics(self) -> ReadStatistics:
         subscribe = self._node.find_worker(local(SUBSCRIBE_ADDRESS))
         access = self._node.find_worker(local(GET_ADDRESS))
         assert isinstance(subscribe, SubscribeService), "another worker has the service's address"
         assert isinstance(access, AccessService), "another worker has the service's address"
-        return ReadersStatistics(subscribe.statistics(), access.statistics())
+        return ReadStatistics(subscribe.statistics(), access.statistics())
 
     def _make_subscribe(self) -> SubscribeService:
         return SubscribeService(

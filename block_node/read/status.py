@@ -1,7 +1,7 @@
-"""The service `block_status`: what the node has, and what it wants next. It changes nothing.
+"""The service `block_status`: tells which blocks the node has, and which block it wants next. It changes nothing.
 
-Source: facts/block_node.md §1.6, T1 and T2. What is told is what is stored, never what was configured: where a node
-told its first managed block as its last one, publishers fell silent (there, §7.3).
+Source: facts/block_node.md §1.6, T1 and T2. The answer tells what is stored, never what was configured: a real node
+that told its first managed block as its last one made its publishers fall silent (§7.3 there).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 RANGES_MAX = 100_000
-"""In one answer; with more holes than that only the highest ranges are told, which publishers and peers need first."""
+"""The most ranges in one answer. A node with more holes tells the highest ranges, which are needed first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
 """Names, versions, routes and sizes around the ranges and the address book."""

@@ -1,7 +1,7 @@
-"""The service `block_subscribe`: makes a worker for each subscription, and tells all of them what happens.
+"""The service `block_subscribe`: makes a worker for each subscription, and hands every event to all of them.
 
-What one of them sends is `subscription`'s business. It gates nothing: subscribers read what is stored, at their
-own pace, so that none of them can hold up a publisher.
+What a subscription sends is decided in `block_node.read.subscription`. The service is a plugin that does not gate:
+subscribers read stored blocks at their own pace, so that no subscriber can hold up a publisher.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One subscription: sends the blocks that it asked for, in order, each once, as fast as they are taken.
+"""One subscription as a worker: sends its subscriber the blocks of a range, in order, each once.
 
-Blocks are read from the store, old ones and new ones alike, so that there is no seam between history and what is live.
-In the early mode items are passed on while they come, where the subscription has all before them (`early_event`). What
-a request means is `subscription_plan`'s business, who is subscribed `subscribe`'s.
+All blocks are read from the store, old and new ones alike, so that there is no seam between history and live blocks. A
+subscription in the early mode also gets items before they are verified, once it has all blocks before them
+(`early_event`). What a request means is decided in `block_node.read.subscription_plan`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 import msgspec
 
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
-from block_node.item_splitting import HEAD_BYTES_MIN, Chunk, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.persist.errors import BlockNumberUnknown
-from block_node.persist.operations import PLACES_PER_READ, Part, ReadBlocks
+from block_node.persist.operations import PLACES_PER_READ, ReadBlocks, StoredParts
 from block_node.persist.store import BlockStore
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
@@ -39,9 +39,9 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 CHUNK_BYTES = 1024 * 1024
-"""Items in one message, where the way back carries as much; the real node's `maxChunkSizeBytes`."""
+"""The most bytes of items in one message, if the way back carries as much; the real node's `maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
-"""Read at once, and so held at most by a subscription that takes nothing."""
+"""The most bytes in one read. A subscription whose subscriber takes nothing holds no more than this."""
 MESSAGE_OVERHEAD_BYTES = 512
 """Names, numbers, routes and sizes around the items of a message."""
 
@@ -89,7 +89,7 @@ class SubscribeSession(Worker):
         self._sent_bytes = self._taken_bytes = 0
         self._part = 0
         self._splitter: ItemSplitter | None = None
-        self._outgoing: deque[Chunk | SubscribedBlockEnd] = deque()
+        self._outgoing: deque[ItemBatch | SubscribedBlockEnd] = deque()
         self._reading = False
         self._source_ended = False
         self._early_attempt = 0
@@ -274,7 +274,7 @@ class SubscribeSession(Worker):
             return
         self.go_on()
 
-    def _split(self, found: Part) -> None:
+    def _split(self, found: StoredParts) -> None:
         if self._splitter is None:
             self._splitter = ItemSplitter(self._chunk_bytes)
         for data in found.parts:
@@ -317,7 +317,7 @@ class SubscribeSession(Worker):
         if self.next_block is not None:
             self._tell(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self.next_block))
 
-    def _send_items(self, chunk: Chunk, *, verified: bool) -> None:
+    def _send_items(self, chunk: ItemBatch, *, verified: bool) -> None:
         assert self.next_block is not None, "items are of a block"
         if not self._sent_bytes - self._taken_bytes:
             self._moved_s = self._now_s()

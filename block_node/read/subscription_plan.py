@@ -1,4 +1,4 @@
-"""What a subscription means: which blocks it asks for, or why it is refused; and its limits. Pure; it sends nothing.
+"""Decides which blocks a subscription asks for, or why it is refused; and has the limits of subscriptions. Pure.
 
 Source: facts/block_node.md §4.3 and S1 to S8. Where the real node refuses every range while it is empty, a range that
 begins within the window waits here.

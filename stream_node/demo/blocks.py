@@ -20,7 +20,7 @@ from block_node.blocks.files import find_blocks, read_items
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock, connect
-from block_node.item_splitting import Chunk
+from block_node.item_splitting import ItemBatch
 from block_node.protocol import Piece
 from stream_node.demo.errors import DemoFailed
 from stream_node.process import NodeProcess
@@ -103,9 +103,9 @@ async def _publish_and_follow(address: str, chain: Sequence[GeneratedBlock]) -> 
 async def _publish_and_die(address: str, chain: Sequence[GeneratedBlock]) -> None:
     block = chain[DIES_AT]
 
-    def half() -> Iterator[Chunk]:
+    def half() -> Iterator[ItemBatch]:
         items = list(block.items[: len(block.items) // 2])
-        yield Chunk(items, Piece.WHOLE, sum(map(len, items)))
+        yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))
         raise Died
 
     try:

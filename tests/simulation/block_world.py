@@ -22,7 +22,7 @@ from block_node.blocks.settings import VerifierSettings
 from block_node.events import BackfilledBlockNotification
 from block_node.node import BlockNode, BlockNodeSettings
 from block_node.publish.limits import PublishLimits
-from block_node.read.services import BlockReaders
+from block_node.read.services import ReadServices
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
@@ -208,12 +208,12 @@ class BlockWorld:
                     new_id=lambda: rng.randbytes(8).hex(),
                     address_books=AddressBooks.always(signing_keys().address_book),
                 )
-                readers = BlockReaders(
+                services = ReadServices(
                     node, block_node, version="", new_id=lambda: rng.randbytes(8).hex(), limits=READING_LIMITS
                 )
                 self._auditor.attach(session)
                 block_node.start()
-                readers.start()
+                services.start()
                 network.attach(node)
                 nursery.start_soon(self._crash_workers, node, rng.choice((0, 0, 1, 4)))
                 nursery.start_soon(self._backfill, block_node, rng.choice((0, 0, 3, 12)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from block_node.events import PersistedNotification, VerificationNotification
-from block_node.item_splitting import Chunk
+from block_node.item_splitting import ItemBatch
 from block_node.persist.plugin import Persistence
 from block_node.protocol import Acknowledgement, PublishResponse
 from block_node.publish.block_machine import BlockInFlight, Blocks, Change, Then
@@ -125,7 +125,7 @@ def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_items_that_are_given_before_they_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     send = SubscribeSession._send_items
 
-    def send_as_verified(self: SubscribeSession, chunk: Chunk, *, verified: bool) -> None:
+    def send_as_verified(self: SubscribeSession, chunk: ItemBatch, *, verified: bool) -> None:
         send(self, chunk, verified=True)
 
     monkeypatch.setattr(SubscribeSession, "is_early", True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import Level
-from block_node.blocks.hook import SignedRoot
 from block_node.blocks.items import split_block
 from block_node.blocks.keys import SigningKeys
 from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
+from block_node.blocks.tss import SignedRoot
 from block_node.blocks.verifier import Verifier
 
 # The beginnings of the blocks' roots, from the table of the facts.

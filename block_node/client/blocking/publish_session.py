@@ -18,7 +18,7 @@ from block_node.client.blocking.comparison import Comparison
 from block_node.client.errors import BlockRefused
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publisher_machine import PublisherMachine
-from block_node.item_splitting import Chunk
+from block_node.item_splitting import ItemBatch
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
@@ -99,7 +99,7 @@ class ClientPublishSession:
         self._on_end = on_end
         self._opening: OpenRootSession | OpenSession = OpenRootSession(secrets.token_bytes(16))
         self._sequence = 0
-        self._chunks: Iterator[Chunk] | None = None
+        self._chunks: Iterator[ItemBatch] | None = None
         self._comparison: Comparison | None = None
         self._active_s = 0.0
         self._waits_for_room = self._is_timed = self._is_pumping = False
@@ -253,7 +253,7 @@ class ClientPublishSession:
         self._await_acknowledgement()
         return False
 
-    def _send_chunk(self, chunks: Iterator[Chunk]) -> None:
+    def _send_chunk(self, chunks: Iterator[ItemBatch]) -> None:
         number = self._machine.sending
         assert number is not None
         chunk = next(chunks, None)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from block_node.blocks.items import join_block
-from block_node.item_splitting import Chunk, ItemSplitter, NotABlock, split_items, split_piece
+from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.protocol import Piece
 
 ITEMS = st.lists(
@@ -20,7 +20,7 @@ ITEMS = st.lists(
 )
 
 
-def joined(chunks: Iterable[Chunk], chunk_bytes: int) -> list[bytes]:
+def joined(chunks: Iterable[ItemBatch], chunk_bytes: int) -> list[bytes]:
     """The items that these chunks have. Raises AssertionError where a chunk breaks a rule."""
     items: list[bytes] = []
     inside = False
@@ -43,7 +43,7 @@ def joined(chunks: Iterable[Chunk], chunk_bytes: int) -> list[bytes]:
 
 @given(ITEMS, st.integers(32, 200), st.lists(st.integers(1, 90), min_size=1, max_size=30))
 def test_s11_a_block_in_any_cuts_gives_its_items(items: list[bytes], chunk_bytes: int, cuts: list[int]) -> None:
-    data, splitter, chunks, at = join_block(items), ItemSplitter(chunk_bytes), list[Chunk](), 0
+    data, splitter, chunks, at = join_block(items), ItemSplitter(chunk_bytes), list[ItemBatch](), 0
     while at < len(data):
         size_bytes = cuts[len(chunks) % len(cuts)]
         chunks += splitter.feed(data[at : at + size_bytes])

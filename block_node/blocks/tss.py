@@ -1,7 +1,7 @@
-"""The door for an external verifier of threshold signatures (L5). It verifies nothing itself.
+"""The interface of an external verifier of threshold signatures (L5). It verifies nothing itself.
 
-The signature is hinTS with an aggregate Schnorr signature or a WRAPS proof; only native libraries verify it. Whoever
-has one gives the verifier an object of this kind.
+The signature is hinTS with an aggregate Schnorr signature or a WRAPS proof; only native libraries verify it. A program
+that has such a library gives the block verifier an object of this type.
 """
 
 from __future__ import annotations
