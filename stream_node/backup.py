@@ -31,23 +31,27 @@ from storage.verify import verify
 
 MANIFEST_NAME = "backup.json"
 FORMAT = 1
-"""Of the manifest; raised with every change that older programs cannot read."""
+"""The version of the manifest. It rises with every change that older programs cannot read."""
 STEP_PAGES = 256
-"""Pages (of 4 KiB) copied between two reports of progress."""
+"""The number of database pages (of 4 KiB) that are copied between two reports of progress."""
 CHUNK_BYTES = 1024 * 1024
 LIST_PAGE = 1_000
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Told what is being done ("copying", "verifying"), how far it is, and of how much if that is known."""
+"""A function that is told what is being done ("copying", "verifying"), how much is done, and the total if it is known.
+"""
 
 
 class BackupError(Exception):
-    """A backup that cannot be taken or put back as asked; the text says what to do."""
+    """A backup cannot be taken or put back as asked. The text says what to do."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup has. created_us: when it was taken, in microseconds since 1970. database_bytes, sha256: of the
-    database file; data_bytes: of the stored messages' data."""
+    """Manifest: the contents of a backup.
+
+    created_us: when it was taken, in microseconds since 1970. database_bytes, sha256: size and hash of the database
+    file. data_bytes: the data of all stored messages.
+    """
 
     format: int
     created_us: int
@@ -118,7 +122,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def count_stored(session: Session) -> tuple[int, int, int]:
-    """Stream-partitions, messages and bytes of data, as the rows of the streams say."""
+    """The number of partitions, of messages, and of bytes of data, as the rows of the streams say."""
     streams = messages = data_bytes = 0
     after: tuple[str, int] | None = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
@@ -130,7 +134,8 @@ def count_stored(session: Session) -> tuple[int, int, int]:
 
 
 def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
-    """Within the transaction that `source` has begun, so that a node that writes does not make it start again."""
+    """Copy the pages inside the transaction that `source` has begun. Otherwise a node that writes would make SQLite
+    start the copy again."""
     with closing(sqlite3.connect(part, isolation_level=None)) as destination:
         destination.execute("PRAGMA journal_mode=OFF")
         destination.execute("PRAGMA synchronous=OFF")
@@ -140,7 +145,8 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
 
 
 def verify_file(file: Path, messages: int, progress: Progress) -> None:
-    """Raises DatabaseCorrupt. `immutable`, so that SQLite makes no further files beside one that nobody writes to."""
+    """Check the copy. Raises DatabaseCorrupt. It is opened as `immutable`, so that SQLite makes no further files beside
+    it."""
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
         session = SqliteSession(connection, writes=False)
@@ -163,7 +169,7 @@ def digest_of(file: Path, progress: Progress) -> str:
 
 
 def _make_folder(target: Path) -> list[Path]:
-    """The folders that had to be made. Raises BackupError where something is in it."""
+    """Make the target folder. Returns the folders that were missing. Raises BackupError where it is not empty."""
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:

@@ -127,12 +127,12 @@ class BlockServices:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def refuse_blocks(self, reason: str | None) -> None:
-        """From now on store no block, for that reason; None stores again."""
+        """Refuse every block, for this reason. None accepts blocks again."""
         self._blocks.store.refusal = reason
 
 
 def program_version() -> str:
-    """Of this program, as it is installed."""
+    """The version of this program, as it is installed."""
     try:
         return metadata.version("stream-node")
     except metadata.PackageNotFoundError:
@@ -162,7 +162,7 @@ def _settings(config: Config) -> BlockNodeSettings:
 
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:
-    """The settings whose names begin so, without that beginning."""
+    """The settings whose names begin with this prefix, without the prefix."""
     names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
     return {name.removeprefix(prefix): getattr(config, name) for name in names}
 
@@ -172,7 +172,7 @@ def _backfill_settings(config: Config) -> BackfillSettings:
 
 
 def _first_block(config: Config) -> int:
-    """With which an empty node begins: what it fetches begins no lower than what it wants."""
+    """The block with which an empty node begins. It is never below the first block that backfill fetches."""
     if not config.backfill_block_node_sources:
         return config.block_first
     return max(config.block_first, config.backfill_first_block_available)
@@ -189,7 +189,7 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """What `block_tss_verifier` names, made by a call without arguments."""
+    """The verifier that the setting `block_tss_verifier` names. It is made by a call without arguments."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

@@ -1,8 +1,8 @@
-"""Notes in the data directory which time the node trusted, and how the machine's steady clock stood to it.
+"""A note in the data directory: the time that the node trusted, and how the steady clock of the machine stood to it.
 
-With it the next start of the node sees whether the wall clock has jumped meanwhile, as long as the machine itself has
-not been started anew; and after that, whether the wall clock stands before a time that was trusted once. The note need
-not outlast a power cut: without it, the newest stored message stands in.
+With the note, the next start of the node sees whether the wall clock has jumped in between, if the machine itself was
+not restarted. After a restart of the machine the note still shows whether the wall clock is before a time that was
+trusted once. The note need not survive a power cut: without it, the time of the newest stored message is used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ logger = structlog.get_logger(__name__)
 
 
 class Note(msgspec.Struct, frozen=True):
-    """boot_id: of the machine's start, empty where the system does not tell. time_us: the trusted time of the note;
-    offset_us: that time less `since_boot_s`, in microseconds."""
+    """Note: one trusted time.
+
+    boot_id: the id of the start of the machine; empty where the system has none. time_us: the trusted time. offset_us:
+    that time less `since_boot_s`, in microseconds.
+    """
 
     boot_id: str
     time_us: int
@@ -30,19 +33,21 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Known(NamedTuple):
-    """What a start knows of the time: see `stream_service.workers.clock.Clock`."""
+    """Known: what a start knows of the time, see `stream_service.workers.clock.Clock`."""
 
     newest_us: int
     offset_us: int | None
 
 
 def since_boot_s() -> float:
-    """Seconds on a clock that never jumps and counts a machine's sleep, where the system has one."""
+    """The seconds of a clock that never jumps and that counts while the machine sleeps, where the system has such a
+    clock."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
-    """What the note says, and the newest stored message, whose time may be wrong, where the note does not suffice."""
+    """Read the note, and the newest stored message where the note does not suffice. The time of that message may be
+    wrong."""
     try:
         note = msgspec.json.decode((directory / FILE_NAME).read_bytes(), type=Note)
     except (OSError, msgspec.DecodeError):
@@ -56,7 +61,7 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
 
 
 def write_note(directory: Path, offset_us: int) -> None:
-    """A failure is logged: the note only helps."""
+    """Write the note. A failure is only logged: the node works without the note."""
     note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
     beside = directory / f"{FILE_NAME}.new"
     try:

@@ -1,6 +1,6 @@
-"""Named nodes: which address a name stands for, and which one is in use; one file in the user's configuration folder.
+"""Contexts: names for nodes, and the one that is in use. They are in one file in the configuration folder of the user.
 
-A context has no secrets. What is said on the command line or in `STREAM_NODE_ADDRESS` wins over the one in use.
+A context has no secrets. The command line and `STREAM_NODE_ADDRESS` win over the context in use.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 NAME_CHARACTERS_MAX = 64
-"""Long enough for any name that is typed, short enough for a table."""
+"""The longest name of a context: long enough to type, short enough for a table."""
 
 
 class ContextError(Exception):
-    """A context that does not exist, exists already or cannot be kept; the text says what to do."""
+    """A context does not exist, exists already or cannot be saved. The text says what to do."""
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A node: the `host:port` to connect to, the `host:port` of each node to go through from there, and how to speak.
+    """Target: a node, and how to reach it: the `host:port` to connect to, the `host:port` of each node to go through
+    from there, and the framing.
 
-    service, index_service: what the services are called there; None: the second follows from the first.
+    service, index_service: the names of the services there. Without index_service, its name follows from service.
     """
 
     address: str
@@ -43,7 +44,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All contexts by name, and the name of the one in use, if there is one.
+    """Contexts: all targets by name, and the name of the one in use, if there is one.
 
     Invariant: `current` is None or a name of `targets`.
     """
@@ -53,12 +54,12 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contexts_file() -> Path:
-    """Where the contexts of this user are kept."""
+    """The file that keeps the contexts of this user."""
     return Path(platformdirs.user_config_dir(APPLICATION)) / FILE_NAME
 
 
 def load_contexts(file: Path) -> Contexts:
-    """What the file has; nothing where there is no file. Raises ContextError."""
+    """The contexts in the file; none where there is no file. Raises ContextError."""
     try:
         contexts = msgspec.json.decode(file.read_bytes(), type=Contexts)
     except FileNotFoundError:
@@ -82,7 +83,7 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """With one more; the first one is in use at once. Raises ContextError, InvalidAddress."""
+    """The contexts with one more. The first context is in use at once. Raises ContextError, InvalidAddress."""
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:
@@ -95,21 +96,21 @@ def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool 
 
 
 def use_context(contexts: Contexts, name: str | None) -> Contexts:
-    """With that one in use; None: none of them. Raises ContextError."""
+    """The contexts with this one in use, or none in use. Raises ContextError."""
     if name is not None:
         get_context(contexts, name)
     return Contexts(name, contexts.targets)
 
 
 def remove_context(contexts: Contexts, name: str) -> Contexts:
-    """Without that one; none is in use where it was. Raises ContextError."""
+    """The contexts without this one. If it was in use, none is. Raises ContextError."""
     get_context(contexts, name)
     left = {each: target for each, target in contexts.targets.items() if each != name}
     return Contexts(None if contexts.current == name else contexts.current, left)
 
 
 def get_context(contexts: Contexts, name: str) -> Target:
-    """Raises ContextError, which lists the names there are."""
+    """The target of this name. Raises ContextError, which lists the names that exist."""
     target = contexts.targets.get(name)
     if target is None:
         if not contexts.targets:
@@ -121,10 +122,10 @@ def get_context(contexts: Contexts, name: str) -> Target:
 
 
 def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
-    """The node that a command talks to: the one given, else the named context, else the one in use, else the default.
+    """The node that a command talks to: the given one, else the named context, else the one in use, else the default.
 
-    node: of the flag or of `STREAM_NODE_ADDRESS`. via: of the flags; wins over the context's. Raises ContextError,
-    also where node and context are both given: one of them would be passed over in silence.
+    node: from the flag or from `STREAM_NODE_ADDRESS`. via: from the flags; it wins over that of the context. Raises
+    ContextError, also where both node and context are given: one of them would be ignored in silence.
     """
     found = find_target(node, context, via, file=file)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
@@ -133,7 +134,7 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
 def find_target(
     node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
 ) -> Target | None:
-    """The node that `resolve_target` would find; None where it would take the default."""
+    """The node that `resolve_target` finds; None where it would take the default."""
     check_environment()
     if node is not None and context is not None:
         raise ContextError(

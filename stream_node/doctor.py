@@ -1,7 +1,8 @@
-"""Tells whether this machine and these settings are fit for a node. It repairs nothing; what is stored is `verify`'s.
+"""Checks whether this machine and these settings are fit for a node. It repairs nothing; `verify` checks the stored
+data.
 
-Each check is a function of what it looks at, so that a test can show it any machine. The only thing written is a
-file of its own, for the time of a sync, where the data is or will be.
+Each check is a function of the facts that it judges, so that a test can show it any machine. The only file that is
+written is one of its own, in the data directory, for the time of a sync.
 """
 
 from __future__ import annotations
@@ -35,32 +36,37 @@ SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
         "in a node one alone does, so run no other program that writes to the database",
     ),
 )
-"""The first version without a bug, and what the bug is; from the notes of the SQLite project (wal.html)."""
+"""Known bugs of SQLite: the first version without the bug, and what the bug does. From the notes of the project
+(wal.html)."""
 NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
 }  # fmt: skip
-"""A write-ahead log needs memory that all its users share, and locks that hold; these have not both."""
+"""File systems that are not fit: a write-ahead log needs shared memory and reliable locks, and these lack one of them.
+"""
 PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory", "tmpfs": "memory"}
 SYNC_COUNT = 100
 SYNC_BYTES = 4096
 SYNC_TIME_S_MAX = 2.0
-"""However slow the disk, the measurement ends after this."""
+"""The measurement ends after this time, however slow the disk is."""
 SYNC_P99_MS_MAX = 100.0
 SYNC_P50_MS_MIN = 0.005
-"""Faster than any device: nothing is written to one."""
+"""A sync that is faster than this writes to no device."""
 FREE_FACTOR = 4
-"""Less free than so many times the floor is worth a warning."""
+"""A warning is given when the free space is below this many times the floor."""
 FREE_FILES_MIN = 1_000
 OTHER_FILES = 64
-"""Open files of a node besides its connections: database, log, listening sockets, pipes."""
+"""The files that a node has open besides its connections: database, log, listening sockets, pipes."""
 EARLIEST_US = 1_767_225_600_000_000
-"""2026-01-01, in microseconds since 1970: this program is younger than that."""
+"""2026-01-01 in microseconds since 1970. This program is younger than that, so an earlier clock is wrong."""
 CLOCK_SLACK_US = 1_000_000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check found. text: what it is and, unless all is well, what to do. values: the figures in it."""
+    """Finding: the result of one check.
+
+    text: the fact and, unless all is well, the advice. values: the figures in it.
+    """
 
     check: str
     status: Status
@@ -69,7 +75,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(config: Config) -> list[Finding]:
-    """All checks, of this machine and these settings, in the order of a report. Takes up to 2 s."""
+    """Run all checks on this machine and these settings, in the order of the report. Takes up to 2 s."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), check_owner(directory)]
@@ -93,7 +99,8 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """there: the directory itself or, where it is yet to be made, the one that it will be made in."""
+    """Check the file system. there: the data directory itself or, if it does not exist, the directory in which it would
+    be made."""
     values: Values = {"data_dir": str(directory)}
     if not there.is_dir():
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
@@ -104,7 +111,7 @@ def check_directory(directory: Path, there: Path) -> Finding:
 
 
 def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
-    """Who says in the lock file to have the directory. The lock itself is left alone."""
+    """Look who has the directory, by the process id in the lock file. The lock itself is not touched."""
     try:
         pid = owner_of(directory)
     except OSError:
@@ -122,7 +129,7 @@ def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) 
 
 
 def check_file_system(directory: Path, mounts: str | None) -> Finding:
-    """mounts: the text of /proc/self/mountinfo, None on systems that have none."""
+    """Check the type of the file system. mounts: the text of /proc/self/mountinfo; None on systems without it."""
     kind = file_system(directory.resolve(), mounts) if mounts is not None else None
     values: Values = {"type": kind}
     if kind is None:
@@ -141,7 +148,7 @@ def check_file_system(directory: Path, mounts: str | None) -> Finding:
 
 
 def check_syncs(times_s: Sequence[float]) -> Finding:
-    """times_s: how long each write of a page with its sync took."""
+    """Check the speed of syncs. times_s: the seconds that each write of a page with its sync took."""
     ordered = sorted(times_s)
     p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
     values: Values = {
@@ -158,7 +165,7 @@ def check_syncs(times_s: Sequence[float]) -> Finding:
 
 
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
-    """files: how many the file system can have, 0 where it sets no number."""
+    """Check the free space. files: the number of files that the file system can have; 0 where it sets no limit."""
     floor = config.free_disk_bytes_min
     values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
     text = f"{free_bytes / 2**30:,.1f} GiB"
@@ -173,7 +180,7 @@ def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> 
 
 
 def check_database(directory: Path) -> tuple[Finding, int | None]:
-    """Whether the database can be used, and the time of its newest message in microseconds since 1970, if any."""
+    """Check that the database can be used. Returns the time of its newest message too, in microseconds since 1970."""
     file = directory / FILE_NAME
     if not file.exists():
         return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
@@ -190,7 +197,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
-    """newest_us: when the newest stored message was published."""
+    """Check the clock. newest_us: the time of the newest stored message."""
     values: Values = {"now_us": now_us, "newest_us": newest_us}
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
     if now_us < EARLIEST_US:
@@ -205,7 +212,7 @@ def check_clock(now_us: int, newest_us: int | None) -> Finding:
 
 
 def check_open_files(limit: int, config: Config) -> Finding:
-    """limit: of this process; negative where there is none."""
+    """Check the limit of open files. limit: that of this process; negative where there is none."""
     needed = config.connections_max + OTHER_FILES
     values: Values = {"limit": limit, "needed": needed}
     if 0 <= limit < needed:
@@ -224,7 +231,7 @@ def check_listen(config: Config) -> Finding:
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Seconds of each of up to SYNC_COUNT writes of a page with its sync, in a file of ours. Raises OSError."""
+    """Write up to SYNC_COUNT pages with a sync each, in our own file. Returns the seconds of each. Raises OSError."""
     times_s: list[float] = []
     begun_s = clock()
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".stream-node-doctor-") as file:
@@ -237,7 +244,7 @@ def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counte
 
 
 def nearest_directory(path: Path) -> Path:
-    """The path, or the nearest above it that exists."""
+    """The path itself, or the nearest folder above it that exists."""
     path = path.absolute()
     return next(each for each in (path, *path.parents) if each.exists())
 

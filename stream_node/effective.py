@@ -1,4 +1,4 @@
-"""The settings in force and where each came from, for people who ask why. What they mean is `config`'s business."""
+"""The settings that are in force, each with the place that it came from. `config` says what they mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting. where: the flag, the variable or the file that it came from; None for a default."""
+    """Setting: one setting with its value. where: the flag, variable or file that it came from; None for a
+    default."""
 
     name: str
     value: Any
@@ -28,7 +29,7 @@ class Setting(msgspec.Struct, frozen=True):
 def load_effective(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Config, list[Setting]]:
-    """The settings that `load_config` gives, in the order of `Config`, each with its origin. Raises ConfigError."""
+    """The settings that `load_config` returns, in the order of `Config`, each with its origin. Raises ConfigError."""
     config = load_config(flags, file=file, environment=environment)
     in_file = flattened(tomllib.loads(file.read_text(encoding="utf-8"))) if file is not None else {}
     settings = []

@@ -1,4 +1,4 @@
-"""Which variables named STREAM_NODE_… mean something. What settings mean is the business of `config`."""
+"""The variables named STREAM_NODE_… that mean something. `config` says what the settings mean."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ OTHERS = frozenset(
         *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )
-"""Variables of the command line, of the demo, of the tests and of CI; all others are settings of a node."""
+"""Variables of the command line, the demo, the tests and CI. All others are settings of a node."""
 OF_CONTAINERS = re.compile(
     PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
 )
-"""What Kubernetes and container links set in every neighbour of a service that is called stream-node."""
+"""Variables that Kubernetes and container links set for every neighbour of a service called stream-node."""
 
 
 def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
-    """What is wrong with each variable that nothing reads, in words. settings: names as a file has them."""
+    """A text for each variable that nothing reads. settings: the names of the settings as a file has them."""
     known = {PREFIX + name.upper() for name in settings} | OTHERS
     unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]
     return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]

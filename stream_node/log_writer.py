@@ -1,6 +1,6 @@
-"""Writes log lines from a thread of its own, so that nobody who reads them slowly, or not at all, can hold up the node.
+"""A thread that writes log lines, so that a slow reader of the log, or none, cannot hold up the node.
 
-What does not fit the queue is dropped and counted; the count is written as a line when there is room again.
+Lines that do not fit into the queue are dropped and counted. The count is written as a line when there is room again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import threading
 from typing import TextIO
 
 LINES_MAX = 10_000
-"""How many lines wait for a slow reader at most."""
+"""The number of lines that wait for a slow reader, at most."""
 CLOSE_TIMEOUT_S = 2.0
-"""How long the end of the process waits for the lines that are left."""
+"""The time that the end of the process waits for lines that are not written yet."""
 
 
 class LogWriter:
-    """A text stream for loggers: `write` never blocks and never fails. dropped: lines lost and not yet told."""
+    """LogWriter: a text stream for loggers. `write` never blocks and never fails.
+
+    dropped: the lines that were lost and not yet reported.
+    """
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
         self._out = out
@@ -35,10 +38,10 @@ class LogWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Lines leave as soon as they can; nobody waits for that."""
+        """Do nothing: lines are written as soon as they can be, and nobody waits for that."""
 
     def close(self) -> None:
-        """Write what is left, for CLOSE_TIMEOUT_S at most. Safe to repeat."""
+        """Write the remaining lines, for CLOSE_TIMEOUT_S at most. Safe to repeat."""
         try:
             self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
         except queue.Full:
@@ -59,6 +62,6 @@ class LogWriter:
                 self._count(1)
 
     def _count(self, lines: int) -> None:
-        """The owner and the writing thread both count."""
+        """Count dropped lines. Both the caller of `write` and the writing thread do this."""
         with self._counting:
             self.dropped += lines

@@ -1,5 +1,4 @@
-"""Log lines on stderr: for people where that is a terminal, else JSON, one event a line. What is logged is the business
-of whoever logs."""
+"""Log lines on stderr: in words at a terminal, else in JSON, one event a line. Other modules decide what is logged."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ PLAIN = "\x1b[0m"
 
 
 def configure_logs(level: str) -> None:
-    """Send every log line of this process to stderr from now on, libraries' too. `level` is one of LEVELS."""
+    """Send every log line of this process to stderr, those of libraries too. level: one of `LOG_LEVELS` of `config`."""
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
     written: tuple[structlog.typing.Processor, ...]
     if sys.stderr.isatty():
@@ -50,7 +49,8 @@ def configure_logs(level: str) -> None:
 class HumanLine:
     """Writes an event as `08:15:00Z warning  push failed  stream=orders reason='the disk is full'`.
 
-    Groups of figures (mappings) are left out: they are for programs, which get JSON. What peers have named is escaped.
+    Groups of figures (mappings) are left out: they are for programs, which get JSON. Names that peers chose are
+    escaped.
     """
 
     def __init__(self, coloured: bool) -> None:
@@ -70,7 +70,7 @@ class HumanLine:
 
 
 def _shown(value: object) -> str:
-    """A word as it is, everything else so that one sees where it ends."""
+    """A word as it is; everything else in quotes, so that a reader sees where it ends."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" '\"="):
         return value
     return printable(repr(value))

@@ -1,13 +1,13 @@
-"""Text of peers as a terminal may be sent it. Who prints is the business of the command line and of the logs."""
+"""Text of peers made safe for a terminal. The command line and the logs use it before they print."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text as one line that a terminal only shows.
+    """The text as one line that a terminal only shows, and never obeys.
 
-    Names and reasons come from peers: a line end in one would forge a row of a table, an escape code would retitle the
-    window or hide what is above. Every character that is not printable, direction marks too, is written as Python does.
+    Names and reasons come from peers. A line end in one would forge a row of a table; an escape code would rename the
+    window or hide text. So every character that is not printable, direction marks too, is written as Python writes it.
     """
     if text.isprintable():
         return text
@@ -15,5 +15,5 @@ def printable(text: str) -> str:
 
 
 def printable_bytes(data: bytes) -> bytes:
-    """The same of bytes, of which those that are no UTF-8 are written as Python does."""
+    """The same for bytes. Bytes that are no UTF-8 are written as Python writes them."""
     return printable(data.decode(errors="backslashreplace")).encode()

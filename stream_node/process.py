@@ -14,13 +14,13 @@ from types import FrameType
 
 
 class NodeNotStarted(Exception):
-    """The child ended, or said something else, before it listened. The text has what it wrote on stderr."""
+    """The child ended, or printed something else, before it listened. The text has its stderr."""
 
 
 class NodeProcess:
-    """`stream-node serve` as a child. A context manager: it is gone when the block ends, however it ends.
+    """NodeProcess: `stream-node serve` in a child process. As a context manager it ends the child when the block ends.
 
-    arguments: more flags of `serve`. environment: variables set in addition to ours.
+    arguments: more flags of `serve`. environment: variables that the child gets beside ours.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class NodeProcess:
         return self._running().pid
 
     def command(self) -> list[str]:
-        """What `start` runs."""
+        """The command that `start` runs."""
         serve = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
         return [*serve, "--listen", self.address or self.listen, *self._arguments]
 
     def start(self) -> None:
-        """Start it and wait until it listens; a later start listens where the first one did. Raises NodeNotStarted.
+        """Start the node and wait until it listens. A later start listens at the same address.
 
-        Interrupted while it waits, it leaves no child.
+        Raises NodeNotStarted. If this call is interrupted, no child is left behind.
         """
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -82,7 +82,8 @@ class NodeProcess:
         self.address = json.loads(line)["addresses"][0]
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Ask it to drain (SIGTERM) and wait for its end; the exit code. Killed after the time-out."""
+        """Ask the node to stop (SIGTERM), and wait until it has. Returns its exit code. After the time-out it is
+        killed."""
         process = self._running()
         process.terminate()
         try:
@@ -94,7 +95,7 @@ class NodeProcess:
         return code
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would; safe to repeat."""
+        """Kill the node (SIGKILL), as a crash would. Safe to repeat."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -104,15 +105,15 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def memory_bytes(self) -> int:
-        """See `memory_bytes`."""
+        """The resident memory of the node now, as `memory_bytes` has it."""
         return memory_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
-        """See `cpu_seconds`."""
+        """The processor time of the node so far, as `cpu_seconds` has it."""
         return cpu_seconds(self.pid)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until the node has ended. Returns its exit code."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code
@@ -133,7 +134,7 @@ class NodeProcess:
 
 
 def memory_bytes(pid: int) -> int:
-    """Resident memory of a process now (Linux); 0 where the system does not tell."""
+    """The resident memory of a process (Linux), in bytes; 0 where the system does not say."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -143,7 +144,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time used so far by a process (Linux); 0 where the system does not tell."""
+    """The processor time that a process has used (Linux), in seconds; 0 where the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -153,10 +154,10 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Have these signals end the block as Ctrl-C does, so that it stops its nodes and removes their data.
+    """Make these signals end the block as Ctrl-C does, so that it stops its nodes and removes their data.
 
-    trio ends its tasks in good order at Ctrl-C, wherever the program is; it does not at other signals. Raises
-    SystemExit with the status that tells of the signal.
+    At Ctrl-C trio ends its tasks in good order wherever the program is; at other signals it does not. Raises SystemExit
+    with the status that tells the signal.
     """
     told: list[int] = []
 

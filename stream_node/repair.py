@@ -1,11 +1,11 @@
-"""Repairs a data directory whose write-ahead log is damaged, and says what that saves and what it cannot save.
+"""Repairs a data directory whose write-ahead log is damaged, and says what can be saved and what cannot.
 
-Behind a damaged frame the log goes on, and each frame can be checked by itself. Where every damaged frame is known (see
-`storage.wal.scan_machine.How`) the log is written anew and nothing is lost. Where one is not, everything up to it is
-kept, and each whole message of those behind it; an empty message that says so takes the place of each lost one.
+The log continues after a damaged frame, and each frame can be checked by itself. If the right bytes of every damaged
+frame are known (`storage.wal.scan_machine.How`), the log is written anew and nothing is lost. If not, everything before
+the damage is kept, and every whole message after it; an empty message takes the place of each lost one and says so.
 
-The log is replaced by one rename, and the database file is not written to: a repair that is interrupted leaves the old
-log or the new one. A copy of the old log stays in the directory.
+One rename replaces the log, and the database file is not written to: an interrupted repair leaves the old log or the
+new one. A copy of the old log stays in the directory.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ class RepairFailed(StorageError):
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream-partition with messages behind the lost frame: first to end (exclusive), of which `saved` are whole, and
-    those in `lost` (first and last of each run) are not. stream_id, created_us: of its row behind the damage."""
+    """Salvage: a partition that has messages behind a lost frame.
+
+    These are the messages from first to end (exclusive). `saved` of them are whole; `lost` has the first and last index
+    of each run of the others. stream_id, created_us: from the row of the stream behind the damage.
+    """
 
     name: str
     partition: int
@@ -65,9 +68,12 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair would do. verdict: `storage.wal.scan_machine.Verdict`; how: for each damaged frame, why it is
-    known; salvage: the streams concerned; problem: why the log cannot be put back as a whole, None where it can;
-    others: what `verify` finds beside that, the first of it."""
+    """Plan: what a repair would do.
+
+    verdict: `storage.wal.scan_machine.Verdict`. how: for each damaged frame, the reason why its bytes are known.
+    salvage: the streams with messages behind a lost frame. problem: why the log cannot be put back as a whole; None
+    where it can. others: the first problems that `verify` finds besides.
+    """
 
     verdict: str
     frames: int
@@ -88,14 +94,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_repair(directory: Path) -> Plan:
-    """What `repair` would do. Raises DatabaseInUse, RepairFailed and other StorageError; changes nothing."""
+    """The plan of a repair. Changes nothing. Raises DatabaseInUse, RepairFailed and other StorageError."""
     with _owned(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
         return _plan(database, log)
 
 
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
-    """Do it: what was done, and the copy of the old log. accept_loss: where not all can be put back, keep the rest.
-    Raises DatabaseInUse, RepairFailed and other StorageError."""
+    """Repair the directory. Returns the plan that was carried out and the copy of the old log.
+
+    accept_loss: go on where something is lost. Raises DatabaseInUse, RepairFailed and other StorageError.
+    """
     with _owned(directory) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
@@ -114,7 +122,8 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 
 @contextmanager
 def _owned(directory: Path) -> Iterator[tuple[Path, bool]]:
-    """The directory, ours; nothing in it but the log is changed. It stays one that did not stop in good order."""
+    """Hold the directory. Only its log is changed. It still counts as a directory whose node did not stop in good
+    order."""
     database = directory / FILE_NAME
     if not database.exists():
         raise StorageError(f"there is no database in {directory}; say where the node keeps its data")
@@ -150,19 +159,19 @@ def _plan(database: Path, log: Examined | None) -> Plan:
 
 
 def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
-    """What is wrong with the database although the log is put right. Raises sqlite3.Error, StorageError."""
+    """The problems that the database has although the log is repaired. Raises sqlite3.Error, StorageError."""
     with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
 def _known_log(log: Examined) -> Iterator[bytes]:
-    """The log up to the last commit before anything is lost; nothing where that is its beginning."""
+    """The log up to the last commit before the first loss; empty where that is its beginning."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 
 
 def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
-    """What stands behind the last known commit, stream by stream. Raises RepairFailed where that cannot be read."""
+    """The messages behind the last known commit, for each stream. Raises RepairFailed where they cannot be read."""
     start = log.found.good if not log.found.lost else log.found.known
     corrected = {each.frame: each for each in log.found.damaged}
     base = rewrite(log.wal, start, corrected) if start else iter(())
@@ -202,7 +211,7 @@ def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, in
 
 
 def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
-    """The highest index of a stream that is stored, -1 where there is none or it cannot be read."""
+    """The highest stored index of a stream; -1 where there is none or it cannot be read."""
     try:
         row = connection.execute("SELECT max(idx) FROM messages WHERE stream_id = ?", (stream_id,)).fetchone()
     except sqlite3.Error:
@@ -211,7 +220,7 @@ def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
 
 
 def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) -> tuple[int, bytes, bytes, bytes] | None:
-    """Time, key, headers and data of a message that is whole; None of one that is not."""
+    """Time, key, headers and data of a message that is whole; None for one that is not."""
     try:
         row = connection.execute(
             "SELECT time_us, checksum, key, headers, data FROM messages WHERE stream_id = ? AND idx = ?",
@@ -227,7 +236,7 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """How many of the messages are whole, and the first and last of each run of those that are not."""
+    """The number of whole messages, and the first and last index of each run of the others."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:
@@ -277,7 +286,7 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
 
 
 def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """One stream up to its end behind the damage."""
+    """Write one stream up to its end behind the damage."""
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)
     if known is not None and known.stream_id != stream.stream_id:

@@ -1,7 +1,7 @@
-"""Puts a backup in place of what a data directory has, or into a new one. It takes no backups: `backup.py` does.
+"""Restoring: puts a backup into a data directory, a new one or in place of a database. `backup.py` takes backups.
 
 The new database is made beside the old one, and gets its name in one step once it is whole, checked and synced. Until
-then the old one stays; a power cut at any moment leaves the one or the other.
+then the old one stays. A power cut at any moment leaves one or the other.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """What a restore finds in a data directory. streams, messages: None where there is no database (`found`), or one
-    that cannot be read."""
+    """Present: the state of a data directory. streams, messages: None where there is no database, or one that
+    cannot be read."""
 
     found: bool
     streams: int | None = None
@@ -138,7 +138,8 @@ def _copy_log(database: Path) -> None:
 
 
 def _forget_leases(part: Path) -> None:
-    """What was leased since is unknown, so fences go on above what any can be: the time, as they rise more slowly."""
+    """Raise the fences in the copy. Leases given after the backup are unknown, so fences continue above every number
+    that can have been given: the time, since fences rise more slowly."""
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         migrate(connection)
@@ -151,7 +152,8 @@ def _forget_leases(part: Path) -> None:
 
 @contextmanager
 def _owned(target: Path) -> Iterator[list[str]]:
-    """Hold the data directory, made if there is none; the names that were in it. Raises DatabaseInUse, StorageError."""
+    """Hold the data directory, which is made if there is none. Returns the names of the files in it. Raises
+    DatabaseInUse, StorageError."""
     was_there, made = names_in(target), make_folder(target)
     lock = DirectoryLock(target)
     try:
@@ -166,7 +168,7 @@ def _owned(target: Path) -> Iterator[list[str]]:
 
 
 def _look_at(target: Path, over: bool) -> Present:
-    """As `_replaceable`, of a directory that is left as it is."""
+    """As `_replaceable`, for a directory that is not changed."""
     names = names_in(target)
     if LOCK_NAME not in names:
         return _replaceable(target, over, names)
@@ -184,7 +186,7 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
-    """What a restore would replace. Raises BackupError where it must not."""
+    """The database that a restore would replace. Raises BackupError where it must not be replaced."""
     # What an interrupted restore has left is replaced without asking.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
@@ -207,7 +209,7 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
 
 
 def _copy_file(source: Path, target: Path, progress: Progress) -> str:
-    """Copy and sync; the SHA-256 of what was written."""
+    """Copy the file and sync it. Returns the SHA-256 of the written bytes."""
     digest, done, total = hashlib.sha256(), 0, source.stat().st_size
     with source.open("rb") as reading, target.open("wb") as writing:
         while chunk := reading.read(CHUNK_BYTES):

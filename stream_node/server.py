@@ -1,7 +1,8 @@
-"""The serving process: opens the data directory, starts the node, listens, and drains when told to stop.
+"""The server: it opens the data directory, starts the node, listens, and drains when it is told to stop.
 
-Stopping in order: accept no more, read no more, let what was submitted commit and be confirmed, send the confirms,
-checkpoint, close. What was confirmed is on disk at any moment, so a kill loses nothing either; it only skips this.
+It stops in this order: accept no connections; read no more; let submitted operations commit and be confirmed; send the
+confirms; checkpoint; close. A kill skips all of this and loses nothing, since a confirmed message is on disk at every
+moment.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 
 DISK_INTERVAL_S = 1.0
-"""Between two looks at the free space of the disk."""
+"""The time between two looks at the free space of the disk."""
 
 TIGHT_BYTES = 64 * 1024 * 1024
-"""With less room than this the write-ahead log is kept short: as much as it may take otherwise."""
+"""With less free space than this, the write-ahead log is kept short. It may take this much otherwise."""
 
 logger = structlog.get_logger(__name__)
 
 
 class CannotListen(OSError):
-    """The address to listen at is in use, or is not this machine's; the text says which."""
+    """The address is in use, or does not belong to this machine. The text says which address."""
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """Everything worth watching, by part."""
+    """ServerStatistics: the figures of all parts of the node."""
 
     node: NodeStatistics
     tcp: TcpStatistics
@@ -50,7 +51,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """One node serving one data directory. `serve` runs it until `stop`."""
+    """Server: one node that serves one data directory. `serve` runs it until `stop` is called."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -60,17 +61,17 @@ class Server:
         self._statistics: Callable[[], ServerStatistics] | None = None
 
     def stop(self) -> None:
-        """Begin to drain; `serve` returns when that is done. Safe to repeat."""
+        """Begin to drain. `serve` returns when that is done. Safe to repeat."""
         self._stop.set()
 
     def statistics(self) -> ServerStatistics:
-        """Raises RuntimeError while the server is not listening."""
+        """The figures of this moment. Raises RuntimeError while the server is not listening."""
         if self._statistics is None:
             raise RuntimeError("the server is not listening")
         return self._statistics()
 
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop`. Reports the addresses listened on. Raises StorageError, CannotListen."""
+        """Serve until `stop` is called. Reports the addresses that it listens at. Raises StorageError, CannotListen."""
         config = self.config
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
@@ -121,7 +122,7 @@ class Server:
             database.close()
 
     async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
-        """Take no more pushes than leave the disk the free space it must have, so that deleting and stopping work."""
+        """Watch the free space of the disk, and refuse pushes that would leave too little for deleting and stopping."""
         least_bytes = self.config.free_disk_bytes_min
         while True:
             try:

@@ -1,6 +1,6 @@
-"""Which services a node has: the one place that puts storage, routing and workers together.
+"""The services of a node: the one place that puts storage, routes and workers together.
 
-The server, the simulation and the tests all start their nodes here, so that what is tested is what runs.
+The server, the simulation and the tests all start their nodes here, so that the tests run the code that users run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def wall_clock_us() -> int:
 
 
 def random_id() -> str:
-    """16 hex digits from the system's randomness."""
+    """A random id: 16 hex digits from the randomness of the system."""
     return secrets.token_hex(8)
 
 
@@ -52,9 +52,10 @@ def stored_streams(database: Database) -> list[StoredStream]:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """streams: stream-partitions served; for the next six see `stream_service.counters.StreamCounters`.
+    """ServicesStatistics: the figures of the services.
 
-    blocks: None where the block node is off.
+    streams: the partitions that are served. `stream_service.counters.StreamCounters` explains the next six. blocks:
+    None where the block node is off.
     """
 
     streams: int
@@ -69,10 +70,10 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class Services:
-    """The stream service, the index service and the block node of one node.
+    """Services: the stream service, the index service and the block node of one node.
 
-    now_us, steady_s, new_id: time and randomness, parameters so that a simulation can own them. known_time and
-    note_offset: what the clock knows of earlier lives, see `stream_service.workers.clock.Clock`.
+    now_us, steady_s, new_id: time and randomness, parameters so that a simulation can own them. known_time,
+    note_offset: what the clock remembers from earlier runs of this node, see `stream_service.workers.clock.Clock`.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Services:
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:
-        """Serve the streams that are stored, and whatever is created from now on."""
+        """Serve the stored streams, and every stream that is created later."""
         for stream in stored:
             self._directory.open_stream(stream)
         register_retention(self._directory, self._config.retention_interval_s)
@@ -142,13 +143,15 @@ class Services:
         )
 
     def stop(self) -> None:
-        """Say farewell to those whose protocols have a word for it; what was submitted has been confirmed before."""
+        """Tell publishers and subscribers of blocks that their streams end. All pushes were confirmed before."""
         if self._blocks is not None:
             self._blocks.stop()
 
     def leave_room(self, room_bytes: float) -> None:
-        """Until this is said again, take pushes as long as what they write fits there, and blocks as long as there is
-        any room; answer others with ERROR."""
+        """Set the free space that writes may use, until the next call.
+
+        Pushes are accepted as long as they fit, blocks as long as there is any room. Others are answered with ERROR.
+        """
         self._directory.counters.room_bytes = room_bytes
         if self._blocks is not None:
             self._blocks.refuse_blocks(None if room_bytes > 0 else "the disk is below free_disk_bytes_min")

@@ -1,4 +1,8 @@
-"""A command as it was typed, with other values, for those who are told what to type next. It runs nothing."""
+"""The command under way, as a line for a shell.
+
+The line has the values that were given on the command line; those of the environment and of contexts still apply.
+changed: other values, by the names of the parameters; None leaves a parameter out.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def command_again(ctx: typer.Context, **changed: Any) -> str:
 
 
 def _typed(parameter: Any, value: Any) -> Iterator[str]:
-    """The words that give a parameter this value; none for None and for an option that is off."""
+    """The words that give a parameter this value; no words for None and for an option that is off."""
     if value is None or value is False:
         return
     for each in value if isinstance(value, list | tuple) else (value,):

@@ -17,7 +17,7 @@ from stream_node.cli.words import plain
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
-"""What shells say of a program that Ctrl-C ended."""
+"""The exit code that shells give to a program that Ctrl-C ended."""
 
 
 def _tell_version(asked: bool) -> None:
@@ -47,7 +47,7 @@ def build() -> typer.Typer:
 
 def about(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which version this is.")
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
     ] = False,
 ) -> None:
     """A self-hosted node of durable, ordered streams."""
@@ -59,7 +59,7 @@ def main() -> NoReturn:
 
 
 def run(command: Callable[[], object]) -> int:
-    """Run a command; what it raises that a user can cause is told in one line, and gives the exit code."""
+    """Run a command, and return its exit code. An error that a user can cause becomes one line on stderr."""
     try:
         command()
     except SystemExit as ended:
@@ -84,7 +84,7 @@ def run(command: Callable[[], object]) -> int:
 
 
 def _discard_output() -> None:
-    """Nobody reads it any more: what is still in its buffer must not fail when the process ends."""
+    """Discard the output: its reader is gone, and the bytes in its buffer must not make the end of the process fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -128,7 +128,7 @@ CODES: dict[int, frozenset[str]] = {
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first error inside groups of errors, which the task groups of the clients raise."""
+    """The first error inside groups of errors. The task groups of the clients raise such groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,6 +1,6 @@
-"""The options of every command that asks a node beside --node, --context and --via: how long to wait, and how to speak.
+"""The options that every command that talks to a node has besides --node, --context and --via: timeout and framing.
 
-They stand in no command's signature: `asks_node` adds them, and `asking` has what was given while the command runs.
+No command has them in its signature. `asks_node` adds them, and `asking` returns their values while the command runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 CONTACT_TIMEOUT_S = 2.0
-"""Without --timeout: a node that is there, and its services, say something within milliseconds."""
+"""The time without --timeout: a node that is there, and its services, answer within milliseconds."""
 
 TimeoutOption = Annotated[
     float | None,
     typer.Option(
         min=0.001,
         metavar="SECONDS",
-        help="How long to wait for an answer: 2 s for the node's first sign of life, 30 s for others, unless given.",
+        help="The time to wait for an answer. Without it: 2 s for the first sign of life, 30 s for other answers.",
     ),
 ]
 ServiceOption = Annotated[
@@ -30,7 +30,7 @@ ServiceOption = Annotated[
         "--service",
         metavar="NAME",
         envvar="STREAM_NODE_SERVICE",
-        help="What the stream service is called there: `stream` at real Ockam services.",
+        help="The name of the stream service on that node. Real Ockam services use `stream`.",
     ),
 ]
 IndexServiceOption = Annotated[
@@ -39,7 +39,7 @@ IndexServiceOption = Annotated[
         "--index-service",
         metavar="NAME",
         envvar="STREAM_NODE_INDEX_SERVICE",
-        help="What the index service is called there, if not as --service with _index.",
+        help="The name of the index service on that node, if it is not that of --service with _index.",
     ),
 ]
 FramingOption = Annotated[
@@ -47,13 +47,13 @@ FramingOption = Annotated[
     typer.Option(
         "--framing",
         envvar="STREAM_NODE_FRAMING",
-        help="How to speak: legacy with Ockam services of before 2024-06, auto to find out.",
+        help="The framing: legacy for Ockam services from before June 2024, auto to find out.",
     ),
 ]
 
 
 class Asking(NamedTuple):
-    """What was given; None where nothing was."""
+    """Asking: the values of these options; None for an option that was not given."""
 
     timeout: float | None = None
     service: str | None = None
@@ -62,7 +62,7 @@ class Asking(NamedTuple):
 
     @property
     def contact_timeout_s(self) -> float:
-        """How long the node may be without any sign of life."""
+        """The time that the node may take for its first sign of life."""
         return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
@@ -70,12 +70,12 @@ _given: ContextVar[Asking] = ContextVar("asking", default=Asking())  # noqa: B03
 
 
 def asking() -> Asking:
-    """What was given to the command that runs."""
+    """The options of the command that runs."""
     return _given.get()
 
 
 def asks_node(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
-    """The command with these options, if it has --node. speaks_blocks: how to speak is no choice there."""
+    """Add these options to a command that has --node. speaks_blocks: leave out the services and the framing."""
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command

@@ -21,27 +21,38 @@ if TYPE_CHECKING:
     from stream_node.bench.run import Result, Work
 
 CLIENTS_MAX = 1_000
-"""Each has a connection of its own, of which this process and the node must keep both ends."""
+"""The most clients: each has a connection of its own, and this process and the node hold both ends of it."""
 STAMPED_BYTES = 8
 """A message of a fan-out begins with the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
 
-MessagesOption = Annotated[int, typer.Option(min=1, help="How many messages.")]
+MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
 SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size of each message.")]
 StampedSizeOption = Annotated[
     int, typer.Option("--size", min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")
 ]
-WindowOption = Annotated[int, typer.Option(min=1, help="How many pushes of each publisher may wait for their confirm.")]
+WindowOption = Annotated[
+    int, typer.Option(min=1, help="The number of pushes of each publisher that may wait for their confirms.")
+]
 PublishersOption = Annotated[
-    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many publishers share the messages, a connection each.")
+    int,
+    typer.Option(
+        min=1, max=CLIENTS_MAX, help="The number of publishers that share the messages, each with a connection."
+    ),
 ]
 ReadersOption = Annotated[
-    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many readers pull all messages, a connection each.")
+    int,
+    typer.Option(
+        min=1, max=CLIENTS_MAX, help="The number of readers that each pull all messages, each with a connection."
+    ),
 ]
 ConsumersOption = Annotated[
-    int, typer.Option(min=1, max=CLIENTS_MAX, help="How many consumers get every message, a connection each.")
+    int,
+    typer.Option(
+        min=1, max=CLIENTS_MAX, help="The number of consumers that each get every message, each with a connection."
+    ),
 ]
-PageOption = Annotated[int, typer.Option(min=1, help="How many messages a reader asks for at a time.")]
+PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader asks for at a time.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -189,7 +200,7 @@ def _table(result: Result) -> list[str]:
 
 
 def _time(time_us: float) -> str:
-    """Three figures in the unit that people would use: "640 µs", "1.34 ms", "2.50 s"."""
+    """A time with three figures in the unit that people would use: "640 µs", "1.34 ms", "2.50 s"."""
     for unit, divisor in (("s", 1e6), ("ms", 1e3)):
         if time_us >= divisor:
             value = time_us / divisor

@@ -25,14 +25,14 @@ PASSED_OVER_SHOWN = 5
 AlsoOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--also", metavar="HOST:PORT", help="Another node to go on at where the first fails; may be repeated."
+        "--also", metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."
     ),
 ]
-SuffixOption = Annotated[str, typer.Option(help=f"Of the files: {', '.join(SUFFIXES)}.")]
+SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '.join(SUFFIXES)}.")]
 
 
 def register(app: typer.Typer) -> None:
-    """These commands as the group `block`."""
+    """Register these commands as the group `block`."""
     group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
     for name, command in (
         ("publish", publish),
@@ -52,7 +52,7 @@ def publish(
     also: AlsoOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    give_up: Annotated[float, typer.Option(help="Seconds without any acknowledgement, after which this fails.")] = 30.0,
+    give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files. Done means: verified by the node, and on its disk.
@@ -91,11 +91,20 @@ def publish(
 
 
 def subscribe(
-    start: Annotated[int | None, typer.Option("--from", min=0, help="The first block; what comes if left out.")] = None,
-    end: Annotated[int | None, typer.Option("--to", min=0, help="The last block; endless if left out.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder to write each block to, as a file.")] = None,
+    start: Annotated[
+        int | None,
+        typer.Option(
+            "--from", min=0, help="The first block. Without it, the subscription begins with the next new block."
+        ),
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option("--to", min=0, help="The last block. Without it, the subscription has no end.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder; each block is written to a file in it.")] = None,
     suffix: SuffixOption = ".blk.zstd",
-    compress: Annotated[bool, typer.Option("--compress", help="Have it sent compressed, for a slow line.")] = False,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Ask the node to compress the blocks, for a slow line.")
+    ] = False,
     node: NodeOption = None,
     also: AlsoOption = None,
     context: ContextOption = None,
@@ -130,8 +139,10 @@ def subscribe(
 
 
 def get(
-    number: Annotated[int | None, typer.Argument(min=0, help="The block; the latest if left out.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A file to write it to; its suffix says how.")] = None,
+    number: Annotated[
+        int | None, typer.Argument(min=0, help="The number of the block. Without it, the latest block.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for the block. Its suffix chooses the compression.")] = None,
     node: NodeOption = None,
     also: AlsoOption = None,
     context: ContextOption = None,
@@ -170,7 +181,7 @@ def status(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What the node has, and which block it wants next.
+    """Say which blocks the node has, and which block it wants next.
 
     Example: stream-node block status --json
     """
@@ -213,12 +224,12 @@ def status(
 
 
 def generate(
-    folder: Annotated[Path, typer.Argument(help="Where the files go; made if it does not exist.")],
-    blocks: Annotated[int, typer.Option(min=1, help="How many blocks, from 0 on.")] = 10,
-    items: Annotated[int, typer.Option(min=4, help="Items of each block.")] = 100,
-    item_bytes: Annotated[int, typer.Option(min=0, help="Of each item.")] = 100,
+    folder: Annotated[Path, typer.Argument(help="The folder for the files. It is made if it does not exist.")],
+    blocks: Annotated[int, typer.Option(min=1, help="The number of blocks, from block 0 on.")] = 10,
+    items: Annotated[int, typer.Option(min=4, help="The number of items in each block.")] = 100,
+    item_bytes: Annotated[int, typer.Option(min=0, help="The size of each item.")] = 100,
     suffix: SuffixOption = ".blk.zstd",
-    seed: Annotated[int, typer.Option(help="Another seed is another chain.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a chain of blocks with keys of its own, for trying a node. The keys and their address book go beside it.
@@ -251,7 +262,7 @@ def _with_blocks(
     context: str | None,
     via: list[str] | None,
 ) -> None:
-    """Run an async function with a client of the nodes meant. Raises ContextError, InvalidAddress, ClientError."""
+    """Run an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
 
     from block_node.client import connect
     from block_node.client.settings import ANSWER_S_MAX
@@ -275,8 +286,10 @@ def _with_blocks(
 
 
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """The files, and those of folders; and what is in these folders and no block file. Raises UsageError where there is
-    no block."""
+    """The given files and the block files in the given folders; and the other files in these folders.
+
+    Raises UsageError where there is no block.
+    """
     from block_node.blocks.files import find_files
 
     files: list[Path] = []
@@ -295,7 +308,7 @@ def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _passed_over(paths: list[Path]) -> str:
-    """For people: how many, and the first of them."""
+    """For people: the number of names, and the first of them."""
     more = f" and {len(paths) - PASSED_OVER_SHOWN:,} more" if len(paths) > PASSED_OVER_SHOWN else ""
     names = ", ".join(map(str, paths[:PASSED_OVER_SHOWN]))
     return f"passed over {counted(len(paths), 'file')} not named as a block: {names}{more}"

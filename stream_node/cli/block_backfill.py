@@ -1,4 +1,4 @@
-"""`stream-node block backfill status|run|sources`: how missing blocks are fetched, and to begin a look for them now."""
+"""`stream-node block backfill status|run|sources`: shows how missing blocks are fetched, and starts a search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAPS_SHOWN = 10
 
 
 def register(block: typer.Typer) -> None:
-    """As the group `backfill` of the group `block`."""
+    """Register these commands as the group `backfill` of the group `block`."""
     group = typer.Typer(help="How missing blocks are fetched from other nodes.", no_args_is_help=True)
     for name, command in (("status", status), ("run", run), ("sources", sources)):
         group.command(name)(asks_node(command, speaks_blocks=True))
@@ -35,7 +35,9 @@ def status(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    metrics: Annotated[bool, typer.Option("--metrics", help="In the text format of Prometheus.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print the figures in the text format of Prometheus.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what is missing, what is being fetched, and what has been since the node was started.
@@ -109,7 +111,8 @@ Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Run with a function that asks `node/block_backfill/1` over one connection. Raises as clients do."""
+    """Run an async function that gets a function to ask `node/block_backfill/1` over one connection. Raises as clients
+    do."""
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk

@@ -1,4 +1,4 @@
-"""`stream-node cardinal produce` and `consume`: blocks into messages and back; and the register of the group."""
+"""`stream-node cardinal produce` and `consume`: blocks into messages and back. It registers the whole group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
-"""How many blocks are sent together; a group waits twice for the disk."""
+"""The number of blocks that are sent together. A group waits for the disk twice."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
 def produce(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="JSON lists of whole batches; standard input if none.")
+        list[Path] | None, typer.Argument(help="Files with JSON lists of whole batches. Without files, standard input.")
     ] = None,
     application: ApplicationOption = "plain",
     node: NodeOption = None,
@@ -95,7 +95,11 @@ def produce(
 
 def consume(
     client_id: Annotated[
-        str | None, typer.Option("--client", help="Whose position to resume and to save; else all from the first.")
+        str | None,
+        typer.Option(
+            "--client",
+            help="The consumer whose position is resumed and saved. Without it, reading begins at the first message.",
+        ),
     ] = None,
     application: ApplicationOption = "plain",
     node: NodeOption = None,
@@ -105,15 +109,18 @@ def consume(
     kafka: KafkaOption = None,
     partitions: PartitionsOption = PARTITIONS,
     position: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to resume and to save, in place of --client.")
+        Path | None, typer.Option(metavar="FILE", help="A file for the position, in place of --client.")
     ] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to go on from where nothing is saved.")
+        str | None,
+        typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to continue from if no position is saved."),
     ] = None,
-    unordered: Annotated[bool, typer.Option("--unordered", help="Complete blocks as they come, forks too.")] = False,
-    follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many updates.")] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print what each block changes, too.")] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Print complete blocks as they come, with forks.")
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
+    values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print how the heaviest chain changes: removed and added blocks, in order; on stderr, what is wrong.
@@ -163,7 +170,7 @@ def consume(
 
 
 class _Shown:
-    """How updates are printed: at once, since what is done and not printed would be lost with this process."""
+    """Prints updates at once: an update that is done and not printed would be lost with this process."""
 
     def __init__(self, as_json: bool, values: bool) -> None:
         self._as_json = as_json
@@ -211,7 +218,7 @@ class _Shown:
 
 
 def _first_block(application: Application, start: str | None) -> Start | None:
-    """Where a consumer without a saved position begins; a simulation has a block to begin from."""
+    """The place where a consumer without a saved position begins. In a simulation, that is a block."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
@@ -220,8 +227,11 @@ def _first_block(application: Application, start: str | None) -> Start | None:
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
-    """Raises `PayloadTextError`, also for sub batches: what is in them is not in the text, so that a block that
-    announced one would never be complete."""
+    """Read blocks from files, or from standard input where there are none.
+
+    Raises `PayloadTextError`, also for sub batches: the text does not have their content, so a block that announced one
+    could never be complete.
+    """
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 

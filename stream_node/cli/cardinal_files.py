@@ -1,4 +1,4 @@
-"""`stream-node cardinal inspect` and `simulate`: what is in files of blocks, and making disorder on purpose."""
+"""`stream-node cardinal inspect` and `simulate`: look into files of blocks, and send a chain in disorder on purpose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 STEPS_AT_ONCE = 1_000
-"""How many messages of a simulation are sent together."""
+"""The number of messages of a simulation that are sent together."""
 
 
 def inspect(
@@ -68,16 +68,18 @@ def inspect(
 
 def simulate(
     seed: Annotated[int | None, typer.Option(help="The same seed makes the same messages.")] = None,
-    blocks: Annotated[int, typer.Option(help="Length of the chain that wins.")] = 100,
+    blocks: Annotated[int, typer.Option(help="The length of the chain that wins.")] = 100,
     keys: Annotated[int, typer.Option(help="Updates of a block under each prefix.")] = 2,
     fork_rate: Annotated[float, typer.Option(help="The chance that a fork begins at a block.")] = 0.2,
-    deep_reorgs: Annotated[int, typer.Option(help="Reorgs beyond the threshold.")] = 1,
-    producers: Annotated[int, typer.Option(help="How many producers send everything.")] = 1,
+    deep_reorgs: Annotated[int, typer.Option(help="The number of reorgs beyond the threshold.")] = 1,
+    producers: Annotated[int, typer.Option(help="The number of producers that each send everything.")] = 1,
     duplicate_rate: Annotated[float, typer.Option(help="The chance that a message comes twice.")] = 0.1,
-    loss_rate: Annotated[float, typer.Option(help="The chance that it is lost at first, and sent again.")] = 0.05,
-    delay_max: Annotated[int, typer.Option(help="By how many places a message may come late.")] = 100,
+    loss_rate: Annotated[
+        float, typer.Option(help="The chance that a message is lost at first, and sent again.")
+    ] = 0.05,
+    delay_max: Annotated[int, typer.Option(help="The number of places by which a message may be late.")] = 100,
     expect: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the chain that consumers must have at the end.")
+        Path | None, typer.Option(metavar="FILE", help="A file for the chain that consumers must have at the end.")
     ] = None,
     node: NodeOption = None,
     context: ContextOption = None,
@@ -125,7 +127,7 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[Step]) -> None:
-    """In order; what lies in different partitions has no order anyway, but in a recording."""
+    """Send in order. Messages in different partitions have no order anyway, except in a recording."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport
 

@@ -1,4 +1,4 @@
-"""What the commands of `stream-node cardinal` have in common: the application meant, and where messages go."""
+"""The options that all commands of `stream-node cardinal` share: the application, and where its messages go."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ ApplicationOption = Annotated[
     ),
 ]
 RecordingOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A recording in place of a node; it is made if it does not exist.")
+    Path | None,
+    typer.Option(metavar="FILE", help="A recording (a file) in place of a node. It is made if it does not exist."),
 ]
 KafkaOption = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="A Kafka cluster in place of a node; needs the extra `kafka`.")
 ]
-PartitionsOption = Annotated[int, typer.Option(min=1, help="Of each topic that does not exist yet.")]
+PartitionsOption = Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")]
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
 PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
-"""Who has set it has not asked for a node by that."""
+"""The variable that names a node. A user who has set only this variable has not asked this command for a node."""
 
 
 def find_application(name: str) -> Application:
-    """Raises UsageError, and the errors of a description that cannot be right."""
+    """The application. Raises UsageError, and the errors of a description that cannot be right."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
     from cardinal_streams.produce.simulation_machine import SIMULATED
@@ -79,7 +80,7 @@ def with_transport(
     context: str | None,
     via: list[str] | None,
 ) -> None:
-    """Run an async function with a recording, a Kafka cluster, or else with the node meant and its client."""
+    """Run an async function with a recording, a Kafka cluster, or the chosen node and its client."""
     from cardinal_streams.transports.stream_transport import StreamTransport
 
     if recording is None and kafka is None:

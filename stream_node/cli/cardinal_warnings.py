@@ -1,4 +1,5 @@
-"""What `stream-node cardinal consume` drops or gives up, as lines on stderr. It prints no updates."""
+"""Warnings of `stream-node cardinal consume`: lines on stderr about dropped messages and blocks given up. It prints no
+updates."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ TOLD_MAX = 20
 
 
 class Warnings:
-    """Told of every event of a consumer: `OnEvent`."""
+    """Warnings: it gets every event of a consumer, as its `OnEvent`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -29,7 +30,7 @@ class Warnings:
             tell(text)
 
     def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
-        """At the end of what there was to read."""
+        """Say the rest, at the end of the input: lines that were held back, incomplete blocks, empty topics."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if statistics.incomplete:
@@ -39,7 +40,7 @@ class Warnings:
 
 
 def _text_of(event: Any) -> str | None:
-    """A line about what was lost, or what somebody has to do; None for what is as it should be."""
+    """A line about a loss, or about something that somebody has to do; None for an event that is in order."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
     from cardinal_streams.machines.reassembly_events import Evicted, Refused

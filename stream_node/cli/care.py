@@ -1,4 +1,4 @@
-"""`stream-node backup`, `restore` and `doctor`: what an operator does with a data directory."""
+"""`stream-node backup`, `restore` and `doctor`: the commands by which an operator looks after a data directory."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def backup(
 
 def restore(
     source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `backup` made.")],
-    data_dir: Annotated[str | None, typer.Option(help="Where to put it: a new or empty data directory.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every message and check it first.")] = False,
+    data_dir: Annotated[
+        str | None, typer.Option(help="The data directory to restore to: new or empty, unless --over is given.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every message of the backup first.")] = False,
     over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

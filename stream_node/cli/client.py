@@ -1,4 +1,4 @@
-"""How commands reach a node, and find streams on it. What they ask there is the client's business."""
+"""How commands reach a node and find streams on it. The client asks the questions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def with_client(
     *,
     waits: bool = False,
 ) -> None:
-    """Run an async function with a client of the node meant. Raises ContextError, InvalidAddress, ClientError.
+    """Run an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
 
-    waits: the command goes on for ever, so it says when the node is gone, and when it is back.
+    waits: the command runs until it is stopped, so it says when the node is gone, and when it is back.
     """
     from stream_node.contexts import resolve_target
 
@@ -46,10 +46,10 @@ def with_client(
 def open_client(
     target: Target, on_link: Callable[[ClientError | None], None] | None = None, *, is_given: bool = True
 ) -> AbstractAsyncContextManager[StreamClient]:
-    """A client of that node, which waits for answers as long as --timeout says.
+    """A client of this node. It waits for answers as long as --timeout says.
 
-    on_link: as of `stream_client.connect`. is_given: it is the node of --node, --context and --via, so that --service,
-    --index-service and --framing are said of it. They are not said of any other node that a command needs.
+    on_link: as in `stream_client.connect`. is_given: the node is that of --node, --context and --via, so --service,
+    --index-service and --framing apply to it. They apply to no other node that a command needs.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -70,7 +70,7 @@ def open_client(
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Run an async function. SIGTERM and SIGHUP cancel it, so that consumers save and give their leases back.
+    """Run an async function. SIGTERM and SIGHUP cancel it, so that consumers save and release their leases.
 
     Raises typer.Exit with the code that tells the signal.
     """
@@ -89,9 +89,10 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Raises a ClientError where something else than a stream node answers, or the way to it is not allowed.
+    """Check that a stream node answers. Raises a ClientError where something else does, or the way to it is not
+    allowed.
 
-    It is for commands whose own client takes long to tell, and tries again where nobody takes connections.
+    For commands whose own client needs long to notice, and tries again where nobody accepts connections.
     """
     from ockam.address import tcp
     from stream_client import NodeUnreachable, connect
@@ -108,15 +109,15 @@ async def check_contact(target: Target) -> None:
 
 
 def _tell_link(node: str, error: ClientError | None) -> None:
-    """On stderr, once each time: the node is gone, or back."""
+    """Say on stderr, once each time, that the node is gone or back."""
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
     typer.echo(printable(f"stream-node: {text}"), err=True)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """The stream-partition to push to. Partition 0 is made where there is none; StreamNotFound says how to make others.
+    """The partition to push to. Partition 0 is made if it is missing; StreamNotFound says how to make others.
 
-    A push never grows a stream: with more partitions, keys belong to other partitions than before.
+    A push never adds partitions to a stream: with more partitions, keys would belong to other partitions than before.
     """
     from stream_client import RequestRefused, StreamNotFound
 
@@ -133,12 +134,13 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """The way to a partition of a peer that has no `node/stream_list/1`: it tells that only when asked to make it."""
+    """The route to a partition on a peer without `node/stream_list/1`. Such a peer tells the route only when it is
+    asked to make the partition."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
 async def get_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """The stream-partition, which exists. Raises StreamNotFound."""
+    """The partition, which must exist. Raises StreamNotFound."""
     from stream_client import RequestRefused
 
     try:
@@ -148,7 +150,7 @@ async def get_partition(client: StreamClient, name: str, partition: int) -> Stre
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
-    """All partitions of a stream that exists, or the one asked for. Raises StreamNotFound."""
+    """All partitions of a stream, or the one asked for. Raises StreamNotFound."""
     from stream_client import StreamNotFound
 
     found: PartitionedStream = await client.get_stream(name)
@@ -163,7 +165,7 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Rising numbers in few words: "0", "0 to 3", "0 and 2 to 3"."""
+    """Rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""`stream-node export …`: a node's messages as a table for Spark and other readers, by a process of its own.
+"""`stream-node export …`: exports the messages of a node to a table for Spark and other readers. A process of its own.
 
 `spark_export` is imported inside the commands, and nowhere else in this package.
 """
@@ -23,13 +23,13 @@ from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
 Settings: TypeAlias = Callable[[], dict[str, Any]]
-"""Of an exporter, from the options that `with_settings` gives a command."""
+"""The settings of an exporter, from the options that `with_settings` adds to a command."""
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """Columns of HEAD that hold numbers."""
 SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
-"""What the extra `spark` brings."""
+"""The modules that the extra `spark` brings."""
 
 
 def register(app: typer.Typer) -> None:
@@ -79,9 +79,13 @@ def run(
 @with_settings
 def daemon(
     settings: Settings,
-    every: Annotated[str, typer.Option(metavar="TIME", help="From start to start: 60s, 15m, 1h.")] = "60s",
+    every: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
+    ] = "60s",
     metrics_file: Annotated[
-        Path | None, typer.Option(help="Keep counters there in Prometheus' text format, for a textfile collector.")
+        Path | None,
+        typer.Option(help="A file for counters in the text format of Prometheus, for a textfile collector."),
     ] = None,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
@@ -118,7 +122,7 @@ def daemon(
 
 def history(
     folder: FolderArgument,
-    last: Annotated[int, typer.Option(min=1, help="How many of the latest runs.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the latest runs of an export, the latest first.
@@ -144,7 +148,7 @@ def history(
 
 def verify(
     folder: FolderArgument,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the files' checksums.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Do not compute the checksums of the files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Prove from ledger and files that every exported message is in the table once; exit 1 if not. Needs no node.
@@ -194,7 +198,7 @@ def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_js
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the history as text, in the columns of HEAD."""
+    """One run of the history as text, in the columns of HEAD."""
     sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
     started = time_text(row["started_us"])[:19] + "Z"
     counts = (f"{row['files']:,}", f"{row['lost']:,}")
@@ -208,7 +212,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
-    """Run it; SIGTERM gives it up in good order, as Ctrl-C does, and gives the exit code that tells of the signal."""
+    """Run it. SIGTERM ends it in good order, as Ctrl-C does, and gives the exit code that tells the signal."""
     import asyncio
 
     async def interruptible() -> T:
@@ -234,7 +238,7 @@ def _configure_logs(level: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Any], None]]:
-    """A bar of rows, and bytes of data beside it, for a terminal."""
+    """A progress bar of rows, with the bytes of data beside it, for a terminal."""
     with progress_shown() as shown:
 
         def told(progress: Any) -> None:
@@ -246,7 +250,7 @@ def _progress() -> Iterator[Callable[[Any], None]]:
 
 @contextmanager
 def _errors_told() -> Iterator[None]:
-    """What the exporter raises becomes the command's one line; so does an extra that is missing."""
+    """Turn errors of the exporter, and a missing extra, into the one line of the command."""
     from spark_export.errors import SourceError
     from spark_export.exporter.errors import ExportError
 

@@ -14,24 +14,32 @@ from stream_node.cli.options import ContextOption, NodeOption
 from stream_node.cli.values import UsageError
 
 FolderArgument = Annotated[
-    Path, typer.Argument(help="The export's folder; with a cluster, one that every executor sees under this path.")
+    Path, typer.Argument(help="The folder of the export. With a cluster, every executor must see it under this path.")
 ]
 StreamOption = Annotated[
-    list[str] | None, typer.Option("--stream", metavar="NAME", help="Export this stream; may be repeated. Else all.")
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME", help="Export this stream. May be repeated. Without it, all streams."),
 ]
 PatternOption = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="Export the streams whose whole name matches, new ones too.")
+    str | None,
+    typer.Option(metavar="REGEX", help="Export the streams whose whole name matches this pattern, new streams too."),
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="The node's data directory, on the machine that Spark runs on: read there, past the node."),
+    typer.Option(
+        help="The node's data directory, on the machine that runs Spark: read directly, not through the node."
+    ),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="parquet, delta or iceberg.")]
+FormatOption = Annotated[str, typer.Option("--format", help="The format of the table: parquet, delta or iceberg.")]
 MasterOption = Annotated[
     str,
-    typer.Option(help="Spark's: local[*,4], spark://HOST:PORT, yarn, k8s://…; `inline` for no Spark and no Java."),
+    typer.Option(
+        help="Spark's master: local[*,4], spark://HOST:PORT, yarn, k8s://…; or `inline`, without Spark and Java."
+    ),
 ]
-RemoteOption = Annotated[str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server instead.")]
+RemoteOption = Annotated[
+    str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
+]
 ConfOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 ]
@@ -39,24 +47,36 @@ AotCacheOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="With Java 25: keep loaded classes there (0.2 GB), written by a first run, for faster starts.",
+        help="With Java 25: a file for loaded classes (0.2 GB). The first run writes it; later runs start faster.",
     ),
 ]
 ClientOption = Annotated[
-    str | None, typer.Option(help="The consumer that the position is saved for; else export- and the folder's name.")
+    str | None,
+    typer.Option(
+        help="The name of the consumer whose position is saved. Without it: export-, and the name of the folder."
+    ),
 ]
 AcceptLostOption = Annotated[
-    bool, typer.Option("--accept-lost", help="Go on, and report, where retention deleted what was not exported yet.")
+    bool,
+    typer.Option(
+        "--accept-lost",
+        help="Continue, and report the loss, where retention has deleted messages that were not exported.",
+    ),
 ]
 NiceOption = Annotated[
     int,
-    typer.Option(min=0, max=19, help="How far the export and its Spark stand back for the node, as of nice(1)."),
+    typer.Option(min=0, max=19, help="How far the export and its Spark give way to the node, as in nice(1)."),
 ]
 NICE = 5
-"""On two cores pushes beside an export keep 0.84 of their rate with it; where other programs take the machine, more
-would leave an export next to nothing."""
+"""The niceness of an export. On two cores, pushes beside an export keep 0.84 of their rate. On a machine
+that is busy otherwise, a larger value would leave the export next to nothing."""
 MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
-LogLevelOption = Annotated[str, typer.Option(help="debug, info, warning or error; JSON lines on stderr.")]
+LogLevelOption = Annotated[
+    str,
+    typer.Option(
+        help="The least important level that is logged, as JSON lines on stderr: debug, info, warning or error."
+    ),
+]
 
 
 def settings_of(
@@ -74,7 +94,7 @@ def settings_of(
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
 ) -> dict[str, Any]:
-    """What `spark_export.exporter.job.ExportSettings` is made of. Raises UsageError, ContextError."""
+    """The values for `spark_export.exporter.job.ExportSettings`. Raises UsageError, ContextError."""
     import re
 
     from spark_export.exporter.node_side import Selection
@@ -116,7 +136,7 @@ def settings_of(
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `settings_of` in place of its parameter `settings`, which is called for them."""
+    """Replace the parameter `settings` of a command by the options of `settings_of`, which is called with them."""
     shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
     parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]
 

@@ -1,4 +1,4 @@
-"""How `stream create` makes the partitions that a stream lacks, and says what is there then."""
+"""Making partitions: `stream create` makes the partitions that a stream lacks, and says how many it has then."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class Grown(NamedTuple):
-    """What `stream create` found and left.
+    """Grown: the result of `stream create`.
 
-    now: the partitions that there are. before: how many there were. count_before: over how many keys were spread, the
-    deleted ones too. A peer that does not list its streams leaves both None, and `now` is what was asked for.
+    now: the number of partitions. before: their number before. count_before: the number over which keys were spread,
+    deleted partitions included. A peer that does not list its streams leaves both None, and `now` is the number that
+    was asked for.
     """
 
     now: Sequence[Stream]
@@ -28,7 +29,8 @@ class Grown(NamedTuple):
 
 
 async def grow(client: StreamClient, name: str, partitions: int | None) -> Grown:
-    """Make what is missing of so many partitions; without a number, a stream with one if there is none."""
+    """Make the partitions that are missing up to this number. Without a number, make a stream with one partition if
+    there is none."""
     from stream_client import RequestRefused
 
     try:

@@ -1,4 +1,4 @@
-"""`stream-node index …`: the positions of consumers, as an operator sees and sets them."""
+"""`stream-node index …`: shows and sets the positions of consumers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stream_client import StreamClient, StreamInfo
     from stream_client.arguments import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
-ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="Whose position.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
+ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="The name of the consumer.")]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 
@@ -66,11 +66,11 @@ def get(
 
 def set_to(
     stream: StreamArgument,
-    position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget it.")],
+    position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget the position.")],
     client_id: ClientOption,
     partition: PartitionOption = 0,
     all_partitions: Annotated[
-        bool, typer.Option("--all-partitions", help="Of every partition that the stream has.")
+        bool, typer.Option("--all-partitions", help="Set the position in every partition of the stream.")
     ] = False,
     dry_run: DryRunOption = False,
     node: NodeOption = None,
@@ -106,8 +106,8 @@ def set_to(
 
 
 def list_all(
-    stream: Annotated[str | None, typer.Option(help="Of this stream only.")] = None,
-    client_id: Annotated[str | None, typer.Option("--client", help="Of this consumer only.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Only positions in this stream.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client", help="Only positions of this consumer.")] = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -146,7 +146,7 @@ def list_all(
 async def _places(
     client: StreamClient, stream: str, partition: int | None, start: StartLike | None
 ) -> list[tuple[int, int | None]]:
-    """Each partition meant, and the index that the start means in it."""
+    """Each chosen partition with the index that the start means there."""
     if start is None and partition is not None:
         # A position can outlive its stream; forgetting it asks nothing of the stream.
         return [(partition, None)]
@@ -160,7 +160,7 @@ async def _places(
 
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
-    """The saved position, if there is one; asking by the specification's GET would make one."""
+    """The saved position, if there is one. The GET of the specification would create one."""
     from stream_client import list_positions
 
     found = None
@@ -171,7 +171,8 @@ async def _find(client: StreamClient, client_id: str, stream: str, partition: in
 
 
 async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
-    """The index saved now. Raises RequestRefused where a consumer holds the lease, so that none could be set."""
+    """The saved index; None where there is none. Raises RequestRefused where a consumer holds the lease: then nobody
+    else may set a position."""
     from stream_client import RequestRefused
 
     found = await _find(client, client_id, stream, partition)
@@ -181,8 +182,11 @@ async def _replaceable(client: StreamClient, client_id: str, stream: str, partit
 
 
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
-    """Raises StreamNotFound for a stream that is not there. A position can outlive its stream, and real peers save
-    positions of streams that never were; so only who has found no position asks this."""
+    """Check that the stream exists. Raises StreamNotFound.
+
+    A position can outlive its stream, and real peers save positions of streams that never existed. So this is asked
+    only where no position was found.
+    """
     from stream_client import RequestRefused
 
     with suppress(RequestRefused):  # A peer that does not list its streams is taken at its positions.
@@ -190,7 +194,7 @@ async def _check_exists(client: StreamClient, stream: str, partition: int | None
 
 
 def _lag(index: int, stream: StreamInfo | None) -> int | None:
-    """How many stored messages are yet to be read; None where the stream is not there."""
+    """The number of stored messages that are not read yet; None where the stream does not exist."""
     return None if stream is None else max(0, stream.next_index - max(index, stream.first_index))
 
 

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from stream_client import Header, RichMessage, StreamMessage
 
 LENGTH = struct.Struct(">I")
-"""In front of each message of a length-framed file: its bytes, as u32, big-endian."""
+"""The length in front of each message of a length-framed file: u32, big-endian."""
 CHUNK_BYTES = 256 * 1024
-"""Read at once at most."""
+"""The bytes that are read at once, at most."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""No frame carries more; a longer length is not one of ours."""
+"""The longest message: no frame carries more, so a larger length is an error in the file."""
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
-    """The messages of the files in turn, or of standard input where there are none, as they come: each list is what one
-    read brought, so that nothing waits for what a slow writer has not written yet."""
+    """The messages of the files in turn, or of standard input where there are none.
+
+    Each list has the messages of one read, so that no message waits for one that a slow writer has not written yet.
+    """
     split = split_framed if framed else split_lines
     # Unbuffered, since a thread that waits inside a buffered reader holds a lock that the end of the process needs.
     if not files:
@@ -48,7 +50,7 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lines without their line ends; the last one may lack its own."""
+    """The lines without their line ends. The last line may have no line end."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -62,7 +64,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Messages, each behind its length. Raises UsageError where one is cut short or cannot be sent."""
+    """The messages of length-framed bytes. Raises UsageError where one is cut short or cannot be sent."""
     left = bytearray()
     for chunk in chunks:
         left += chunk
@@ -82,7 +84,7 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """How long the message is whose length stands there; None while the length is not whole. Raises UsageError."""
+    """The length of the next message; None while the length itself is incomplete. Raises UsageError."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)
@@ -100,7 +102,7 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 
 
 class Given(NamedTuple):
-    """A message to push: what is stored, and the partition that its line names, if it does."""
+    """Given: a message to push, and the partition that its line names, if it names one."""
 
     data: bytes
     key: bytes | None = None
@@ -111,7 +113,7 @@ class Given(NamedTuple):
 def parse_ndjson(line: bytes) -> Given:
     """The message of a line as `--ndjson` and `--json` print it. Raises UsageError.
 
-    Its index and its time are passed over: a push gets new ones.
+    Index and time in the line are ignored: a push gets new ones.
     """
     import msgspec
 
@@ -128,7 +130,7 @@ def parse_ndjson(line: bytes) -> Given:
 
 @cache
 def _ndjson_type() -> Any:
-    """What a line may have, made when it is needed: no help needs msgspec."""
+    """The type of such a line. It is made when it is needed, since no help needs msgspec."""
     import msgspec
 
     text: Any = str | None | msgspec.UnsetType
@@ -155,7 +157,7 @@ def _required(row: Any, name: str) -> bytes:
 
 
 def _bytes_of(row: Any, name: str) -> bytes | None:
-    """The value of that name, given as text or in base64 but never as both; None without one. Raises ValueError."""
+    """The value of this name, given as text or in base64 but never as both; None without one. Raises ValueError."""
     import msgspec
 
     text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
@@ -167,7 +169,8 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 
 class Shown(NamedTuple):
-    """What is printed of a message beside its data, and how. escaped: only what a terminal may be sent."""
+    """Shown: the columns that are printed beside the data of a message, and how. escaped: print only what is safe for a
+    terminal."""
 
     keys: bool = False
     headers: bool = False
@@ -180,7 +183,7 @@ class Shown(NamedTuple):
     def of(
         cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
     ) -> Shown:
-        """As the options of a command say. Raises UsageError where one of them would be passed over in silence."""
+        """As the options of a command say. Raises UsageError where one of the options would be ignored in silence."""
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
@@ -191,7 +194,7 @@ class Shown(NamedTuple):
 
     @property
     def is_rich(self) -> bool:
-        """Whether it takes more than a plain pull brings."""
+        """Whether the columns need more than a plain pull returns."""
         return self.keys or self.headers or self.times
 
 

@@ -13,11 +13,11 @@ from stream_node.cli.output import counted, say
 from stream_node.cli.progress import progress_shown
 
 STREAMS_LISTED = 2**31
-"""All: a verification says how far it is."""
+"""As many as there are: the report of a verification names all streams."""
 
 
 def register(app: typer.Typer) -> None:
-    """These commands, and those of an operator that have modules of their own."""
+    """Register these commands, and the commands of an operator that have modules of their own."""
     app.command()(verify)
     repair.register(app)
     care.register(app)

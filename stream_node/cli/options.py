@@ -11,7 +11,8 @@ from stream_node.cli.values import UsageError
 
 
 def not_empty(text: str | None) -> str | None:
-    """For names, which no node takes empty; "$NAME" of a variable that is not set is the usual cause."""
+    """Check a name: no node accepts an empty one. An empty name usually comes from "$NAME" of a variable that is not
+    set."""
     if text == "":
         raise UsageError("a name is empty; write one, such as orders")
     return text
@@ -26,16 +27,20 @@ ContextOption = Annotated[
 ]
 ViaOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Reach the node's neighbour there through it; may be repeated."),
+    typer.Option(metavar="HOST:PORT", help="Go through the node to another node, at this address. May be repeated."),
 ]
-PartitionOption = Annotated[int, typer.Option(min=0, help="Which partition of the stream.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, one object a line.")]
+PartitionOption = Annotated[int, typer.Option(min=0, help="The partition of the stream.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 DataDirOption = Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")]
-ConfigOption = Annotated[Path | None, typer.Option(help="Settings in TOML.")]
-ListenOption = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Port 0 picks a free one.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file with settings.")]
+ListenOption = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The address to listen at. Port 0 picks a free port.")
+]
 ForwardOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="A node that peers may reach through this one; may be repeated."),
+    typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),
 ]
-LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogLevelOption = Annotated[
+    str | None, typer.Option(help="The least important level that is logged: debug, info, warning or error.")
+]

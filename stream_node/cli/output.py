@@ -1,4 +1,4 @@
-"""How commands say what they did: text for people or one JSON object a line, counts in words."""
+"""Output of commands: text for people or one JSON object a line; counts in words; tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_node.printable import printable
 
 
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
-    """The report as JSON, or the text, line by line."""
+    """Print the report as JSON, or the text, line by line."""
     if as_json:
         say_json(report)
         return
@@ -22,7 +22,7 @@ def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> 
 
 
 def tell(text: str) -> None:
-    """A line for people on stderr, beside what the command prints."""
+    """Print a line for people on stderr, beside the output of the command."""
     typer.echo(f"stream-node: {printable(text)}", err=True)
 
 
@@ -31,7 +31,7 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Ask on stderr, where output that is read by a program does not get it. Only a whole `yes` is one."""
+    """Ask a question on stderr, where a program that reads the output does not see it. Only a whole `yes` means yes."""
     typer.echo(f"{printable(question)} Type yes: ", err=True, nl=False)
     return sys.stdin.readline().strip() == "yes"
 
@@ -42,7 +42,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Lines of a table whose columns are as wide as they need be. right: columns whose cells end together."""
+    """The lines of a table. Each column is as wide as its widest cell. right: the columns that are aligned to the
+    right."""
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:

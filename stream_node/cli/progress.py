@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from stream_node.backup import Progress
 
 DRAWN_EVERY_S = 0.1
-"""Between two drawings; more often nobody can read."""
+"""The time between two drawings: faster ones cannot be read."""
 ESTIMATED_AFTER_S = 1.0
-"""Before that, the time left is a guess."""
+"""Before this time, the time left is only a guess."""
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 10, 40
 COLUMNS_DEFAULT = 80
-"""Of a terminal that does not say how wide it is."""
+"""The width of a terminal that does not tell its width."""
 
 
 class ProgressLine:
-    """Draws how far a command is. A context manager: the line is gone when the block ends.
+    """ProgressLine: draws how far a command is. A context manager: the line is gone when the block ends.
 
-    enabled: False where nothing is to be drawn: stderr is no terminal, or another program has it (a command in the
-    background), or the user types the command's input there, which a drawing would paint over.
+    enabled: False where nothing may be drawn: stderr is no terminal, another program has the terminal (the command is
+    in the background), or the user types the input of the command there.
     """
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
@@ -41,7 +41,8 @@ class ProgressLine:
             _write("\r\x1b[K")
 
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
-        """Say how far it is, at most ten times a second. facts: more to say where there is room, first ones first."""
+        """Draw how far the command is, at most ten times a second. facts: more to say where there is room, the first
+        ones first."""
         now_s = time.monotonic()
         if not self.enabled or now_s < self._drawn_s + DRAWN_EVERY_S:
             return
@@ -52,8 +53,8 @@ class ProgressLine:
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
-    """The line, shorter than the terminal is wide: what is done, the share and the time left where the total is known,
-    then as many facts as there is room for, and a bar in what is left over."""
+    """The line: what is done, and the share and the time left where the total is known; then as many facts as fit, and
+    a bar in the remaining room."""
     words = [what]
     share = min(1.0, done / total) if total else None
     if share is not None:
@@ -73,20 +74,21 @@ def progress_text(what: str, done: int, total: int | None, facts: Sequence[str],
 
 @contextmanager
 def progress_shown() -> Iterator[Progress]:
-    """Told how far a command is while the block runs; drawn where somebody can see it."""
+    """A function to tell how far a command is while the block runs. The line is drawn where somebody can see it."""
     with ProgressLine() as line:
         yield lambda what, done, total: line.draw(what, done, total, () if total else [f"{done:,}"])
 
 
 def _time_text(seconds: float) -> str:
-    """As in "5 s", "2 min", "3 h": no more exact than an estimate is."""
+    """A time as in "5 s", "2 min", "3 h": as exact as an estimate is."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6_000 else f"{round(seconds / 3_600)} h"
 
 
 def _has_the_terminal() -> bool:
-    """Whether this command is in the foreground; one behind it (`&`) must not draw where somebody types another."""
+    """Whether this command is in the foreground. A command in the background (`&`) must not draw where somebody types
+    another."""
     with suppress(OSError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

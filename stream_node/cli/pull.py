@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from stream_client import Stream, StreamClient
     from stream_client.arguments import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
-LastOption = Annotated[int | None, typer.Option(min=1, help="Begin so many messages before the end.")]
+LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
 KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
 HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
 TimesOption = Annotated[bool, typer.Option("--times", help="Print when each message was published, too.")]
 FramedOption = Annotated[
-    bool, typer.Option("--length-framed", help="Print each message behind its length (u32, big-endian).")
+    bool, typer.Option("--length-framed", help="Print the length in front of each message (u32, big-endian).")
 ]
 NdjsonOption = Annotated[
-    bool, typer.Option("--ndjson", help="Print all that is stored of each message in JSON; `push --ndjson` takes it.")
+    bool,
+    typer.Option(
+        "--ndjson", help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it."
+    ),
 ]
 RawOption = Annotated[
-    bool, typer.Option("--raw", help="Print bytes as they are at a terminal too; in a pipe they always are.")
+    bool, typer.Option("--raw", help="Print bytes as they are, also at a terminal. In a pipe they always are.")
 ]
 AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
-StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")]
+StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
 PULL_LIMIT = 10
 PULL_LIMIT = 10
 
@@ -41,10 +44,12 @@ PULL_LIMIT = 10
 def pull(
     ctx: typer.Context,
     stream: StreamArgument,
-    index: Annotated[int | None, typer.Option(min=0, help="From here on; 0 is the earliest stored.")] = None,
+    index: Annotated[
+        int | None, typer.Option(min=0, help="The first index to read. 0 means the earliest stored message.")
+    ] = None,
     start: FromOption = None,
     last: LastOption = None,
-    limit: Annotated[int | None, typer.Option(min=0, help=f"At most so many messages ({PULL_LIMIT}).")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help=f"The number of messages, at most ({PULL_LIMIT}).")] = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -92,7 +97,8 @@ def pull(
 
 
 async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> int | None:
-    """By the specification's pull, which every node has. Where to go on; None where the stream's end was met."""
+    """Pull by the protocol of the specification, which every node has. Returns where to go on; None at the end of the
+    stream."""
     while left > 0 and (page := await source.pull(begin, left)):
         for message in page:
             write_message(message, source.partition, shown)
@@ -102,7 +108,8 @@ async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> in
 
 
 async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) -> int | None:
-    """By our own pull, which brings keys, headers and times. Where to go on; None where the end was met."""
+    """Pull by our own protocol, which returns keys, headers and times. Returns where to go on; None at the end of the
+    stream."""
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
         for message in page.messages:
             write_message(message, source.partition, shown)
@@ -112,7 +119,7 @@ async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) 
 
 
 async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
-    """Say on stderr how many messages lie behind those printed, if any, and which command prints them."""
+    """Say on stderr how many messages follow those that were printed, if any, and which command prints them."""
     from stream_client import RequestRefused
 
     try:
@@ -128,7 +135,7 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
-    """Where to begin, of the three ways to say it; the earliest stored message where nothing is said."""
+    """The start of a pull, from the three options that can say it; without any, the earliest stored message."""
     from stream_client import FromEnd
 
     if sum(each is not None for each in (index, start, last)) > 1:

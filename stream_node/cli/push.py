@@ -1,4 +1,4 @@
-"""`stream-node push`: from files, standard input or an argument into a stream-partition."""
+"""`stream-node push`: pushes messages from files, standard input or an argument into a stream."""
 
 from __future__ import annotations
 
@@ -26,20 +26,25 @@ if TYPE_CHECKING:
     from stream_client import Publisher, Push, StreamClient
 
 StreamArgument = Annotated[
-    str, typer.Argument(callback=not_empty, help="The stream's name; it is made if it does not exist.")
+    str, typer.Argument(callback=not_empty, help="The name of the stream. The stream is made if it does not exist.")
 ]
-FilesArgument = Annotated[list[Path] | None, typer.Argument(help="Files to push line by line; standard input if none.")]
+FilesArgument = Annotated[
+    list[Path] | None, typer.Argument(help="Files to push line by line. Without files, standard input.")
+]
 PushPartitionOption = Annotated[
-    int | None, typer.Option(min=0, help="Which partition of the stream; 0, or with --ndjson what each line says.")
+    int | None,
+    typer.Option(
+        min=0, help="The partition of the stream. Without it: 0, or with --ndjson the partition that each line names."
+    ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="Push this one text instead of lines.")]
 WholeOption = Annotated[
     bool, typer.Option("--file-per-message", help="Each file, or all of the input, is one message.")
 ]
 FramedInputOption = Annotated[
-    bool, typer.Option("--length-framed", help="Each message stands behind its length (u32, big-endian).")
+    bool, typer.Option("--length-framed", help="Each message follows its length (u32, big-endian).")
 ]
-KeyOption = Annotated[str | None, typer.Option(help="Stored with every message.")]
+KeyOption = Annotated[str | None, typer.Option(help="The key of every message.")]
 KeyedLinesOption = Annotated[
     bool, typer.Option("--keys", help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
 ]
@@ -47,18 +52,24 @@ NdjsonInputOption = Annotated[
     bool, typer.Option("--ndjson", help="Each line is a message in JSON, as `pull --ndjson` prints it.")
 ]
 HeaderOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Stored with every message; may be repeated.")
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
 ]
 SpreadOption = Annotated[
-    bool, typer.Option("--all-partitions", help="Spread over the partitions that it has: by key, else in turn.")
+    bool,
+    typer.Option(
+        "--all-partitions",
+        help="Spread the messages over all partitions: by their keys, or in turn where they have none.",
+    ),
 ]
 IdempotentOption = Annotated[
     bool,
-    typer.Option("--idempotent", help="Store each message once: what may be stored is sent again until that is known."),
+    typer.Option(
+        "--idempotent", help="Store each message once. A message that may be stored is sent again until the node knows."
+    ),
 ]
-RepeatOption = Annotated[int, typer.Option(min=1, help="Push all of it so many times.")]
-RateOption = Annotated[float | None, typer.Option(min=0.001, help="At most so many messages a second.")]
-WindowOption = Annotated[int, typer.Option(min=1, help="How many pushes may wait for their confirm.")]
+RepeatOption = Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")]
+RateOption = Annotated[float | None, typer.Option(min=0.001, help="The number of messages a second, at most.")]
+WindowOption = Annotated[int, typer.Option(min=1, help="The number of pushes that may wait for their confirms.")]
 
 
 def push(
@@ -136,7 +147,7 @@ def _check(
     all_partitions: bool,
     partition: int | None,
 ) -> None:
-    """Raises UsageError where one of these options would be passed over in silence."""
+    """Check the options. Raises UsageError where one of them would be ignored in silence."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
         raise UsageError(
             "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
@@ -152,14 +163,14 @@ def _check(
 
 
 class _Spread(enum.Enum):
-    """How messages find their partition, where not all go to one: by key and in turn, or as each message says."""
+    """_Spread: how messages get their partitions where not all go to one: by key, in turn, or as each says."""
 
     TURNS = enum.auto()
     AS_SAID = enum.auto()
 
 
 class _Job(NamedTuple):
-    """Where to push and how. place: one partition by its number, or how messages find theirs."""
+    """_Job: where to push and how. place: one partition by its number, or how messages get theirs."""
 
     stream: str
     place: int | _Spread
@@ -174,7 +185,7 @@ class _Job(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], Given]
 ) -> None:
-    """Push what comes, up to the first push that fails, and say what was confirmed, also where something went wrong."""
+    """Push the input up to the first push that fails, and say what was confirmed, also after a failure."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -202,7 +213,7 @@ async def _push_all(
 
 
 async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -> Callable[[Given], Awaitable[Push]]:
-    """What pushes one message to where it belongs; the publishers end with the stack. Raises StreamNotFound."""
+    """A function that pushes one message to its partition. The publishers end with the stack. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     if job.place is _Spread.TURNS:
         spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
@@ -249,7 +260,7 @@ async def _push_lines(
 
 
 def _report(tally: Tally, job: _Job) -> None:
-    """What has been confirmed, for each partition that something was pushed to, or else for the first."""
+    """The confirmed messages for each partition that something was pushed to, or else for the first partition."""
     seconds = time.monotonic() - tally.started_s
     for partition in sorted(tally.partitions) or [job.place if isinstance(job.place, int) else 0]:
         stored = tally.partitions.get(partition, Stored())
@@ -265,9 +276,9 @@ def _report(tally: Tally, job: _Job) -> None:
 async def _as_they_come(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Messages so many times, read in a thread, so that confirms and sending go on while the input is waited for.
+    """The messages, repeated. They are read in a thread, so that confirms and sending go on while the input waits.
 
-    Standard input can be read once only, so it is kept where it is needed again.
+    Standard input can be read only once, so it is kept where it is needed again.
     """
     import trio
 
@@ -285,15 +296,15 @@ async def _as_they_come(
 
 
 async def _pace(tally: Tally, rate: float) -> None:
-    """Wait until the next message is due; those missed while the node was slow come at once."""
+    """Wait until the next message is due. Messages that are late because the node was slow come at once."""
     import trio
 
     await trio.sleep(max(0.0, tally.started_s + tally.sent / rate - time.monotonic()))
 
 
 class _Extent(NamedTuple):
-    """How much there is to push. total_bytes: None where the input does not say. around_bytes: of each message's line
-    end or length, so that messages add up to their input."""
+    """_Extent: the size of the input. total_bytes: None where the input does not tell its size. around_bytes: the line
+    end or length of each message, so that messages add up to their input."""
 
     total_bytes: int | None
     around_bytes: int

@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def repair(
     data_dir: DataDirOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, and do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair, and do not ask.")] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Where not everything can be saved, save the rest and name the loss.")
+        bool, typer.Option("--accept-loss", help="If something is lost, save the rest and list the loss.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,7 +69,7 @@ def repair(
 
 
 def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
-    """What was found, and what is saved and lost of each stream."""
+    """The findings, and what is saved and lost of each stream, as text."""
     if not plan.needed:
         return
     yield (

@@ -1,4 +1,4 @@
-"""`stream-node serve`."""
+"""`stream-node serve`: runs a node in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, L
 from stream_node.cli.output import say
 
 GC_OBJECTS = 20_000
-"""New objects between two looks of the collector."""
+"""The number of new objects between two rounds of the garbage collector."""
 
 
 def register(app: typer.Typer) -> None:
@@ -24,11 +24,11 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     config: ConfigOption = None,
-    data_dir: Annotated[str | None, typer.Option(help="Where the database lives.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="The folder of the database.")] = None,
     listen: ListenOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The line is JSON at a terminal too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP; then confirm what is committed, and stop.
 

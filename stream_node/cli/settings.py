@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     config.command("check")(config_check)
     config.command("show")(config_show)
     app.add_typer(config, name="config")
-    context = typer.Typer(help="Names for nodes, so that no address need be typed.", no_args_is_help=True)
+    context = typer.Typer(help="Names for nodes, so that you need not type addresses.", no_args_is_help=True)
     for name, command in (("add", add), ("list", list_all), ("use", use), ("remove", remove)):
         context.command(name)(command)
     app.add_typer(context, name="context")
@@ -79,8 +79,10 @@ def add(
     service: ServiceOption = None,
     index_service: IndexServiceOption = None,
     framing: FramingOption = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on; the first context is used anyway.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the context of that name.")] = False,
+    use: Annotated[
+        bool, typer.Option("--use", help="Use this context from now on. The first context is used anyway.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the context that has this name.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give a node a name.
@@ -115,7 +117,9 @@ def list_all(as_json: JsonOption = False) -> None:
 
 
 def use(
-    name: Annotated[str | None, typer.Argument(help="The name of the context; left out, none is used.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The name of the context. Without a name, no context is used.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Talk to this node from now on, where neither --node, --context nor STREAM_NODE_ADDRESS says otherwise.
@@ -169,7 +173,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    """How a node is reached, with what is not as usual."""
+    """The address of a context, with everything that differs from the usual."""
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]

@@ -27,14 +27,21 @@ from stream_node.cli.values import (
 if TYPE_CHECKING:
     from stream_client import Retention, Stream, StreamClient, StreamInfo
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The stream's name.")]
+StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
 OnePartitionOption = Annotated[
-    int | None, typer.Option("--partition", min=0, help="Of this partition only; else of all.")
+    int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
 ]
-AgeOption = Annotated[str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages so long: 12h, 7d.")]
-CountOption = Annotated[int | None, typer.Option("--max-messages", min=0, help="Keep so many of each partition.")]
+AgeOption = Annotated[
+    str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages for this long: 12h, 7d.")
+]
+CountOption = Annotated[
+    int | None, typer.Option("--max-messages", min=0, help="Keep the newest N messages of each partition.")
+]
 BytesOption = Annotated[
-    str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep so much data of each partition: 500MB, 1GiB.")
+    str | None,
+    typer.Option(
+        "--max-bytes", metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."
+    ),
 ]
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
@@ -59,7 +66,8 @@ def register(app: typer.Typer) -> None:
 def create(
     stream: StreamArgument,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many partitions it has at least; a new stream has 1.")
+        int | None,
+        typer.Option(min=1, help="The number of partitions that the stream has at least. A new stream has 1."),
     ] = None,
     max_age: AgeOption = None,
     max_messages: CountOption = None,
@@ -90,7 +98,7 @@ def create(
 
 
 def list_all(
-    prefix: Annotated[str, typer.Argument(help="Only streams whose name begins so.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Only streams whose names begin with this text.")] = "",
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -142,7 +150,7 @@ def delete(
     stream: StreamArgument,
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also at a terminal.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")] = False,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
@@ -179,7 +187,11 @@ def delete(
 def truncate(
     stream: StreamArgument,
     before: Annotated[
-        str, typer.Option(metavar="INDEX|TIME|AGE", help="Delete what is before: 500, 2026-11-01T08:00Z, 7d.")
+        str,
+        typer.Option(
+            metavar="INDEX|TIME|AGE",
+            help="Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
+        ),
     ],
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
@@ -228,7 +240,9 @@ def retention(
     max_age: AgeOption = None,
     max_messages: CountOption = None,
     max_bytes: BytesOption = None,
-    default: Annotated[bool, typer.Option("--default", help="Keep what the node keeps by default.")] = False,
+    default: Annotated[
+        bool, typer.Option("--default", help="Remove the stream's own retention; the defaults of the node then apply.")
+    ] = False,
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
     node: NodeOption = None,

@@ -1,4 +1,4 @@
-"""`stream-node stream copy`: a stream again under another name, or on another node."""
+"""`stream-node stream copy`: copies a stream under another name, or to another node."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamInfo
 
 PAGE_MESSAGES = 1_000
-"""As many as a node gives at once; a page is 1 MiB of data, or one message."""
+"""The messages of one pull: as many as a node returns at once. A page is 1 MiB of data, or one message."""
 
 
 def copy(
     source: Annotated[str, typer.Argument(callback=not_empty, help="The stream to copy.")],
     target: Annotated[str, typer.Argument(callback=not_empty, help="The name of the copy.")],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="HOST:PORT|CONTEXT", help="The node of the copy; else the same node.")
+        str | None,
+        typer.Option(
+            "--to", metavar="HOST:PORT|CONTEXT", help="The node that gets the copy. Without it, the same node."
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a copy that is there: one that was cut short, or is behind.")
+        bool, typer.Option("--resume", help="Continue a copy that was interrupted or is behind.")
     ] = False,
     node: NodeOption = None,
     context: ContextOption = None,
@@ -80,7 +83,7 @@ def copy(
 
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """A client of the node of the copy: at an address, or of a context by its name. None: the node of the original."""
+    """A client of the node that gets the copy, by its address or its context. None: the node of the original."""
     from ockam.address import complete_address
     from stream_node.contexts import Target, contexts_file, load_contexts
 
@@ -96,7 +99,8 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
 async def _open_target(
     client: StreamClient, name: str, infos: Sequence[StreamInfo], *, resume: bool
 ) -> tuple[Sequence[Stream], bool]:
-    """The partition for each of the source's, in order, and whether they were made now. Raises CommandFailed."""
+    """The target partition for each partition of the source, in order, and whether they were made now. Raises
+    CommandFailed."""
     wanted = [each.partition for each in infos]
     found = await client.find_stream(name)
     if found is None:
@@ -118,7 +122,7 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """The index of the first message that the target lacks. Raises CommandFailed where nothing can follow on there."""
+    """The index of the first message that the target lacks. Raises CommandFailed where it cannot be continued."""
     there = await target.info()
     if there.next_index:
         await _check_follows(source, info, target, there)
@@ -128,7 +132,8 @@ async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
 async def _copy_partition(
     source: Stream, index: int, end_index: int, target: Stream, told: Callable[[int], None]
 ) -> None:
-    """Copy the messages from `index` to before `end_index`. Raises CommandFailed where somebody is in the way."""
+    """Copy the messages from `index` to before `end_index`. Raises CommandFailed where somebody else pushes to the
+    target."""
     place = f"{target.name}/{target.partition}"
     while index < end_index:
         messages = (await source.pull_page(index, min(PAGE_MESSAGES, end_index - index))).messages
@@ -149,7 +154,7 @@ async def _copy_partition(
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Raises CommandFailed where the target is no copy of the source's messages, as far as both still have them."""
+    """Check that the target is a copy, as far as both still have the messages. Raises CommandFailed where it is not."""
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
         raise CommandFailed(
@@ -163,7 +168,7 @@ async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there
 
 
 async def _has(target: Stream, message: RichMessage) -> bool:
-    """Whether the target has that message at its index; the times may differ where clocks do."""
+    """Whether the target has this message at its index. The times may differ, since the clocks may."""
     found = (await target.pull_page(message.index, 1)).messages
     return bool(found) and (found[0].index, found[0].key, list(found[0].headers), found[0].data) == (
         message.index,

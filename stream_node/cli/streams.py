@@ -1,4 +1,5 @@
-"""`stream-node consume` and `tail`: reading streams as they grow; and the register of all that goes to a node."""
+"""`stream-node consume` and `tail`: read streams as they grow. It registers all commands that talk to a node about
+streams."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ TAIL_MESSAGES = 10
 
 
 def register(app: typer.Typer) -> None:
-    """These commands, and the groups of commands that look after streams and positions."""
+    """Register these commands, and the groups of commands for streams and positions."""
     for command in (push, pull, consume, tail):
         app.command()(asks_node(command))
     stream_admin.register(app)
@@ -49,7 +50,10 @@ def register(app: typer.Typer) -> None:
 def consume(
     stream: StreamArgument,
     client_id: Annotated[
-        str, typer.Option("--client", callback=not_empty, help="Whose position to resume and to save.")
+        str,
+        typer.Option(
+            "--client", callback=not_empty, help="The name of the consumer whose position is resumed and saved."
+        ),
     ],
     node: NodeOption = None,
     context: ContextOption = None,
@@ -57,9 +61,13 @@ def consume(
     partition: PartitionOption = 0,
     all_partitions: AllOption = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Share its partitions with all who consume so under this --client.")
+        bool,
+        typer.Option(
+            "--share",
+            help="Share the partitions with every other process that runs this command with the same --client.",
+        ),
     ] = False,
-    follow: Annotated[bool, typer.Option(help="Wait for more at the end instead of stopping.")] = False,
+    follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
     limit: StopOption = None,
     keys: KeysOption = False,
     headers: HeadersOption = False,
@@ -171,6 +179,6 @@ def tail(
 
 
 def _show(message: RichMessage, partition: int, shown: Shown) -> None:
-    """At once: what has been handed out, and is not printed, would be lost with this process."""
+    """Print at once: a message that was handed out and not printed would be lost with this process."""
     write_message(message, partition, shown)
     flush()

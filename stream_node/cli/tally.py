@@ -1,4 +1,4 @@
-"""Counts what `stream-node push` has sent: what is stored and where, what is not, and what may be. It sends nothing."""
+"""Counts the messages of `stream-node push`: stored where, not stored, or perhaps stored. It sends nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """What has been pushed since when, by partition. on_failure: called with each push that fails."""
+    """Tally: the pushed messages by partition, and since when. on_failure: called with each push that fails."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
@@ -47,9 +47,9 @@ class Tally:
 
 
 class Stored:
-    """Messages of one partition: sent, confirmed, and where they were stored.
+    """Stored: the messages of one partition: sent, confirmed, and where they were stored.
 
-    not_stored, unknown: the numbers of the others in all that was pushed, from 1; what has no answer is unknown.
+    not_stored, unknown: the numbers of the others in the whole input, from 1. A message without an answer is unknown.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stored:
 
 
 def say_rest(tally: Tally, stream: str) -> None:
-    """For people: which messages are not stored, and of which nobody knows. Programs have it in the report."""
+    """For people: the messages that are not stored, and those that may be stored. Programs find them in the report."""
     for partition in sorted(tally.partitions):
         stored = tally.partitions[partition]
         for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):

@@ -1,4 +1,4 @@
-"""How places in a stream, times, sizes and headers are typed. It asks no node; what cannot be read is a UsageError."""
+"""Reads places in a stream, times, sizes and headers as people type them. It asks no node."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (
 
 
 class UsageError(Exception):
-    """Something typed that cannot be read; the text says what it may be."""
+    """A value on the command line cannot be read. The text says what it may be."""
 
 
 class CommandFailed(Exception):
-    """What a command could not do, from a package whose own errors are loaded with it only; the text says why."""
+    """A command failed, in a package whose own errors are loaded only with the package. The text says why."""
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
-    """first, last, new, an index, a time or an age, as the client takes it."""
+    """A start such as first, last, new, an index, a time or an age, as the client takes it."""
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
@@ -35,7 +35,8 @@ def parse_start(text: str, now: datetime) -> StartLike:
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
-    """An index, a time with its zone, or an age such as 2h: that long before now. others: what else it may be."""
+    """An index, a time with its zone, or an age such as 2h, which means that long before now. others: further words for
+    the error."""
     if text.isascii() and text.isdigit():
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
@@ -57,7 +58,7 @@ def _parse_time(text: str, others: str) -> datetime:
 
 
 def _find_time(text: str) -> datetime | None:
-    """A time in ISO 8601. A date alone is its midnight, with a Z behind it too."""
+    """A time in ISO 8601. A date alone means its midnight, also with a Z behind it."""
     for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
         try:
             return datetime.fromisoformat(each)
@@ -67,7 +68,7 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """Seconds: 30s, 15m, 2h, 7d, 1w (`stream_node.units`)."""
+    """The seconds of 30s, 15m, 2h, 7d or 1w (`stream_node.units`). Raises UsageError."""
     try:
         return units.parse_duration(text)
     except units.UnitError as error:
@@ -75,7 +76,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: 1000, 64kB, 64KiB, 10MB, 1GiB (`stream_node.units`)."""
+    """The bytes of 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.units`). Raises UsageError."""
     try:
         return units.parse_size(text)
     except units.UnitError as error:
@@ -83,7 +84,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_headers(texts: list[str]) -> list[Header]:
-    """Each NAME=VALUE; names may repeat."""
+    """The headers of texts NAME=VALUE. Names may repeat. Raises UsageError."""
     from stream_service.extensions import Header
 
     headers = []
@@ -96,7 +97,7 @@ def parse_headers(texts: list[str]) -> list[Header]:
 
 
 def time_text(time_us: int) -> str:
-    """A time in microseconds since 1970, in UTC."""
+    """The text of a time in microseconds since 1970, in UTC."""
     return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
 
 

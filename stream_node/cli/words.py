@@ -1,4 +1,4 @@
-"""The system's error numbers, in words that say what to do next. It catches nothing."""
+"""Error numbers of the system in words that say what to do next. It catches nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ERRORS = {
     socket.EAI_NONAME: "there is no host of that name",
     socket.EAI_AGAIN: "the host's name cannot be looked up just now",
 }
-"""By number: of the system, and of the resolver, whose numbers are below 0 on Linux."""
+"""The words by error number: of the system, and of the resolver, whose numbers are below 0 on Linux."""
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 
 def plain(text: str) -> str:
-    """The text with an error number of the system at its end put into words; any other text as it is."""
+    """The text, with an error number of the system at its end put into words. Any other text is returned as it is."""
     found = _NUMBERED.search(text)
     if found is None:
         return text
