@@ -81,6 +81,7 @@ class ClientCore:
         self._next_address = 0
         self._silent_checks = 0
         self._connections = 0
+        self._has_heard = False
 
     @property
     def service_name(self) -> str:
@@ -293,7 +294,8 @@ class ClientCore:
 
     def _take(self, messages: Sequence[Message]) -> None:
         """Hand each message to the queue, the request or the conversation that it is for."""
-        if messages and not self._via and not self.service_route.reached:
+        if not self._has_heard and messages and not self._via:
+            self._has_heard = True
             self.service_route.heard()
         # Confirms come in runs for one queue, with one route object for the run: it is looked up once.
         answered: dict[PushQueue, None] = {}
