@@ -1,4 +1,4 @@
-"""The time that the streams of a node use: `clock_machine` over this machine's clocks. It says each jump once."""
+"""The clock of a node's streams: `clock_machine` over this machine's clocks. It logs each jump once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Clock:
-    """Asked for each append and each round of retention, so that a jump is seen at once.
+    """The time for each append and each round of retention; these ask often, so that a jump is seen at once.
 
     wall_us: microseconds since 1970; steady_s: a clock that never jumps, in seconds. note_offset: told the trusted
     offset whenever it changes, for the next start.

@@ -19,9 +19,9 @@ from collections.abc import Iterable
 import msgspec
 
 PUBLISHERS_MAX = 10_000
-"""How many publishers of a stream are remembered; the one unused for longest is forgotten."""
+"""A stream remembers at most this many publishers; it forgets the one unused for longest."""
 LOADED_MAX = 100_000
-"""How many messages of a stream, the latest, are looked through for publishers and their numbers after a restart."""
+"""After a restart the latest messages of a stream, this many, are searched for publishers and their numbers."""
 RECENT_MAX = 20_000
 """How many stored messages are remembered with their index, of all publishers of a stream together: more than clients
 have on their way, and 5 MB of memory at most, for each stream with such publishers."""

@@ -1,6 +1,6 @@
 """The newest messages of streams, kept in memory, so that consumers at the end of a stream need no read. No I/O.
 
-What is kept is what an append has stored: its lists, as they are, so that keeping them costs a push next to nothing.
+A tail keeps the lists of the appends themselves and copies nothing, so it costs a push next to nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
-"""Of one message beside its data: a bytes object and its place in a list."""
+"""What one message takes beside its data: a bytes object and its place in a list."""
 
 
 class Run(NamedTuple):
@@ -44,7 +44,7 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """A tail has grown, or shrunk, by so much."""
+        """A tail has grown by this many bytes; below 0 it has shrunk."""
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None
