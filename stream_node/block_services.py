@@ -61,7 +61,7 @@ def check_settings(config: Config) -> None:
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
     node: BlockNodeStatistics
-    read: ReadStatistics
+    readers: ReadStatistics
     backfill: BackfillStatistics
 
 

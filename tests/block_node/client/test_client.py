@@ -297,7 +297,7 @@ def _last(running: Served) -> int | None:
 def _sessions(running: Served) -> int:
     blocks = running.statistics().services.blocks
     assert blocks is not None
-    return blocks.read.subscribe.sessions
+    return blocks.readers.subscribe.sessions
 
 
 async def test_a_file_of_a_large_block_goes_in_pieces(tmp_path: Path) -> None:
