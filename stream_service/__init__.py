@@ -3,13 +3,13 @@
     directory = StreamDirectory(node, storage, limits=StreamLimits(), clock=clock, new_id=new_id)
     register_service(directory)
 
-- `stream_service.protocol` has the messages of the specification. `stream_service.extensions`, `stream_service.bulk`
-  and `stream_service.copying` have the messages of our own.
-- `stream_service.stored` and `stream_service.operations` read and write what a stream keeps.
-- `stream_service.workers` has the actors: the service, one worker for each stream-partition, and retention.
+- `stream_service.protocol` defines the messages of the specification.
+- `stream_service.stored` and `stream_service.operations` read and write the stored data of streams.
+- `stream_service.workers` contains the workers: the stream service, one worker for each stream-partition, and
+retention.
 
-The clients are in `stream_client`. The names are loaded when they are asked for, so that a client that needs the
-messages alone loads neither the workers nor the storage.
+The clients are in `stream_client`. The names of this package are imported on first use, so a client that needs only the
+messages loads neither the workers nor the storage.
 """
 
 from __future__ import annotations

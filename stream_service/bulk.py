@@ -1,7 +1,7 @@
-"""`node/stream_bulk/1`: a range of one stream-partition as Arrow, page by page, for programs that take columns.
+"""The messages of `node/stream_bulk/1`: reads a range of one stream-partition as Arrow columns, page by page.
 
-It is a protocol of our own beside those of `stream_service.extensions`; docs/wire.md describes it for others. A node
-without the packages that it needs answers `error`, and the messages can be pulled.
+This protocol is not part of the specification; docs/wire.md describes it for authors of other clients. A node on which
+the Arrow packages are not installed answers with `error`; its clients pull the messages instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from ockam.protocol import Protocol
 # type BulkRead struct { request_id: uint  start: uint  end: uint  size_bytes: uint  data: bool  beside: bool
 #   checksum: bool }
 class BulkRead(msgspec.Struct, frozen=True):
-    """Messages from `start` up to, not including, `end`, about `size_bytes` of them at most; which columns to send."""
+    """A request for one page: the messages from index `start` up to, not including, index `end`.
+
+    size_bytes: the page ends early at about this size. data, beside, checksum: whether to send the column of data, the
+    columns of keys and headers, and the column of checksums.
+    """
 
     request_id: bare.UInt
     start: bare.UInt
@@ -29,9 +33,11 @@ class BulkRead(msgspec.Struct, frozen=True):
 # type BulkPage struct { request_id: uint  stream_id: uint  created_us: u64  first_index: uint  next_index: uint
 #   start: uint  rows: uint  arrow: data }
 class BulkPage(msgspec.Struct, frozen=True):
-    """Rows with the indexes from `start` on, without a gap, as one Arrow IPC stream; the stream's bounds after that.
+    """The answer to a BulkRead: `rows` consecutive messages from index `start` on, as one Arrow IPC stream in `arrow`.
 
-    stream_id, created_us: tell a stream from another made later under its name; the first is part of the checksums.
+    stream_id, created_us: identify the stream; another stream created later under the same name has other values. The
+    checksums are computed with `stream_id`. first_index, next_index: the index of the stream's earliest message, and
+    the index that its next message will get.
     """
 
     request_id: bare.UInt
@@ -52,7 +58,8 @@ _uint_encoder = bare.Encoder(bare.UInt)
 
 
 def page_payload(page: BulkPage, arrow: bytes | bytearray) -> bytes:
-    """The payload of a page whose `arrow` is left empty and given beside it: some megabytes, copied once."""
-    assert not page.arrow, "the Arrow stream is given beside the page"
+    """Returns the encoded payload of a page. `page.arrow` must be empty: the Arrow stream is given as `arrow` instead,
+    so that its megabytes are copied only once."""
+    assert not page.arrow, "the Arrow stream is given as `arrow`, not in the page"
     head = _page_encoder.encode(page)[:-1] + _uint_encoder.encode(len(arrow))
     return b"".join((BULK.tag, _uint_encoder.encode(len(head) + len(arrow)), head, arrow))

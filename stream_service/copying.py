@@ -1,7 +1,8 @@
-"""`node/stream_copy/1`: messages that were published elsewhere, stored with their times and under their indexes.
+"""The messages of `node/stream_copy/1`: copies messages from another stream and keeps their indexes and times.
 
-A copy goes on where it stopped: each request says at which index its first message is to stand, and is stored there or
-not at all. docs/wire.md §5 describes it for others.
+Each request names the index of its first message. The node stores the messages at exactly that index, or stores none of
+them. So a client can resume an interrupted copy safely. docs/wire.md §5 describes the protocol for authors of other
+clients.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from stream_service.limits import StreamLimits
 
 # type CopiedMessage struct { time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message with when it was published, in microseconds since 1970.
+    """One message of a copy. time_us: when it was first published, in microseconds since 1970.
 
-    A time before that of the stream's last message, or after the node's clock, becomes that one: times never fall
-    along a stream, and none is in the future.
+    The node raises a time that is before the time of the stream's last message, and lowers a time that is in the
+    future. So times never decrease along a stream.
     """
 
     time_us: bare.U64
@@ -30,7 +31,10 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
 
 # type CopyRequest struct { request_id: uint  index: uint  messages: list<CopiedMessage> }
 class CopyRequest(msgspec.Struct, frozen=True):
-    """index: of the first message, the stream's next one; any where the stream has never had a message."""
+    """A request to store copied messages. index: the index of the first message.
+
+    `index` must be the stream's next index. If the stream has never had a message, any index is allowed.
+    """
 
     request_id: bare.UInt
     index: bare.UInt
@@ -39,8 +43,8 @@ class CopyRequest(msgspec.Struct, frozen=True):
 
 # type CopyResponse struct { request_id: uint  stored: bool  next_index: uint }
 class CopyResponse(msgspec.Struct, frozen=True):
-    """stored: all of them, on disk; else nothing of them, since the stream's end is at `next_index` and not at the
-    index asked for."""
+    """The answer to a copy. stored: True if all messages are on disk; False if none was stored, because the stream
+    continues at `next_index` and not at the requested index."""
 
     request_id: bare.UInt
     stored: bool
@@ -49,11 +53,13 @@ class CopyResponse(msgspec.Struct, frozen=True):
 
 COPY = Protocol("node/stream_copy/1", CopyRequest, CopyResponse)
 INDEX_MAX = 2**62
-"""The highest index at which a copy may begin, far from where the indexes of the log end."""
+"""The highest index at which a copy may begin. The log can store indexes up to 2^63 - 1, so there is always room
+left."""
 
 
 def read_copy(payload: bytes, limits: StreamLimits) -> CopyRequest:
-    """The request. Raises ProtocolError where it cannot be read, or a message is larger than a stream keeps."""
+    """Decodes a copy request. Raises ProtocolError if it cannot be decoded, has no messages, begins too high, or has a
+    key or headers above the limits."""
     request = COPY.decode_request(payload)
     if not request.messages:
         raise ProtocolError("a copy without messages")

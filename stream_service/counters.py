@@ -1,4 +1,4 @@
-"""The counters of a node's streams, and the refusal of requests. The counters outlive crashes of the workers."""
+"""StreamCounters: counts what happens on a node's streams, checks for free disk space, and refuses requests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from ockam.protocol import error_payload
 from ockam.worker import Worker
 
 COPIES = 2
-"""A message is written twice: to the write-ahead log, and to the database."""
+"""Each message is written twice: to the write-ahead log, and to the database."""
 MESSAGE_BYTES = 128
-"""What a message takes in each copy beside its data: its row, its place in the index, and unused space of pages."""
+"""The disk space that each copy of a message takes in addition to its data: its row, its index entry, and unused space
+in pages."""
 APPEND_BYTES = 24 * 1024
-"""What an append writes again of pages that it changes."""
+"""The disk space of existing pages that one append changes and therefore writes again."""
 
 logger = structlog.get_logger(__name__)
 
 
 class StreamCounters:
-    """Counters since the start.
+    """The counters of all streams of a node since its start. They survive crashes of the workers.
 
-    refused: requests answered with `error`, because of what they ask.
-    pushes_failed, pulls_failed, creates_failed: requests that storage could not carry out.
-    messages_passed_over: messages that plain pulls left out, since no frame of their connection can carry them.
-    room_bytes: how much more may be pushed until somebody looks at the disk again.
-    write_failure: why the last push was not stored; None once one has been stored again.
+    refused: the number of requests that were answered with `error` because they are invalid or not allowed.
+    pushes_failed, pulls_failed, creates_failed: the numbers of requests that failed with a storage error.
+    messages_passed_over: the number of messages that plain pulls skipped because they do not fit any frame of the
+    connection. room_bytes: how many bytes may still be written before the free disk space is measured again.
+    write_failure: the reason why the last push was not stored; None after a push has succeeded.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,8 @@ class StreamCounters:
         self.room_bytes = math.inf
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """The reason not to store these messages, where the disk is nearly full; None reserves their room."""
+        """Reserves disk space for these messages. Returns None, or the reason for a refusal if the disk is nearly
+        full."""
         needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:
             return "the disk is nearly full: free_disk_bytes_min would not stay free; make room and push again"
@@ -46,7 +48,7 @@ class StreamCounters:
         return None
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
-        """Answer a request that is not to be served, log it and count it. answer: in place of an `error`."""
+        """Refuses a request: counts it, logs it, and answers it. answer: the payload to send; None sends an `error`."""
         self.refused += 1
         address = str(message.onward_route[0])
         logger.info("request_refused", address=address, peer=message.origin.peer, reason=reason)

@@ -1,9 +1,9 @@
-"""Protocols of our own for streams, beyond the specification: names begin with `node/` and end with a version.
+"""The messages of the stream protocols that the specification does not have. Each name is `node/<name>/<version>`.
 
-Sent to a stream's address: `node/stream_info/1`, `node/stream_push/1`, `node/stream_pull/1`, `node/stream_truncate/1`,
-`node/stream_delete/1`, `node/stream_retention/1`. Sent to the stream service: `node/stream_list/1`. Sent by a stream
-to those who push: `node/push_failed/1`. What cannot be served is answered with `error`, as everywhere. docs/wire.md
-describes them for others.
+Clients send `node/stream_info/1`, `node/stream_push/1`, `node/stream_pull/1`, `node/stream_truncate/1`,
+`node/stream_delete/1` and `node/stream_retention/1` to the address of a stream. Clients send `node/stream_list/1` to
+the stream service. A stream sends `node/push_failed/1` to a client whose push failed. A request that cannot be served
+is answered with `error`. docs/wire.md describes the protocols for authors of other clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ockam.protocol import Protocol
 
 # type Header struct { name: str  value: data }
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """One named value beside a message's data. Names may repeat; their order is kept."""
+    """One header of a message: a name and a value. Names may repeat; the order of headers is kept."""
 
     name: str
     value: bytes
@@ -27,7 +27,11 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 # type Retention struct { age_s: optional<uint>  messages: optional<uint>  size_bytes: optional<uint> }
 class Retention(msgspec.Struct, frozen=True):
-    """What a stream-partition keeps at most: the oldest messages beyond any of these go. None is no such limit."""
+    """The limits of a stream-partition: while it exceeds one of them, its oldest messages are deleted. None: no limit.
+
+    age_s: the greatest age of a message, in seconds. messages: the largest number of messages. size_bytes: the largest
+    total size of the data.
+    """
 
     age_s: bare.UInt | None = None
     messages: bare.UInt | None = None
@@ -37,11 +41,12 @@ class Retention(msgspec.Struct, frozen=True):
 # type StreamInfo struct { stream_name: str  partition: uint  first_index: uint  next_index: uint  size_bytes: uint
 #   created_us: u64  first_time_us: optional<u64>  last_time_us: optional<u64>  retention: optional<Retention> }
 class StreamInfo(msgspec.Struct, frozen=True):
-    """One stream-partition as it is now.
+    """The description of one stream-partition.
 
-    first_index, next_index: of the earliest stored message, and of the one to come; equal where none is stored.
-    size_bytes: of the stored data. Times in microseconds since 1970: made, earliest and latest stored message.
-    retention: the stream's own; None where the node's default holds.
+    first_index: the index of the earliest stored message. next_index: the index that the next message will get; equal
+    to `first_index` if no message is stored. size_bytes: the total size of the stored data. created_us, first_time_us,
+    last_time_us: when the stream was created, and when its earliest and its latest stored message were published, in
+    microseconds since 1970. retention: the retention set for this stream; None if the node's default applies.
     """
 
     stream_name: str
@@ -56,7 +61,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many messages are stored; there are no gaps."""
+        """The number of stored messages. Indexes have no gaps."""
         return self.next_index - self.first_index
 
 
@@ -79,7 +84,11 @@ class StreamKey(msgspec.Struct, frozen=True):
 
 # type ListRequest struct { request_id: uint  prefix: str  after: optional<StreamKey>  limit: uint }
 class ListRequest(msgspec.Struct, frozen=True):
-    """Streams whose name begins with `prefix`, by name and partition, beyond `after`; the node bounds `limit`."""
+    """A request for a page of streams whose names begin with `prefix`, sorted by name and partition.
+
+    after: the last stream of the page before; None for the first page. limit: the largest number of streams in the
+    answer; the node may send fewer.
+    """
 
     request_id: bare.UInt
     prefix: str
@@ -96,7 +105,8 @@ class ListResponse(msgspec.Struct, frozen=True):
 
 # type Sequence struct { publisher_id: data  sequence: uint }
 class Sequence(msgspec.Struct, frozen=True, gc=False):
-    """The place of a message in what one publisher sends to one stream-partition; numbers rise by 1 from any start."""
+    """The sequence number of a message. Each publisher numbers its messages to one stream-partition: the first number
+    is arbitrary, and each later one is higher by 1."""
 
     publisher_id: bytes
     sequence: bare.UInt
@@ -105,7 +115,7 @@ class Sequence(msgspec.Struct, frozen=True, gc=False):
 # type RichPush struct { request_id: uint  data: data  key: optional<data>  headers: list<Header>
 #   sequence: optional<Sequence> }
 class RichPush(msgspec.Struct, frozen=True, gc=False):
-    """A push with a key and headers, and with a sequence where it is to be stored once however often it is sent."""
+    """A push with a key and headers. A push with a `sequence` is stored only once, however often it is sent."""
 
     request_id: bare.UInt
     data: bytes
@@ -116,9 +126,11 @@ class RichPush(msgspec.Struct, frozen=True, gc=False):
 
 # type RichStatus enum { OK ERROR DUPLICATE OUT_OF_ORDER REFUSED }
 class RichStatus(enum.IntEnum):
-    """DUPLICATE: stored before, at `index`. OUT_OF_ORDER: a sequence that skips numbers; not stored.
+    """The result of a RichPush.
 
-    REFUSED: larger than a stream keeps, and not stored; sent again, it is refused again.
+    OK: the message is stored. ERROR: the message is not stored, or it is unknown whether it is. DUPLICATE: the message
+    was stored earlier, at `index`. OUT_OF_ORDER: the message is not stored, because its sequence number skips others.
+    REFUSED: the message is not stored, because it is larger than the limits; sending it again is useless.
     """
 
     OK = 0
@@ -130,7 +142,11 @@ class RichStatus(enum.IntEnum):
 
 # type RichConfirm struct { request_id: uint  status: RichStatus  index: uint  expected: uint }
 class RichConfirm(msgspec.Struct, frozen=True, gc=False):
-    """index: where the message is stored (OK, DUPLICATE). expected: the next sequence number (OUT_OF_ORDER), else 0."""
+    """The answer to a RichPush.
+
+    index: the index of the stored message (OK, DUPLICATE), else 0. expected: the sequence number that the node expects
+    next (OUT_OF_ORDER), else 0.
+    """
 
     request_id: bare.UInt
     status: RichStatus
@@ -140,9 +156,10 @@ class RichConfirm(msgspec.Struct, frozen=True, gc=False):
 
 # type Outcome enum { NOT_STORED REFUSED UNKNOWN }
 class Outcome(enum.IntEnum):
-    """NOT_STORED: it is not stored; sent again, it may be. REFUSED: it is not stored, and never will be as it is.
+    """The outcome of a push that was not confirmed.
 
-    UNKNOWN: it may be stored or not; the node finds out when it is started again.
+    NOT_STORED: the message is not stored; sending it again may succeed. REFUSED: the message is not stored; sending it
+    again is useless. UNKNOWN: the message may be stored or not; the node finds out at its next start.
     """
 
     NOT_STORED = 0
@@ -152,9 +169,10 @@ class Outcome(enum.IntEnum):
 
 # type PushFailure struct { request_id: uint  outcome: Outcome  reason: str }
 class PushFailure(msgspec.Struct, frozen=True):
-    """What became of a push that was not confirmed, in place of a confirm with ERROR or REFUSED.
+    """The answer to a push that failed, with its outcome and the reason.
 
-    Only a peer whose return address begins with TOLD gets it; everybody else gets the confirm of their protocol.
+    Only a client whose return address begins with TOLD gets this answer. Every other client gets a confirm of the
+    protocol that it used, with ERROR or REFUSED.
     """
 
     request_id: bare.UInt
@@ -163,27 +181,30 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 
 TOLD = b"node/1/"
-"""How the address begins to which `node/push_failed/1` may be sent. Real peers give other addresses, and so never see
-a message that they do not know."""
+"""The beginning of a return address whose client understands `node/push_failed/1`. Clients of the real services use
+other addresses, so they never get this message, which they do not know."""
 
 
 # type FromIndex struct { index: uint }
 class FromIndex(msgspec.Struct, frozen=True):
-    """From this index on; 0 is the earliest stored."""
+    """Start of a pull: the message at this index, or the earliest stored message if that has a higher index."""
 
     index: bare.UInt
 
 
 # type FromTime struct { time_us: u64 }
 class FromTime(msgspec.Struct, frozen=True):
-    """From the first message from which on all were published at that time or later (microseconds since 1970)."""
+    """Start of a pull: the first message that was published at this time or later.
+
+    time_us: microseconds since 1970. All messages behind the start were published at `time_us` or later, too.
+    """
 
     time_us: bare.U64
 
 
 # type FromEnd struct { messages: uint }
 class FromEnd(msgspec.Struct, frozen=True):
-    """The last so many messages; 0 is only what comes from now on."""
+    """Start of a pull: the last `messages` messages of the stream. 0 means only messages that are published later."""
 
     messages: bare.UInt
 
@@ -194,7 +215,11 @@ Start: TypeAlias = Annotated[FromIndex | FromTime | FromEnd, bare.Union({0: From
 
 # type RichPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint }
 class RichPull(msgspec.Struct, frozen=True):
-    """wait_ms: how long the node may hold the answer while there is nothing to send; it bounds it (5,000)."""
+    """A pull that may start at a time or near the end of the stream, and may wait for new messages.
+
+    wait_ms: how long the node may delay the answer while there is no message to send, in milliseconds. The node waits
+    at most 5,000.
+    """
 
     request_id: bare.UInt
     start: Start
@@ -204,7 +229,7 @@ class RichPull(msgspec.Struct, frozen=True):
 
 # type RichMessage struct { index: uint  time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class RichMessage(msgspec.Struct, frozen=True, gc=False):
-    """A stored message with when it was published, in microseconds since 1970, and what was pushed beside its data."""
+    """A stored message with its key and headers. time_us: when it was published, in microseconds since 1970."""
 
     index: bare.UInt
     time_us: bare.U64
@@ -216,7 +241,11 @@ class RichMessage(msgspec.Struct, frozen=True, gc=False):
 # type RichPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<RichMessage> }
 class RichPage(msgspec.Struct, frozen=True):
-    """first_index, next_index: the stream's. resume_index: where the next pull goes on, also after an empty page."""
+    """The answer to a RichPull.
+
+    first_index: the index of the earliest message in the stream. next_index: the index that the next message of the
+    stream will get. resume_index: the index at which the next pull must start, also after an empty page.
+    """
 
     request_id: bare.UInt
     first_index: bare.UInt
@@ -241,7 +270,7 @@ Before: TypeAlias = Annotated[BeforeIndex | BeforeTime, bare.Union({0: BeforeInd
 
 # type TruncateRequest struct { request_id: uint  before: Before }
 class TruncateRequest(msgspec.Struct, frozen=True):
-    """Delete the messages before that index, or published before that time."""
+    """A request to delete the messages before an index, or the messages published before a time."""
 
     request_id: bare.UInt
     before: Before
@@ -256,13 +285,14 @@ class TruncateResponse(msgspec.Struct, frozen=True):
 
 # type DeleteRequest struct { request_id: uint }
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """Delete the stream-partition with all that it stores; its address is free afterwards."""
+    """A request to delete the stream-partition with all its messages. Its name can be used again afterwards."""
 
     request_id: bare.UInt
 
 
 DELETED = "the stream has been deleted"
-"""Why requests are answered with `error` that wait when a stream is deleted; the end of the reason."""
+"""The reason in the `error` that answers requests of a deleted stream. Clients compare the end of the reason with
+it."""
 
 
 # type DeleteResponse struct { request_id: uint  deleted: uint }
@@ -273,7 +303,7 @@ class DeleteResponse(msgspec.Struct, frozen=True):
 
 # type RetentionRequest struct { request_id: uint  retention: optional<Retention> }
 class RetentionRequest(msgspec.Struct, frozen=True):
-    """Set the stream's own retention; None returns it to the node's default."""
+    """A request to set the retention of this stream. None: the node's default applies again."""
 
     request_id: bare.UInt
     retention: Retention | None

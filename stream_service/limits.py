@@ -1,29 +1,45 @@
-"""Bounds of the stream service, in one place, each with its reason."""
+"""The limits of the stream service, each with its reason."""
 
 from __future__ import annotations
 
 import msgspec
 
 PUBLISHER_ID_BYTES_MAX = 64
-"""It is stored with every message of its publisher; a random one has 16 bytes."""
+"""The longest publisher id. It is stored with every message of the publisher; a random id has 16 bytes."""
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client can ask for at most; above it, a request is refused or served in part.
+    """The limits of the stream service. A request above a limit is refused, or served in part.
 
-    partitions_max: partitions of one stream; the real service loops over any number (2^40 would end it).
-    streams_max: stream-partitions of the whole node, each about 2 KiB of memory.
-    pull_messages_max, pull_bytes_max: one answer to a pull, whatever its limit says ("0 - limit messages").
-    message_bytes_max: of one message with its key and headers: with an envelope and a long route around it, an answer
-    must still fit the largest frame of the head framing, or nobody could ever pull it.
-    rich_pull_messages_max: the same of a rich pull, whose keys and headers are not counted in pull_bytes_max.
-    key_bytes_max, headers_bytes_max: of one message, names and values of its headers together.
-    list_streams_max: streams in one answer to a listing.
-    truncate_step_messages, truncate_step_bytes: deleted in one transaction, so that pushes never wait for long.
-    pull_wait_s_max: how long a rich pull may wait for a message; the real clients give up after 10 s.
-    tails_bytes_max: the newest messages of all streams together that are kept in memory; tail_bytes_max: of one stream,
-    enough for a consumer that is a few pages behind.
-    error_delay_s: how long a failed push waits for its answer, since a real publisher re-sends it at once.
+    partitions_max: the largest number of partitions of one stream. The real service has no limit and would hang at
+    2^40.
+
+    streams_max: the largest number of stream-partitions of the node. Each takes about 2 KiB of memory.
+
+    pull_messages_max, pull_bytes_max: the most messages and bytes of data in one answer to a pull, even if the pull
+    asks for more.
+
+    message_bytes_max: the largest message, with its key and headers. An answer with such a message, its envelope and a
+    long route still fits the largest frame of the head framing, so every stored message can be pulled.
+
+    rich_pull_messages_max: the most messages in one answer to a rich pull. It is lower, because pull_bytes_max does not
+    count keys and headers.
+
+    key_bytes_max: the largest key of a message. headers_bytes_max: the largest total size of the header names and
+    values of one message.
+
+    list_streams_max: the most streams in one answer to a listing.
+
+    truncate_step_messages, truncate_step_bytes: the most messages and bytes that one transaction deletes, so that
+    pushes never wait long for it.
+
+    pull_wait_s_max: the longest time that a rich pull may wait for a message. The real clients give up after 10 s.
+
+    tails_bytes_max: the memory for the newest messages of all streams. tail_bytes_max: the memory for the newest
+    messages of one stream; enough for a consumer that is a few pages behind.
+
+    error_delay_s: the delay before a failed push is answered. A real publisher sends it again as soon as it has the
+    answer.
     """
 
     partitions_max: int = 4_096

@@ -1,6 +1,6 @@
-"""Names: the address of a stream, the partition of a key, and generated names of streams.
+"""Computes the address of a stream, the partition of a key, and generated names of streams.
 
-All three are documented and stable: a client may compute them, and they are the same after every restart.
+The formulas are documented and never change, so clients may compute addresses and partitions themselves.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterable
 from ockam.address import Address, local
 
 ADDRESS_PREFIX = "ST_S_"
-"""The prefix that the real services use."""
+"""The beginning of every stream address. The real services use the same prefix."""
 ADDRESS_DIGITS = 24
 NAME_BYTES_MAX = 1024
 
 
 def stream_address(name: str, partition: int) -> Address:
-    """The address of a stream's worker: the prefix and 24 hex digits of a SHA-256 over name and partition.
+    """Returns the address of a stream-partition: ADDRESS_PREFIX and the first 24 hex digits of a SHA-256.
 
-    The hash runs over the UTF-8 name, a zero byte and the partition in decimal.
+    The hash is computed over the UTF-8 name, a zero byte and the partition in decimal.
     """
     digest = hashlib.sha256(f"{name}\0{partition}".encode()).hexdigest()
     return local(ADDRESS_PREFIX + digest[:ADDRESS_DIGITS])
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key among `partitions` (at least 1).
+    """Returns the partition of a key in a stream of `partitions` partitions. Raises ValueError if there are none.
 
-    The first eight bytes of the key's SHA-256, big-endian, modulo the number of partitions. It is the same in every
-    process, version and language; adding partitions later moves keys.
+    The partition is the first eight bytes of the key's SHA-256, read big-endian, modulo the number of partitions. Every
+    process, version and language computes the same partition. If the number of partitions changes, keys move.
     """
     if partitions < 1:
         raise ValueError(f"a stream has at least one partition, not {partitions}")
@@ -37,12 +37,13 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def generated_name(new_id: Callable[[], str]) -> str:
-    """A name for a stream whose creator gave none: `generated_` and 8 hex digits, as the real services do."""
+    """Returns a name for a stream that was created without a name: `generated_` and 8 hex digits, as in the real
+    services."""
     return f"generated_{new_id()[:8]}"
 
 
 def refusal_of_name(name: str) -> str | None:
-    """The reason why this cannot be a stream's name, or None where it can."""
+    """Returns the reason why a text is not a valid stream name, or None if it is valid."""
     if not name:
         return "a stream name is not empty; leave it out to get a generated one"
     size_bytes = len(name.encode())
@@ -54,12 +55,15 @@ def refusal_of_name(name: str) -> str | None:
 
 
 NEAR_MAX = 3
-"""An error suggests at most this many names."""
+"""The most names that an error message suggests."""
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """The known names most like a wrong one, for people: "'orders' or 'order'"; empty where none is like it."""
-    # Loaded here, since only errors need it.
+    """Returns the known names that resemble a misspelt one, as text for an error message: "'orders' or 'order'".
+
+    The text is empty if no known name resembles it.
+    """
+    # Imported here, because only error messages need difflib, and its import is slow.
     from difflib import get_close_matches
 
     by_small = {each.lower(): each for each in known}

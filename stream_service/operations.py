@@ -1,6 +1,6 @@
-"""The operations that stream workers submit to the storage threads.
+"""The storage operations of streams: a stream worker submits them, and a storage thread runs them.
 
-Each runs inside one transaction, or on a connection that only reads.
+An operation that writes runs inside one transaction. An operation that reads runs on a read-only connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Place: TypeAlias = FromIndex | FromTime | FromEnd
 
 
 class NothingFits(StorageError):
-    """The first message of a page is larger than any answer that the consumer's connection can carry."""
+    """Error: the first message of a page is larger than any answer that the consumer's connection can carry."""
 
     def __init__(self, index: int, size_bytes: int, bytes_max: int) -> None:
         super().__init__(
@@ -30,7 +30,10 @@ class NothingFits(StorageError):
 
 
 class EnsureStreams(Operation):
-    """Make the missing ones among given partitions of a stream. `streams` has all of them afterwards, in order."""
+    """Creates those of the given partitions of a stream that do not exist yet.
+
+    streams: the result; all given partitions, in order.
+    """
 
     __slots__ = ("created_us", "name", "partitions", "streams")
 
@@ -53,14 +56,14 @@ class EnsureStreams(Operation):
 
 
 class Page:
-    """The messages that one pull asks for, and afterwards the records that a read found, or the error that it met.
+    """One page of messages: first the request of a pull, and after the read also its result.
 
-    start: the place that the pull names. index: the index of that place, set by the read.
-    limit, bytes_max: how many messages, and how many bytes of data, the page has at most.
-    first_bytes_max: the largest message that the consumer's connection can carry.
-    rich: the answer has keys and headers too.
-    passes_over: messages that are too large for the connection are left out at the front of the page.
-    passed_over: the indexes of the messages that were left out.
+    The request. start: the position that the pull names. limit, bytes_max: the most messages and the most bytes of data
+    in the page. first_bytes_max: the largest message that the consumer's connection can carry. rich: whether the answer
+    has keys and headers. passes_over: whether messages that are too large for the connection are skipped at the front.
+
+    The result. index: the index of `start`. found: the records, or the error of the read. passed_over: the indexes of
+    the skipped messages.
     """
 
     __slots__ = (
@@ -88,10 +91,10 @@ class Page:
 
 
 class ReadPages(Operation):
-    """The pages of several pulls of one stream, read together.
+    """Reads the pages of several pulls of one stream in one go.
 
-    `read` is the number of pages filled so far. When the pages reach `bytes_max` together, reading stops early; the
-    caller asks for the remaining pages again.
+    read: the number of pages filled so far. When the pages reach `bytes_max` together, reading stops early; the caller
+    asks for the remaining pages again.
     """
 
     __slots__ = ("bytes_max", "pages", "read", "stream_id")
@@ -110,12 +113,14 @@ class ReadPages(Operation):
         bytes_left = self.bytes_max
         for page in self.pages:
             try:
+                # A page that cannot be read gets its error, so that the other pulls are answered all the same.
                 page.index = self._resolve(session, page.start)
                 page.found = self._read(session, page)
                 bytes_left -= sum(len(record[1]) for record in page.found)
             except StorageError as error:
                 page.found = error
             self.read += 1
+            # All pages of one read are in memory together, so a read ends when they are as large as one full answer.
             if bytes_left <= 0:
                 return
 
@@ -130,11 +135,16 @@ class ReadPages(Operation):
     def _read(self, session: Session, page: Page) -> list[Record]:
         read, index = session.log.read, page.index
         found = read(self.stream_id, index, page.limit, page.bytes_max, first_bytes_max=page.first_bytes_max)
+        # An empty page has three reasons: the limit is 0, the stream has no message there, or the first one is too
+        # large.
         if found or not page.limit:
             return _checked(page, found)
+        # Reading without the limit of the connection tells the last two reasons apart: it returns the message that is
+        # too large, and `_checked` raises the error for it.
         if not page.passes_over:
             return _checked(page, read(self.stream_id, index, 1, page.bytes_max))
-        # A consumer of the plain protocol knows no other index to ask for: it would meet an `error` for ever.
+        # The first message is too large for the connection. A consumer of the plain protocol cannot skip it and would
+        # get the same `error` forever. So the page begins at the next message that fits.
         fitting = session.log.find_fitting(self.stream_id, index, page.first_bytes_max)
         record = session.log.get_stream(self.stream_id)
         page.passed_over = range(max(index, record.first_index), record.next_index if fitting is None else fitting)
@@ -144,7 +154,8 @@ class ReadPages(Operation):
 
 
 def _checked(page: Page, found: list[Record]) -> list[Record]:
-    """The messages, if the first fits with its key and headers too. Raises NothingFits."""
+    """Returns the messages of a page. Raises NothingFits if the first one is too large for the consumer's
+    connection."""
     if found:
         size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
         if size_bytes > page.first_bytes_max:
@@ -153,7 +164,10 @@ def _checked(page: Page, found: list[Record]) -> list[Record]:
 
 
 class LoadSequences(Operation):
-    """Publisher, number and index of the sequenced messages among the last `messages` of a stream, oldest first."""
+    """Reads the sequence numbers of the last `messages` messages of a stream.
+
+    found: publisher id, sequence number and index of each message that has a sequence number, oldest first.
+    """
 
     __slots__ = ("found", "from_index", "stream_id")
 
@@ -170,9 +184,9 @@ class LoadSequences(Operation):
 
 
 class DescribeStreams(Operation):
-    """Information about streams: about one stream by its id, or about a page of a listing by name.
+    """Reads the descriptions of streams: of the one with `stream_id`, or of a page of all streams sorted by name.
 
-    `infos` has the streams in order. `more` says that the listing has further streams.
+    infos: the descriptions, in order. more: whether the listing has further streams behind this page.
     """
 
     __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
@@ -199,13 +213,14 @@ class DescribeStreams(Operation):
         if self.stream_id is not None:
             records = [log.get_stream(self.stream_id)]
         else:
+            # One stream more than the page holds is read: it shows that the listing continues.
             records = log.list_streams(self.prefix, self.after, self.limit + 1)
         self.more = len(records) > self.limit
         self.infos = [describe(session, record) for record in records[: self.limit]]
 
 
 class FindCut(Operation):
-    """Find the index before which messages are to be deleted, from a place (`before`) or from a retention."""
+    """Computes the index before which messages are to be deleted: from a given index or time, or from a retention."""
 
     __slots__ = ("before", "index", "now_us", "retention", "stream_id")
 
@@ -236,7 +251,10 @@ class FindCut(Operation):
 
 
 class TruncateStep(Operation):
-    """Delete the earliest messages before `index`, as many as `stored.step_end` allows. Sets `record` anew."""
+    """Deletes the earliest messages of a stream, up to `index` or up to the limits of one step.
+
+    deleted: the number of deleted messages. record: the stream's row after the deletion.
+    """
 
     __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id")
 
@@ -259,7 +277,7 @@ class TruncateStep(Operation):
 
 
 class FallingAppend(Append):
-    """An append whose time is before that of the message before it: the log notes the place with it."""
+    """An append whose time is lower than the time of the message before it. It records the place in `time_falls`."""
 
     __slots__ = ()
 
@@ -274,9 +292,10 @@ class FallingAppend(Append):
 
 
 class StoreCopy(Operation):
-    """Store copied messages. A stream that never had a message begins at the index of the first one.
+    """Stores copied messages.
 
-    last_time_us: the time of the stream's latest message afterwards.
+    begins: whether they are the first messages that the stream has ever had; then the stream begins at the index of the
+    first one. last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970.
     """
 
     __slots__ = ("appends", "begins", "last_time_us")
@@ -297,11 +316,12 @@ class StoreCopy(Operation):
         self.last_time_us = last_time_us
         timed = []
         for message in request.messages:
-            # Searching by time, and retention by age, rest on times that never fall; a clock that was ahead
-            # elsewhere must not hold up those who publish here.
+            # Searching by time and retention by age need times that never decrease. A time in the future, from a wrong
+            # clock elsewhere, would force its value on all later messages, so it is lowered to the present time.
             self.last_time_us = max(self.last_time_us, min(message.time_us, now_us))
             timed.append((self.last_time_us, message))
         index = request.index
+        # An append has one time, so messages with the same time become one append.
         for time_us, group in groupby(timed, lambda each: each[0]):
             messages = [message for _, message in group]
             extras = [Extras(message.headers, None) for message in messages]
@@ -327,7 +347,7 @@ class StoreCopy(Operation):
 
 
 class ChangeStream(Operation):
-    """A change of a stream in one transaction, given as a function of the session."""
+    """Calls a function that changes a stream, inside one transaction."""
 
     __slots__ = ("change",)
 
@@ -340,17 +360,17 @@ class ChangeStream(Operation):
 
 
 def size_of(record: Record) -> int:
-    """Data, key and headers of a stored message, in bytes."""
+    """Returns the size of a stored message: its data, key and encoded headers, in bytes."""
     _, data, _, key, headers = record
     return len(data) + len(key or b"") + len(headers or b"")
 
 
 INDEX_MAX = 2**63 - 1
-"""No stored index is above this: SQLite's integers end here."""
+"""The highest index that can be stored: the largest integer of SQLite."""
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:
-    """The information that `node/stream_info/1` gives about a stream."""
+    """Returns the description of a stream, as the answer to `node/stream_info/1` contains it."""
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(

@@ -1,6 +1,7 @@
-"""The messages of the stream protocols (specs/stream_service.md, "Payload BARE specs"), as types and codecs.
+"""The messages of the specification's stream protocols, as types with their codecs.
 
-The BARE schema of each type, in the specification's words, stands above it.
+The source is specs/stream_service.md, "Payload BARE specs". Each type has its BARE schema above it, quoted from the
+specification.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class PullResponse(msgspec.Struct, frozen=True):
 
 CREATE = Protocol("stream_create", CreateStream, StreamCreated)
 CREATE_PARTITIONED = Protocol("stream_create_partitioned", CreatePartitions, PartitionCreated)
-"""The name that the real services and clients use."""
+"""The protocol that creates several partitions, under the name that the real services and clients use."""
 CREATE_PARTITIONS = Protocol("stream_create_partitions", CreatePartitions, PartitionCreated)
-"""The specification's name of the same protocol."""
+"""The same protocol under the name in the specification."""
 PUSH = Protocol("stream_push", PushRequest, PushConfirm)
 PULL = Protocol("stream_pull", PullRequest, PullResponse)

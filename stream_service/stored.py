@@ -1,7 +1,8 @@
-"""The stored attributes of streams and the stored headers of messages, with the statements that read and write them.
+"""Reads and writes the attributes of streams and the headers and times of messages in the database.
 
-A stream's row has a column for attributes and a message's row one for headers; both are BARE, so that more can come
-without another schema. The functions raise StorageError and sqlite3.Error, which the storage threads map.
+The row of a stream has a column for attributes, and the row of a message has a column for headers. Both are encoded in
+BARE, so new values need no change of the database schema. The functions raise StorageError and sqlite3.Error; the
+storage threads turn the latter into StorageError.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
-"""A retention by size measures at most this many messages in one round."""
+"""A retention by size looks at no more messages than this in one call of `first_index_kept`."""
 
 
 # type Extras struct { headers: list<Header>  sequence: optional<Sequence> }
 class Extras(msgspec.Struct, frozen=True):
-    """Headers and sequence of a message, as its `headers` column stores them; NULL where it has neither."""
+    """The headers and the sequence number of a message, as its `headers` column stores them. NULL: the message has
+    neither."""
 
     headers: list[Header]
     sequence: Sequence | None
@@ -53,12 +55,13 @@ encode_extras = _extras_encoder.encode
 
 
 def decode_extras(stored: bytes | None) -> Extras:
-    """Headers and sequence of a stored message."""
+    """Decodes the `headers` column of a message."""
     return NO_EXTRAS if stored is None else _extras_decoder.decode(stored)
 
 
 LOST_HEADER: Final = "node/lost/1"
-"""The header of an empty message that takes the place of a lost one, so that its index is never given to another."""
+"""The name of the header that marks a lost message. A repair stores an empty message with this header in place of a
+message that cannot be read, so that no other message gets its index."""
 LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 
@@ -68,7 +71,11 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class StoredStream(msgspec.Struct, frozen=True):
-    """A stream-partition as its worker needs it. last_time_us: the time of its latest message, 0 where it has none."""
+    """A stored stream-partition, as its worker needs it at the start.
+
+    last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has none. retention: the
+    retention set for this stream; None if the node's default applies.
+    """
 
     record: StreamRecord
     last_time_us: int
@@ -116,8 +123,9 @@ time_falls = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""The indexes of messages whose time is before that of the message before them: rare, one for each time that a wrong
-clock was set back. There is no foreign key, as of messages; the id of a deleted stream is never used again."""
+"""One row for each message whose time is lower than the time of the message before it. There are few: one each time a
+wrong clock was set back. The table has no foreign key, like the table of messages: the id of a deleted stream is never
+used again."""
 
 INSERT_FALL: Final = compiled(
     sqlite.insert(time_falls)
@@ -135,24 +143,30 @@ LIST_FALLS: Final = compiled(
 
 
 def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
-    """When the message at that index was published; None where it is not stored."""
+    """Returns when the message at this index was published, in microseconds since 1970. None if the message is not
+    stored."""
     row = session.connection.execute(GET_TIME, (stream_id, index)).fetchone()
     return None if row is None else int(row[0])
 
 
 def get_retention(session: Session, stream_id: int) -> Retention | None:
-    """The stream's own retention."""
+    """Returns the retention set for this stream, or None if the node's default applies."""
     row = session.connection.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
     return _attributes_decoder.decode(row[0]).retention if row is not None and row[0] is not None else None
 
 
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
-    """Store the stream's own retention; call it in a transaction. Raises DatabaseCorrupt where its row is damaged."""
+    """Stores the retention of a stream. Call it in a transaction. Raises DatabaseCorrupt if the stream's row is
+    damaged.
+
+    retention: None means that the node's default applies again.
+    """
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
     row = session.connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
     if row is None:
         return
     *columns, seal = row
+    # A new seal over a damaged row would hide the damage, so the old seal is checked first.
     if seal != stream_seal(*columns):
         raise DatabaseCorrupt(corrupt_text(f"the row of the stream {columns[0]!r} is not what was written"))
     columns[3] = encoded
@@ -160,13 +174,13 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """The stream with its retention and the time of its latest message."""
+    """Reads the retention of a stream and the time of its latest message, and returns them with its row."""
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
 
 
 def list_stored(session: Session) -> Iterator[StoredStream]:
-    """All streams of the database."""
+    """Iterates over all streams of the database, sorted by name and partition."""
     after = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
         for record in page:
@@ -175,7 +189,8 @@ def list_stored(session: Session) -> Iterator[StoredStream]:
 
 
 def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[bytes, int, int]]:
-    """Publisher, number and index of the sequenced messages from `index` on, oldest first."""
+    """Returns publisher id, sequence number and index of each message with a sequence number, from `index` on, oldest
+    first."""
     found = []
     for stored_index, headers in session.connection.execute(LIST_EXTRAS, (stream_id, index)):
         sequence = decode_extras(headers).sequence
@@ -185,24 +200,25 @@ def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[b
 
 
 def note_fall(session: Session, stream_id: int, index: int) -> None:
-    """Note that the message at this index has a lower time than the one before it; call it in a transaction."""
+    """Records that the message at this index has a lower time than the message before it. Call it in a transaction."""
     row = (stream_id, index)
     session.connection.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
-    """Remove the notes of a stream that is being deleted; call it in a transaction."""
+    """Deletes the rows of `time_falls` of a stream that is being deleted. Call it in a transaction."""
     session.connection.execute(DELETE_FALLS, (stream_id,))
 
 
 def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
-    """The index of the first message from which on all messages were published at `time_us` or later.
+    """Returns the index of the first message such that it and all later ones were published at `time_us` or later.
 
-    It is the stream's end where the last message was published before that time.
+    If the last message was published before `time_us`, the result is the end of the stream.
 
-    Times fall along a stream only where the clock had been wrong before and was set back; those places are noted
-    (`time_falls`). What stands before a fall was published before what stands behind it, whatever its time says. So the
-    parts between falls are looked through from the end; each is in order, and is halved with each point read.
+    Times never decrease along a stream, except where a wrong clock was set back; these places are recorded in
+    `time_falls`. A message before such a place was really published before the messages behind it, even if its time is
+    higher. So the search goes through the parts between these places, from the last part to the first. Inside one part
+    times never decrease, so a binary search finds the index.
     """
     falls = session.connection.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
     end = record.next_index
@@ -226,10 +242,10 @@ def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_u
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """The index of the first message that a retention keeps.
+    """Returns the index of the first message that a retention keeps.
 
-    A limit by size measures at most SIZES_MAX messages and may stop before the limit holds. When the messages before
-    the returned index have been deleted, the caller asks again.
+    For a limit by size, at most SIZES_MAX messages are measured, so the result may be too low. After deleting the
+    messages before it, the caller calls this function again.
     """
     index = record.first_index
     if retention.messages is not None:
@@ -242,7 +258,8 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
-    """The index where one step of a truncation ends, after `messages_max` messages or about `bytes_max`."""
+    """Returns the index up to which one step of a truncation deletes: at most `index`, and after at most `messages_max`
+    messages or about `bytes_max` bytes."""
     end, size_bytes = record.first_index, 0
     limit = min(messages_max, index - end)
     for (message_bytes,) in session.connection.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
@@ -254,6 +271,7 @@ def step_end(session: Session, record: StreamRecord, index: int, messages_max: i
 
 
 def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) -> int:
+    # The oldest messages are counted out until the remaining ones are within the limit.
     excess_bytes, index = record.size_bytes - bytes_max, record.first_index
     if excess_bytes <= 0:
         return index
