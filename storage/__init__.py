@@ -1,4 +1,4 @@
-"""Storage: the append-only log of many streams in one SQLite file, and the runner that writes and reads it for a node.
+"""Storage: the append-only log of many streams in one SQLite file, and the runner that does a node's writes and reads.
 
     database = Database.open(Path("data"))
     async with ThreadRunner(database) as runner:
@@ -10,8 +10,8 @@
 - `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages as Arrow in another process.
 - Other packages add their tables to `metadata`, and use them through `Session.connection`.
 
-This package knows nothing of messages, routes or protocols. Its names are loaded when they are asked for: the process
-for bulk reads must not load them, and `--help` must not wait for them.
+This package knows nothing of messages, routes or protocols. A name of this package is imported at its first use: the
+child process for bulk reads must not import these modules, and `--help` must not wait for the import.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 _MODULES = ("contract", "errors", "reclaim", "schema", "database", "memory", "runner", "thread_runner", "inline_runner")
-"""The modules that define the names, those first that load fastest."""
+"""The modules that define the names of `__all__`. The modules that load fastest come first."""
 
 
 def __getattr__(name: str) -> Any:

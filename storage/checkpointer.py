@@ -17,19 +17,20 @@ from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 CHECKPOINT_COMMITS = 1_000
-"""The log is copied after this much data, or after this many commits (each writes about five pages), once no operation
-waits. After four times as much it is copied even while operations wait."""
+"""The log is copied after CHECKPOINT_BYTES of data or after CHECKPOINT_COMMITS commits (each writes about five pages),
+as soon as no operation waits. After four times as much, the log is copied even while operations wait."""
 WAL_PAGES_MAX = 8_192
-"""With this many pages (64 MiB), the log has been copied before and has not begun anew, since a reader still needed it.
-The next copy waits for the readers, for `CHECKPOINT_WAIT_MS` at most."""
+"""If the log has more pages than this (64 MiB), an earlier copy could not make the log begin anew, since a reader still
+needed the old pages. The next copy then waits for the readers, at most `CHECKPOINT_WAIT_MS`."""
 CHECKPOINT_WAIT_MS = 100
 
 EXTEND_AFTER_COMMITS = 16
-"""The log is made large after this many commits. A node that commits less does not need a large log."""
+"""The log is extended to EXTENDED_BYTES after this many commits. A node with fewer commits does not need a large
+log."""
 EXTENDED_BYTES = 24 * 1024 * 1024
-"""The size of the log that was made large: more than `CHECKPOINT_COMMITS` commits of one push each write."""
+"""The size of an extended log. It has room for more than `CHECKPOINT_COMMITS` commits of one push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""With less free room on the disk, the log is not made large: it grows as the commits need."""
+"""If the disk has less free room than this, the log is not extended. It then grows with the commits."""
 
 logger = structlog.get_logger(__name__)
 
@@ -37,9 +38,10 @@ logger = structlog.get_logger(__name__)
 class Checkpointer:
     """Keeps the write-ahead log of one writing session short. Used in the thread of that session.
 
-    checkpoints: copies that were tried; checkpoint_failures: those that failed.
-    Each method returns the error after which nothing may be written any more, or None.
-    Invariant: `_copied_bytes` and `_copied_commits` are what the session had written when the log was copied last.
+    checkpoints: the number of copies that were tried. checkpoint_failures: the number of copies that failed. The
+    methods `after_commit` and `copy` return an error after which nothing more may be written in the session, or None.
+    Invariant: `_copied_bytes` and `_copied_commits` count the bytes and commits that the session had written when the
+    log was last copied.
     """
 
     def __init__(self, session: SqliteSession) -> None:
@@ -53,11 +55,12 @@ class Checkpointer:
         self._extends = True
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Copy the log if it is time; extend it if it is time.
+        """Decide after a commit whether to copy the log into the database file, and whether to extend the log; then do
+        it.
 
-        commits: made in this session so far. waiting: operations wait for the next commit. tight: the disk has little
-        room left, so the log is copied after every commit: a log that has been copied is written over and takes no
-        more.
+        commits: the number of commits in this session so far. waiting: whether operations wait for the next commit.
+        tight: whether the disk has little room left. Then the log is copied after every commit, since later commits
+        overwrite a copied log and it need not grow.
         """
         failure = None
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes
@@ -67,7 +70,8 @@ class Checkpointer:
             self._copied_bytes += grown_bytes
             self._copied_commits += grown_commits
             failure = self.copy()
-        # Only in a lull: the log is extended by a transaction of its own, and a push would wait for that.
+        # The log is extended only while no operation waits: extending takes a transaction, and a push would have to
+        # wait for its end.
         if failure is None and self._extends and commits >= EXTEND_AFTER_COMMITS and not waiting:
             self._extends = False
             if not tight:
@@ -75,7 +79,10 @@ class Checkpointer:
         return failure
 
     def copy(self, *, truncate: bool = False) -> StorageError | None:
-        """Copy the log into the file. truncate: cut the log to nothing too, if no reader needs it."""
+        """Copy the log into the database file.
+
+        truncate: whether to shorten the log to zero bytes afterwards, if no reader needs the log.
+        """
         failure = None
         started_s = time.perf_counter()
         failpoint("before_checkpoint")
@@ -86,7 +93,7 @@ class Checkpointer:
                 with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
                     self.wal_pages = self._session.checkpoint("TRUNCATE" if truncate else "RESTART").wal_pages
         except Exception as raised:
-            # What is committed is safe in the log, so a failed copy fails no operation.
+            # Committed operations are safe in the log, so a failed copy makes no operation fail.
             error = diagnose(storage_error(raised), self._session)
             self._note_failure(error)
             failure = error if error.fatal else None
@@ -96,14 +103,16 @@ class Checkpointer:
         return failure
 
     def close(self) -> None:
-        """Empty the log before a clean stop. Where that fails the log stays, and the next open copies it."""
+        """Empty the log before a clean stop. If the copy fails, the log stays, and the next open of the database copies
+        it."""
         try:
             self._session.checkpoint("TRUNCATE")
         except StorageError as error:
             self._note_failure(error)
 
     def _extend(self) -> StorageError | None:
-        """Make the log large, once. A log that stays small grows by itself, so only a fatal error is returned."""
+        """Extend the log to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are ignored, since a small log
+        grows with the commits."""
         try:
             if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)
@@ -115,8 +124,8 @@ class Checkpointer:
                 logger.critical("writing_stopped", operations=0, reason=str(error))
                 return error
             logger.info("wal_not_extended", reason=str(error))
-            # A quota may leave less room than the disk has. The part of the log that was written takes room: give it
-            # back.
+            # A quota may allow less room than the disk has. The part of the log that was already extended takes room,
+            # so give that room back.
             return self.copy(truncate=True)
         return None
 

@@ -1,12 +1,14 @@
-"""The checksum of a stored message. It finds damage, and rows that changed places; it does not resist an attacker.
+"""The checksum of a stored message. It finds damaged rows and rows that changed places. It does not protect against an
+attacker.
 
     seed     = (stream_id * 2654435761 + time_us) mod 4294967291 + idx        then mod 2**32
-    prefix   = nothing, or, where there is a key or a header: u32 length, key, u32 length, headers
+    prefix   = nothing, or if the message has a key or headers: u32 length, key, u32 length, headers
     checksum = CRC-32 (zlib) of prefix and data, begun with the seed
 
-Lengths are little-endian; 2**32 - 1 stands for None. For the same bytes, a CRC-32 that is begun with another value ends
-with another value, so a wrong stream, index or time shows. The modulus is the largest prime below 2**32: one wrong bit
-changes a number by a power of two, which is never a multiple of that prime, but can be one of 2**32.
+Lengths are little-endian; 2**32 - 1 stands for None. For the same bytes, two CRC-32 that begin with different seeds
+have different results. So a wrong stream, index or time changes the checksum. The modulus is the largest prime below
+2**32. One wrong bit changes a number by a power of two; a power of two can be a multiple of 2**32, but never of that
+prime, so the change never disappears.
 """
 
 from __future__ import annotations
@@ -21,31 +23,40 @@ _NONE_LENGTH = b"\xff\xff\xff\xff"
 
 
 def seed_base(stream_id: int, time_us: int) -> int:
-    """The seed of index 0. The seed of another index is larger by the index."""
+    """Returns the seed for index 0 of a stream and a time. The seed for index i is larger by i."""
     return (stream_id * _MULTIPLIER + time_us) % _MODULUS
 
 
 def checksum_plain(base: int, index: int, data: bytes) -> int:
-    """The checksum of a message without key and headers. base: the result of `seed_base`."""
+    """Returns the checksum of a message without key and headers.
+
+    base: the result of `seed_base`.
+    """
     return crc32(data, base + index)
 
 
 def checksums_plain(base: int, first_index: int, data: Iterable[bytes]) -> list[int]:
-    """The checksums of messages that follow each other, stored at one time, without keys and headers."""
+    """Returns the checksums of messages with consecutive indexes and the same time, without keys and headers.
+
+    base: the result of `seed_base`.
+    """
     return list(map(crc32, data, count(base + first_index)))
 
 
 def checksums_plain_timed(
     stream_id: int, first_index: int, times_us: Iterable[int], data: Iterable[bytes]
 ) -> list[int]:
-    """The checksums of messages that follow each other, each stored at its own time, without keys and headers."""
+    """Returns the checksums of messages with consecutive indexes, each with its own time, without keys and headers."""
     scaled = stream_id * _MULTIPLIER
     seeds = [(scaled + time_us) % _MODULUS + index for index, time_us in enumerate(times_us, first_index)]
     return list(map(crc32, data, seeds))
 
 
 def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers: bytes | None) -> int:
-    """The checksum of any message. base: the result of `seed_base`."""
+    """Returns the checksum of a message with or without key and headers.
+
+    base: the result of `seed_base`.
+    """
     seed = base + index
     if key is not None or headers is not None:
         seed = crc32(_prefixed(headers), crc32(_prefixed(key), seed))

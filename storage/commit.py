@@ -1,6 +1,6 @@
 """Group commit: many operations in one transaction, where a bad operation fails alone.
 
-The operations of a batch are stored in their order. This module starts no threads and calls no `on_done`.
+The operations of a batch are applied in the order of the batch. This module starts no threads and calls no `on_done`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Do all operations in one transaction. Afterwards each operation is on disk, or has an `error` and left nothing.
+    """Do all operations in one transaction. Afterwards each operation is on disk, or it has an `error`.
 
-    1. Begin, and apply operations of one class that follow each other together.
-    2. If that raises, roll back, begin again, and apply each operation alone in a savepoint: only the bad ones fail.
+    An operation with an error has stored nothing, unless the error is CommitInDoubt. The steps are:
+
+    1. Begin, and apply neighbouring operations of the same class together.
+    2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint: then only the bad
+       operations fail.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: nobody
        can tell before the next start whether they are stored.
     4. If one operation lost the whole transaction (on a full disk, SQLite undoes all of it), repeat without the
        operations that failed. If the transaction was lost for another reason, all operations fail.
 
-    Returns the fatal error if there was one: then nothing more may be written in this session.
+    Returns a fatal error, or None. After a fatal error nothing more may be written in this session.
     """
     pending = operations
     while pending:
         failpoint("before_begin")
         # 1. The usual way: everything together, without a savepoint for each operation.
         error = _tried(session, session.begin) or _tried(session, partial(_apply_groups, session, pending))
-        # 2. Some operation is bad. Find out which, and keep the others.
+        # 2. Some operation is bad. Find the bad operations, and keep the others.
         if error is not None and not error.fatal and len(pending) > 1:
             error = _tried(session, session.rollback) or _tried(session, session.begin) or _apply_each(session, pending)
         if error is None:
-            # 3. On disk, or not, or in doubt: the log may hold the whole transaction although its sync failed.
+            # 3. Commit. If the sync fails, the result is in doubt: the log may hold the whole transaction all the same.
             failpoint("after_rows_before_commit")
             error = _tried(session, session.commit)
             if error is not None and error.fatal:
@@ -68,7 +71,7 @@ def apply_read(session: Session, operation: Operation) -> None:
 
 
 def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
-    """Give the error to each operation that has none."""
+    """Set `error` on each operation that has no error yet."""
     for operation in operations:
         if operation.error is None:
             operation.error = error
@@ -80,7 +83,8 @@ def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
 
 
 def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
-    """Apply each operation in a savepoint of its own. Returns an error if the whole transaction is lost."""
+    """Apply each operation in its own savepoint, and set `error` on the operations that fail. Returns an error only if
+    the whole transaction is lost."""
     for operation in operations:
         lost = _tried(session, session.savepoint)
         if lost is not None:
@@ -98,7 +102,8 @@ def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageErr
 
 
 def _tried_rollback(session: Session) -> StorageError | None:
-    """Undo what is left of the transaction. If that fails, the session cannot be used any more: the error is fatal."""
+    """Roll the transaction back, if it is still open. Returns an error if the rollback fails; that error is fatal,
+    since the session cannot be used any more."""
     error = _tried(session, session.rollback)
     if error is not None:
         error.fatal = True
@@ -112,7 +117,8 @@ def _in_doubt(failure: StorageError) -> CommitInDoubt:
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
-    """Do one step, and return the StorageError that it ended with, or None."""
+    """Call `step`. Returns None if the call succeeds, else the diagnosed StorageError for the exception that the call
+    raised."""
     try:
         step()
     except Exception as raised:
@@ -121,7 +127,7 @@ def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
 
 
 def _mapped(raised: Exception) -> StorageError:
-    """The StorageError for an exception, which becomes its cause."""
+    """Returns the StorageError for an exception. The exception becomes the cause of the StorageError."""
     error = storage_error(raised)
     if error is not raised:
         error.__cause__ = raised

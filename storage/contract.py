@@ -1,4 +1,4 @@
-"""The contract of the log: the records it keeps, the operations on it, and the errors they raise.
+"""The contract of the log: its records, the operations on them, and the errors that the operations raise.
 
 Two implementations keep the contract, `storage.log` (SQLite) and `storage.memory`; tests/storage runs the same tests on
 both.
@@ -8,8 +8,8 @@ A stream is a row with an id that is never used again, a name and a partition. I
 next index is kept in the stream's row, so it survives the deletion of every message.
 
 Indexes and limits are integers from 0 to 2**64 - 1, the largest number that a peer can write; no index above 2**63 - 1
-is stored. Text is any text that UTF-8 can encode. For whatever a file, a disk or another process can cause, every
-method raises StorageError and nothing else.
+is stored. Text is any text that UTF-8 can encode. For every failure that a file, a disk or another process can cause,
+the methods raise a StorageError and no other exception.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import msgspec
 from storage.errors import StorageError
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
-"""index, data, time in microseconds since 1970, key, headers."""
+"""One stored message: its index, data, time in microseconds since 1970, key and headers."""
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
-    """One stream-partition as stored.
+    """The stored row of one stream-partition.
 
-    first_index: the index of the earliest stored message; equal to next_index when there is none.
+    first_index: the index of the earliest stored message; equal to next_index if no message is stored.
     next_index: the index that the next message gets.
-    size_bytes: the data of all stored messages together, without keys and headers.
+    size_bytes: the total size of the data of all stored messages, without keys and headers.
     """
 
     stream_id: int
@@ -47,8 +47,8 @@ class Operation:
     """A piece of work for a storage thread: `apply` runs inside a transaction, then `on_done` runs in the trio thread.
 
     `on_done(self)` runs after the commit or after the failure. After a failure, `error` says why nothing of the
-    operation was stored. `apply` may run again after a rollback, so it sets its results and never adds to them. An
-    operation that was submitted as a read runs on a connection that cannot write.
+    operation was stored. `apply` may run again after a rollback, so it must assign its results each time, never add to
+    earlier results. An operation that was submitted as a read runs on a connection that cannot write.
     """
 
     __slots__ = ("error", "on_done")
@@ -58,28 +58,30 @@ class Operation:
         self.on_done = on_done
 
     def apply(self, session: Session) -> None:
-        """Do the work, and keep the results in attributes. Raises StorageError, sqlite3.Error."""
+        """Do the work of the operation, and assign the results to attributes. Raises StorageError, sqlite3.Error."""
         raise NotImplementedError
 
     @classmethod
     def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
-        """Apply operations of this class that follow each other in a batch: all of them, or raise."""
+        """Apply neighbouring operations of a batch that have this class. Raises if any of them fails."""
         for operation in operations:
             operation.apply(session)
 
     def row_count(self) -> int:
-        """How many messages the operation stores, for the statistics."""
+        """Returns how many messages the operation stores, for the statistics."""
         return 0
 
 
 def ignore_done(operation: Operation) -> None:
-    """The `on_done` of an operation that nobody waits for."""
+    """Does nothing: the `on_done` of an operation whose end nobody waits for."""
 
 
 class Append(Operation):
-    """Adds messages at the end of one stream. The one owner of the stream assigns the indexes, from `first_index` on.
+    """An operation that adds messages at the end of one stream. The worker that owns the stream assigns their indexes,
+    from `first_index` on.
 
-    data: one bytes object for each message. keys, headers: one for each message, or None if no message has any.
+    data: the data of each message. keys, headers: one entry for each message, or None if no message has a key or
+    headers.
     """
 
     __slots__ = ("data", "first_index", "headers", "keys", "stream_id", "time_us")
@@ -118,27 +120,28 @@ class Append(Operation):
 
 
 class Log(Protocol):
-    """The log of many streams, used through one session."""
+    """The interface of the log: the streams and messages of one database, used through one session."""
 
     # Writing: inside a transaction of a writing session.
 
     def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
-        """The stream with this name and partition. If there is none it is made, empty and with next index 0."""
+        """Returns the stream with this name and partition. If no such stream exists, creates an empty stream with next
+        index 0."""
         ...
 
     def append(self, appends: Sequence[Append]) -> None:
         """Store all appends in order, or raise. After an error the caller has to roll the transaction back.
 
-        Raises StreamNotFound; IndexConflict where an append does not begin at the next index of its stream, counting
-        the appends before it in the same call.
+        Raises StreamNotFound. Raises IndexConflict if an append does not begin at the next index that its stream has
+        after the earlier appends of the same call.
         """
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
-        """Make a stream that never had a message begin at this index: the copy of a stream whose first messages are
-        gone.
+        """Set the first and next index of a stream that never had a message. A copy of a stream needs this if the
+        original has lost its first messages to retention.
 
-        Raises StreamNotFound; IndexConflict where the stream's next index is not 0.
+        Raises StreamNotFound. Raises IndexConflict if the stream's next index is not 0.
         """
         ...
 
@@ -155,53 +158,67 @@ class Log(Protocol):
 
     # Reading: in any session, in or outside a transaction.
 
-    def find_stream(self, name: str, partition: int) -> StreamRecord | None: ...
+    def find_stream(self, name: str, partition: int) -> StreamRecord | None:
+        """Returns the stream with this name and partition, or None if it does not exist."""
+        ...
 
     def get_stream(self, stream_id: int) -> StreamRecord:
-        """Raises StreamNotFound."""
+        """Returns the stream with this id. Raises StreamNotFound."""
         ...
 
     def list_streams(
         self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
     ) -> list[StreamRecord]:
-        """The streams whose name begins with `prefix`, ordered by name and partition, from behind `after` on."""
+        """Returns at most `limit` streams whose names begin with `prefix`, ordered by name and partition.
+
+        after: the name and partition after which the list begins; None for the beginning.
+        """
         ...
 
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
     ) -> list[Record]:
-        """A page: at most `limit` messages, ascending and without gaps, from max(index, first_index) on.
+        """Returns a page: at most `limit` messages with consecutive indexes, from max(index, first_index) on.
 
-        The page ends before its data exceeds `bytes_max`, but it has at least one message if the stream has one there.
-        If that first message is larger than `first_bytes_max`, the page is empty. At or beyond the end it is empty too.
-        Raises StreamNotFound; DatabaseCorrupt, with stream and index, where a message is missing or its checksum
-        differs.
+        The page ends before its data exceeds `bytes_max` bytes, but it has at least one message if the stream has a
+        message from `index` on. The page is empty if its first message is larger than `first_bytes_max`, or if `index`
+        is at or beyond the end of the stream. Raises StreamNotFound. Raises DatabaseCorrupt, with stream and index, if
+        a message is missing or its checksum is wrong.
         """
         ...
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
-        """The index of the first message from `index` on with at most `bytes_max` bytes of data, or None."""
+        """Returns the index of the first message, from `index` on, with at most `bytes_max` bytes of data; None if no
+        message is so small."""
         ...
 
 
 class Session(Protocol):
-    """One connection to the database, and the log on it. One thread uses a session at a time."""
+    """The interface of a session: one connection to the database, and the log on that connection. One thread uses a
+    session at a time."""
 
     @property
-    def log(self) -> Log: ...
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The driver's connection, in the same transaction, for the tables of other packages."""
+    def log(self) -> Log:
+        """The log of the database, read and written through this session."""
         ...
 
     @property
-    def in_transaction(self) -> bool: ...
+    def connection(self) -> sqlite3.Connection:
+        """The driver's connection, through which other packages use their tables in the transaction of this session."""
+        ...
 
-    def begin(self) -> None: ...
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        ...
 
     def commit(self) -> None:
-        """Returns when the whole transaction is on disk. If it raises, the transaction may still be open."""
+        """Commit the transaction. Returns when the whole transaction is on disk. After an error the transaction may
+        still be open."""
         ...
 
     def rollback(self) -> None:
@@ -226,12 +243,13 @@ class Session(Protocol):
 
 
 class SessionSource(Protocol):
-    """A database: it makes sessions."""
+    """The interface of a database, which opens sessions."""
 
     def session(self) -> Session:
-        """A session that writes. At most one such session is open at a time."""
+        """Opens the session that writes. At most one such session is open at a time."""
         ...
 
     def read_session(self) -> Session:
-        """A session that cannot write. It sees what was committed when its transaction, or its statement, began."""
+        """Opens a session that cannot write. A transaction (or a statement outside a transaction) sees the commits that
+        were made before it began."""
         ...

@@ -28,13 +28,16 @@ logger = structlog.get_logger(__name__)
 
 FILE_NAME = "streams.sqlite"
 PAGE_BYTES = 8192
-"""Messages of 1 KiB take 1.16 times their size on disk; with pages of 4 KiB, which hold three of them, 1.35 times."""
+"""The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB, which
+hold only three such messages, they would take 1.35 times their size."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""After an unclean stop, a larger file is not checked: that would keep the node from starting for minutes."""
+"""The size of the largest file that is checked after an unclean stop. Checking a larger file would delay the start of
+the node by minutes."""
 BUSY_TIMEOUT_MS = 5_000
 """How long a connection waits for another process, such as a backup, before it raises StorageBusy."""
 CACHED_STATEMENTS = 256
-"""Prepared statements that a connection keeps. The log has about 45; other packages have statements of their own."""
+"""The number of prepared statements that a connection keeps. The log has about 45 statements; the other packages add
+theirs."""
 
 PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
@@ -50,16 +53,17 @@ PRAGMAS: Final[dict[str, int]] = {
 """The settings of every connection, as SQLite reports them.
 
 synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0: only the writing thread copies the log into
-the file, and chooses when. A negative cache_size is in KiB. secure_delete is 0, since some builds of SQLite have 1 and
-write zeros over all deleted data: that goes through the log, so deleting would need as much room as it is to free."""
+the file, and chooses when. A negative cache_size is in KiB. secure_delete is set to 0, since some builds of SQLite have
+1 by default and overwrite all deleted data with zeros. The zeros would go through the log, so a deletion would need as
+much room as it frees."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
 """The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts it only while the file is empty."""
 
 
 class Database:
-    """The database of one data directory, which is ours until `close`.
+    """The database of one data directory. It holds the lock on the directory until `close`.
 
-    Sessions may be used in any thread, each by one thread at a time.
+    A session may be used in any thread, but only by one thread at a time.
 
     Invariant: at most one session that writes is open.
     """
@@ -73,9 +77,10 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Database:
-        """Open the database of the data directory `path`, and make it if there is none.
+        """Open the database of the data directory `path`. Creates the database if it does not exist.
 
-        read_only: take no lock and make nothing, to look at a database that a node may be using.
+        read_only: whether to take no lock and create nothing. A caller can so look at a database that a node may be
+        using.
 
         Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
         StorageError.
@@ -90,36 +95,36 @@ class Database:
             finally:
                 connection.close()
             return database
-        # The lock comes first: until it is ours, another node may be changing what the steps below look at.
+        # Take the lock first: until this process holds it, another node may change the files that the steps below read.
         _make_folder(path)
         lock = DirectoryLock(path)
         try:
             database = cls(path, lock)
             database._clear_unfinished()
-            # Before SQLite opens the file: SQLite stops at a damaged place in the log and ignores all commits behind
-            # it.
+            # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
+            # all commits behind it.
             prepare_log(database.path, rebooted=not lock.same_boot)
             database._prepare(lock.left_unclean or _has_log(database.path))
             lock.confirm_boot(emptied=not _has_log(database.path))
             return database
         except BaseException:
-            # Nothing was recovered, so the next start has to check whatever this one had to check.
+            # Nothing was recovered, so the next start must make the same checks as this start.
             lock.release(clean=not lock.left_unclean)
             raise
 
     def session(self) -> SqliteSession:
-        """The session that writes. Raises StorageError."""
+        """Opens the session that writes. Raises StorageError."""
         assert self._writer is None or self._writer.closed, "one session that writes is open already"
         assert self._lock is not None, "the database was opened for reading"
         self._writer = SqliteSession(self._connect(query_only=False), writes=True)
         return self._writer
 
     def read_session(self) -> SqliteSession:
-        """A session that cannot write. Raises StorageError."""
+        """Opens a session that cannot write. Raises StorageError."""
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Give up the directory. All sessions must be closed before. Safe to repeat."""
+        """Release the lock on the directory. All sessions must be closed before. Safe to repeat."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -128,18 +133,20 @@ class Database:
         lock.release(clean=not self._distrusted and not _has_log(self.path))
 
     def distrust(self) -> None:
-        """Make the next `open` check the structure of the file in any case, since the disk has failed."""
+        """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk has
+        failed."""
         self._distrusted = True
 
     def _prepare(self, unclean: bool) -> None:
-        """Bring the file into a state that can be written to.
+        """Prepare the database file for writing.
 
-        1. Check that the file is empty, or a database of ours and of no later version. Until then, only read it.
+        1. Check that the file is empty, or a database of this program with a version that this program knows. Nothing
+           is written before this check.
         2. Set the settings that belong to the file.
         3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
            into it and sync it: a sync that failed before the stop may have left pages that only look written.
-        4. Bring the file to the present schema version, and make missing tables.
-        5. Check the row of every stream: a wrong next index would give an index twice.
+        4. Bring the file to the present schema version, and create missing tables.
+        5. Check the row of every stream: with a wrong next index, an index would be assigned twice.
         """
         version = self._inspect()
         session = self.session()
@@ -157,8 +164,8 @@ class Database:
         """Remove the leftovers of an interrupted restore, and the working folders of surveys and repairs that were
         killed.
 
-        Such a folder has a hard link to the database, which would keep its room on the disk after the database is
-        deleted. Raises StorageError.
+        Such a folder contains a hard link to the database. While the link exists, the disk room of a deleted database
+        is not freed. Raises StorageError.
         """
         check_not_replaced(self.path)
         try:
@@ -169,7 +176,7 @@ class Database:
             raise storage_error(error) from error
 
     def _inspect(self) -> int:
-        """The schema version; 0 for a new file. Afterwards a new file has its settings."""
+        """Returns the schema version of the file, or 0 for a new file. Writes FILE_PRAGMAS into a new file."""
         connection = self._open_file()
         try:
             version = _check_version(connection)
@@ -182,8 +189,9 @@ class Database:
         finally:
             connection.close()
         if not version:
-            # SQLite ends the change of the mode by removing a journal, and that has to be on disk before a write-ahead
-            # log begins. A power cut could bring the journal back beside the new log: a file that has neither mode.
+            # SQLite ends the change of the journal mode by removing a journal file. The removal must be on disk before
+            # a write-ahead log begins. Otherwise a power cut could bring the journal back beside the new log, and the
+            # file would be in neither mode.
             _sync_folder(self.directory)
         return version
 
@@ -218,7 +226,7 @@ class Database:
 
 
 def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
-    """Make the settings of a connection, and check that SQLite took them. Raises StorageError, sqlite3.Error."""
+    """Apply the settings of a connection, and check that SQLite accepted them. Raises StorageError, sqlite3.Error."""
     settings = {**PRAGMAS, "query_only": int(query_only)}
     for name, value in settings.items():
         connection.execute(f"PRAGMA {name}={value}")
@@ -232,7 +240,8 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
 
 
 def _check_version(connection: sqlite3.Connection) -> int:
-    """The schema version; 0 for an empty database. Raises DatabaseTooNew, DatabaseCorrupt."""
+    """Returns the schema version of the database, or 0 if the database is empty. Raises DatabaseTooNew,
+    DatabaseCorrupt."""
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -262,9 +271,9 @@ def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _create_schema(session: SqliteSession, version: int) -> None:
-    """Make missing tables and write application and version into the file, in one transaction.
+    """Create missing tables and write APPLICATION_ID and the schema version into the file, in one transaction.
 
-    Nothing is written where nothing is missing.
+    Writes nothing if nothing is missing.
     """
     session.begin()
     try:
@@ -291,7 +300,7 @@ def _check_streams(connection: sqlite3.Connection) -> None:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether there is a write-ahead log with something in it. SQLite removes the log after a clean stop."""
+    """Whether the database has a write-ahead log that is not empty. SQLite removes the log after a clean stop."""
     log = path.with_name(path.name + "-wal")
     try:
         return log.stat().st_size > 0
@@ -309,7 +318,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the names of the files durable. Syncing a file does not do that."""
+    """Make the names of the files in a folder durable. Syncing a file does not make its name durable."""
     try:
         sync(path)
     except OSError as error:

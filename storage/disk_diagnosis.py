@@ -1,14 +1,14 @@
-"""Finds out what an error of the disk was: no room left, a disk that fails, or a damaged file.
+"""Finds the cause of a disk error: no room left, a failing disk, or a damaged file.
 
-A failed write: SQLite has one error code (SQLITE_IOERR_WRITE) for a disk that fails, for a quota and for a limit on
-file sizes; only a disk that is full to its last byte has another. The system's error number would tell, but Python has
-no access to `sqlite3_system_errno`. So this module tries: if a new file beside the database can have more room than a
-transaction needs, room was not what was missing.
+A failed write: SQLite has one error code (SQLITE_IOERR_WRITE) for a failing disk, for a quota and for a limit on file
+sizes; only a disk that is full to its last byte has a different code. The system's error number would show the cause,
+but Python has no access to `sqlite3_system_errno`. So this module makes a test: if a new file beside the database gets
+more room than a transaction needs, the write did not fail from lack of room.
 
 A failed read: SQLite reports a part that the disk cannot read as damage (SQLITE_CORRUPT). So this module reads the file
-again.
+again: the system reports an unreadable part as an error.
 
-Both take place in the writing thread, once per error.
+Both tests run in the thread that met the error, once per error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteF
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
-"""Twice the most that one stream appends at once (a full mailbox), so more than nearly every transaction needs."""
+"""The room that the test file asks for. It is twice the largest append of one stream (a full mailbox), so nearly every
+transaction needs less."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The structure of a larger file is not checked, since pushes wait meanwhile."""
+"""The size of the largest file whose structure is checked. Pushes wait during the check."""
 READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)
 SUFFIXES = ("", "-wal", "-shm")
-"""The database has files with its name and these suffixes."""
+"""The suffixes of the files of a database: the database itself, its log and its shared memory."""
 
 _opened: dict[Path, int] = {}
 
@@ -41,7 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 def diagnose(error: StorageError, session: Session) -> StorageError:
-    """The error, or the one that it really was.
+    """Returns the error that really happened: `error` itself, or a more precise one.
 
     A WriteFailed becomes DiskFull if there is no room. A DatabaseCorrupt becomes DiskReadFailed if the file is not
     damaged but cannot be read.
@@ -65,8 +66,9 @@ def _diagnose_write(database: Path) -> StorageError | None:
 
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
-    """DiskReadFailed if a part of the file cannot be read, or can be read on the second try; None if it is damaged."""
-    # Damage can be read, again and again; a part that the disk lost cannot.
+    """Returns DiskReadFailed if a part of the file cannot be read, or can be read at the second attempt; None if the
+    file is damaged."""
+    # A damaged part of a file can be read every time. A part that the disk has lost cannot be read.
     unreadable = find_unreadable(database)
     if unreadable is not None:
         return DiskReadFailed(f"a part of the database cannot be read: {unreadable}; {CHECK_IT}")
@@ -84,10 +86,11 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
 
 
 def find_unreadable(database: Path) -> OSError | None:
-    """The error of reading the whole database file and its log; None if all of both can be read.
+    """Reads the whole database file and its log. Returns the OSError of the failed read, or None if both files can be
+    read.
 
-    Writing waits for as long as the disk takes to read the whole file. That is worth it: if the file is damaged
-    instead, writing ends for good.
+    The caller cannot write until the whole file is read. The wait is justified: without it, every failed read would
+    count as damage, and damage ends all writing.
     """
     try:
         _read_all(_open_for_good(database))
@@ -101,7 +104,8 @@ def find_unreadable(database: Path) -> OSError | None:
 
 
 def _open_for_good(database: Path) -> int:
-    """A descriptor of the database file that is never closed: closing it would drop SQLite's locks on the file."""
+    """Returns a descriptor of the database file that is never closed: closing it would drop SQLite's locks on the
+    file."""
     if database not in _opened:
         _opened[database] = os.open(database, os.O_RDONLY)
     return _opened[database]
@@ -114,16 +118,18 @@ def _read_all(opened: int) -> None:
 
 
 def find_no_room(database: Path, size_bytes: int) -> OSError | None:
-    """The error of growing a file of the database by `size_bytes`; None if it can grow, or if nobody can tell.
+    """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot, or None if
+    they can or the test is not possible.
 
-    The file that is made for the trial loses its name at once, so that a kill leaves nothing behind.
+    The test uses a temporary file whose name is removed at once, so that a killed process leaves nothing behind.
     """
     probe = database.with_name(f"{database.name}-room")
     try:
         opened = os.open(probe, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.unlink(probe)
-            # Behind the end of the largest file, since a limit on file sizes counts from there.
+            # Ask for room behind the size of the largest database file, since that file would reach a limit on file
+            # sizes first.
             start = max(_size_bytes(database.with_name(database.name + suffix)) for suffix in SUFFIXES)
             _take_room(opened, start, size_bytes)
         finally:

@@ -1,4 +1,4 @@
-"""Makes, replaces and renames files and folders so that they outlast a power cut, with their names.
+"""Creates, replaces and renames files and folders so that their content and their names survive a power cut.
 
 Syncing a file makes its content durable. The file's name is kept in its folder, and is durable once the folder has been
 synced; the name of the folder is kept in the folder above, and so on. Every part of the program that keeps files uses
@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
-"""Errors of syncing a folder above ours that are passed over: this user may not read the folder, or its file system is
-read-only or syncs no folders. The names in such a folder are older than our files, or nothing can be done."""
+"""Errors that `sync_names` ignores when it syncs a parent folder: this user may not read the folder, or its file system
+is read-only or cannot sync folders. The names in such a folder are older than the program's files, or the program
+cannot make them durable."""
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and the missing folders above it. Returns the folders that were made, the uppermost first.
+    """Create a folder and its missing parent folders. Returns the created folders, the topmost first.
 
-    When this returns, the names of all these folders are on disk, also of the folders that existed before: another
-    process may have made them a moment ago, and ended before it synced them. Raises OSError.
+    When this function returns, the names of all folders on the path are on disk. This includes folders that existed
+    before: another process may have created them a moment ago and ended before it synced them. Raises OSError.
     """
     missing, above = [], folder
     while not above.exists():
@@ -40,15 +41,20 @@ def make_folder(folder: Path) -> list[Path]:
 
 
 def remove_folders(made: list[Path]) -> None:
-    """Remove the folders that `make_folder` made, unless there is something in them."""
+    """Remove the folders that `make_folder` has created, except folders that are not empty.
+
+    made: the result of `make_folder`.
+    """
     for folder in reversed(made):
         with suppress(OSError):
             folder.rmdir()
 
 
 def sync_names(path: Path) -> None:
-    """When this returns, all folder names on the path to a file or folder are on disk. Raises OSError."""
-    # If the path has a symbolic link, the folders that lead to the link count, and those that lead to its target.
+    """Sync all parent folders of a file or folder. When this function returns, their names are on disk. Raises
+    OSError."""
+    # If the path contains a symbolic link, sync the folders that lead to the link and the folders that lead to its
+    # target.
     for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
         try:
             sync(folder)
@@ -58,7 +64,8 @@ def sync_names(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """When this returns, the content of a file, or the names in a folder, are on disk. Raises OSError."""
+    """Sync a file or a folder. When this function returns, the content of the file, or the names in the folder, are on
+    disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,7 +74,8 @@ def sync(path: Path) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename atomically: `target` is either the old file or the new one. On disk when this returns. Raises OSError."""
+    """Rename a file atomically: at every moment `target` is either the old file or the new one. When this function
+    returns, the new name is on disk. Raises OSError."""
     source.replace(target)
     sync(target.parent)
     if source.parent != target.parent:
@@ -75,11 +83,12 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def write_durably(file: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Make or replace a file as a whole: readers find the old content or the new one, also after a power cut.
+    """Create or replace a file as a whole: readers find the complete old content or the complete new content, even
+    after a power cut.
 
-    The content is on disk when this returns. The folder must exist. mode: the permissions of a new file, less the
-    user's mask. Raises OSError; then the file has its old content, or possibly the new one if only the last sync
-    failed.
+    When this function returns, the content is on disk. The folder must exist. mode: the permissions of a new file,
+    before the user's umask is applied. Raises OSError; the file then has its old content, or possibly the new content
+    if only the last sync failed.
     """
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:

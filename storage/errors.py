@@ -1,4 +1,5 @@
-"""The errors of storage, and the one place that turns errors of the driver and of the system into them.
+"""The errors of storage, and the function that turns errors of the SQLite driver and of the operating system into
+storage errors.
 
 The text of every error says what happened and what to do.
 """
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class StorageError(Exception):
-    """The base of all errors of this package.
+    """The base class of all errors of this package.
 
-    retriable: the same operation may succeed later, once there is room or another program releases the database.
+    retriable: the same operation may succeed later, when the disk has room again or another program releases the
+    database.
     fatal: nothing more may be written through this connection, and the node must be stopped.
     in_doubt: the operation may be on disk in spite of the error. If false, nothing of the operation is on disk.
     """
@@ -29,33 +31,38 @@ class StorageError(Exception):
 
 
 class StorageBusy(StorageError):
-    """Another process held the database for longer than the busy timeout."""
+    """The error of waiting for another process that held the database for longer than the busy timeout."""
 
     retriable = True
 
 
 class DiskFull(StorageError):
-    """No room: the disk is full, or a quota or a limit on file sizes is reached. Nothing of the operation is stored."""
+    """The error of a write without room: the disk is full, or a quota or a limit on file sizes is reached. Nothing of
+    the operation is stored."""
 
     retriable = True
 
 
 class DiskFailed(StorageError):
-    """The disk failed in a write, a sync or otherwise. After that, earlier writes are in doubt too."""
+    """The error of a disk that failed in a write, a sync or otherwise. After such an error, earlier writes are in doubt
+    too."""
 
     fatal = True
 
 
 class WriteFailed(DiskFailed):
-    """A write failed, from lack of room or since the disk failed; `storage.disk_diagnosis.diagnose` finds out which."""
+    """The error of a failed write whose cause is not known yet: lack of room, or a failing disk.
+    `storage.disk_diagnosis.diagnose` finds the cause."""
 
 
 class DiskReadFailed(StorageError):
-    """A part of the database could not be read. The operation that tried left nothing; other operations go on."""
+    """The error of reading a part of the database that the disk cannot read. Nothing of the operation is stored; other
+    operations go on."""
 
 
 class CommitInDoubt(DiskFailed):
-    """The transaction was written to the write-ahead log, but the disk failed in the sync.
+    """The error of a commit whose result is unknown: the transaction was written to the write-ahead log, but the disk
+    failed in the sync.
 
     The transaction is invisible until the node starts again; that start finds out whether the log holds it.
     failure: the error of the disk.
@@ -69,11 +76,14 @@ class CommitInDoubt(DiskFailed):
 
 
 class StorageReadOnly(StorageError):
-    """The data directory or the database cannot be written."""
+    """The error of writing to a data directory or database that is read-only."""
 
 
 class DatabaseInUse(StorageError):
-    """Another node has the data directory. pid: the id of its process, or None if nobody could tell."""
+    """The error of opening a data directory that another node uses.
+
+    pid: the process id of that node, or None if the id is not known.
+    """
 
     def __init__(self, pid: int | None, path: Path) -> None:
         owner = "another process" if pid is None else f"process {pid}"
@@ -83,7 +93,10 @@ class DatabaseInUse(StorageError):
 
 
 class DatabaseTooNew(StorageError):
-    """The database was written by a later version. found, supported: schema versions."""
+    """The error of opening a database that a later version of this program has written.
+
+    found: the schema version of the database. supported: the latest schema version that this program knows.
+    """
 
     def __init__(self, found: int, supported: int) -> None:
         super().__init__(
@@ -95,15 +108,15 @@ class DatabaseTooNew(StorageError):
 
 
 class DatabaseCorrupt(StorageError):
-    """The database is damaged, or belongs to another program."""
+    """The error of a database that is damaged, or belongs to another program."""
 
 
 class WalDamaged(DatabaseCorrupt):
-    """The write-ahead log is damaged in the middle, and confirmed messages stand behind the damage.
+    """The error of a write-ahead log that is damaged in the middle, with confirmed messages behind the damage.
 
-    bad: the first frame whose checksum does not fit. frames, commits: how many of them stand from there to the last
-    commit. lost: how many of these frames cannot be recovered. behind: the streams with messages there, None if nobody
-    can tell. kept: a copy of the log.
+    bad: the number of the first frame whose checksum does not fit. frames, commits: the number of frames and of commits
+    from that frame to the last commit. lost: how many of these frames cannot be recovered. behind: the streams that
+    have messages behind the damage, or None if that cannot be found out. kept: the path of a copy of the log, or None.
     """
 
     def __init__(
@@ -139,11 +152,14 @@ class WalDamaged(DatabaseCorrupt):
 
 
 NAMED_MAX = 10
-"""The text of an error names at most this many streams."""
+"""The largest number of streams that the text of an error names."""
 
 
 class IndexConflict(StorageError):
-    """An append does not continue its stream. expected: the next index; found: the first index of the append."""
+    """The error of an append that does not begin at the next index of its stream.
+
+    expected: the next index of the stream. found: the first index of the append.
+    """
 
     def __init__(self, stream_id: int, expected: int, found: int) -> None:
         super().__init__(f"stream {stream_id} continues at index {expected}, not {found}; read the stream's end again")
@@ -153,7 +169,7 @@ class IndexConflict(StorageError):
 
 
 class StreamNotFound(StorageError):
-    """No stream has this id: the stream was never made, or was deleted."""
+    """The error of using a stream id that no stream has: the stream was never created, or was deleted."""
 
     def __init__(self, stream_id: int) -> None:
         super().__init__(f"there is no stream {stream_id}; it may have been deleted: create it again by name")
@@ -161,26 +177,29 @@ class StreamNotFound(StorageError):
 
 
 class StorageClosed(StorageError):
-    """The operation came after the storage was closed, or after a fatal error. Nothing of it is stored."""
+    """The error of an operation that was submitted after the storage was closed, or after a fatal error. Nothing of the
+    operation is stored."""
 
 
 class OperationFailed(StorageError):
-    """An operation raised an exception that no disk or file can cause: its code has a mistake. See `__cause__`."""
+    """The error of an operation whose code has a mistake: it raised an exception that no disk or file can cause.
+    `__cause__` is that exception."""
 
 
 _WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
-"""SQLite answers FULL to ENOSPC only. Quotas (EDQUOT), file size limits (EFBIG) and failing disks (EIO) get these
-codes."""
+"""The SQLite codes of a failed write. SQLite reports SQLITE_FULL only for ENOSPC. For a quota (EDQUOT), a file size
+limit (EFBIG) and a failing disk (EIO) it reports these codes."""
 
 _IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
-"""The code of SQLite 3.34 and later for a read that ended with EIO."""
+"""The code that SQLite 3.34 and later reports for a read that failed with EIO."""
 _READ = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS}
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def storage_error(error: BaseException) -> StorageError:
-    """The StorageError for an exception of the driver, of the system or of an operation's code."""
+    """Returns the StorageError for an exception of the SQLite driver, of the operating system or of an operation's
+    code."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, OSError):
@@ -232,7 +251,7 @@ def _system_error(error: OSError) -> StorageError:
 
 
 def corrupt_text(reason: str) -> str:
-    """The text of an error about a damaged database: the reason, and what to do."""
+    """Returns the text of an error about a damaged database: the reason, and what the user should do."""
     return (
         f"the database is damaged: {reason}; stop the node, keep a copy of the data directory, run "
         "`stream-node verify`, then restore a backup or start with another data directory"

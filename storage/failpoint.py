@@ -1,8 +1,8 @@
 """Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_FAILPOINT=name` kills the process at the first visit of the place, `name:3` at the third. The module also
-imitates a slow disk: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once,
-when the module is imported.
+`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached; with `name:3`, when it is reached
+for the third time. The module also imitates a slow disk: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms
+longer. Both variables are read once, when the module is imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SITES: Final = frozenset(
 
 
 class _Armed:
-    """A place that kills the process after a number of visits."""
+    """The failpoint that the environment variable names. It kills the process when its place was reached the given
+    number of times."""
 
     def __init__(self, setting: str) -> None:
         self.site, _, visits = setting.partition(":")
@@ -58,7 +59,10 @@ _sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """Kill the process or wait here, if a test or a benchmark has asked for it. site: one of SITES."""
+    """Kill the process here, or wait here, if the environment variables say so; else do nothing.
+
+    site: the name of this place, one of SITES.
+    """
     if _armed is not None and _armed.site == site:
         _armed.visit()
     if _sync_delay_s and site == DELAYED_SITE:

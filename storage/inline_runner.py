@@ -1,4 +1,5 @@
-"""InlineRunner: a runner without threads, in virtual time, for simulations of a whole node and for tests."""
+"""InlineRunner: a storage runner without threads. Its operations take virtual time, for tests and for simulations of a
+whole node."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ Delay = Callable[[], Awaitable[None]]
 
 
 class InlineRunner:
-    """A `storage.runner.Runner` whose operations take virtual time.
+    """A `storage.runner.Runner` without threads, whose operations take virtual time.
 
-    All writes that wait become one batch, as in a node. The batch waits, is committed in one moment, waits again, and
-    is completed.
+    As in a node, all waiting writes become one batch. The batch waits for one delay, is committed in one moment, waits
+    for a second delay, and is completed.
 
-    delay: awaited once before the commit (or the read) and once after it; None takes a turn of the scheduler each time.
-    batches: the node that the operations belong to; None does without.
+    delay: an async function that is awaited once before and once after each commit or read; with None, the runner waits
+    for one turn of the scheduler instead. batches: the node that submits the operations, or None if no node is
+    involved.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class InlineRunner:
         self._nursery.start_soon(self._read, operation)
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Fails with ArrowUnavailable: a bulk read needs another process, and a simulation has none."""
+        """Complete a bulk read with the error ArrowUnavailable: a bulk read needs a child process, and a simulation has
+        none."""
         self._completions.admit()
         operation.error = ArrowUnavailable("this node has no process for bulk reads")
         self._nursery.start_soon(self._refuse, operation)
@@ -76,7 +79,8 @@ class InlineRunner:
         self._end()
 
     def crash(self) -> None:
-        """End as a killed process does: committed operations stay on disk, and no `on_done` is called any more."""
+        """End the runner like a killed process: committed operations stay in the database, and no `on_done` is called
+        any more."""
         self._completions.abandon()
         self._writes.clear()
         self._end()
@@ -122,7 +126,7 @@ class InlineRunner:
             raise
 
     def commit(self, batch: list[Operation]) -> None:
-        """Commit one batch in this moment."""
+        """Commit one batch at once, without a delay."""
         if self._failure is None:
             self._failure = commit_batch(self._session, batch)
         if self._failure is not None:

@@ -1,8 +1,10 @@
-"""The lock on a data directory: one node at a time has it. The lock file also tells whether the last stop was clean.
+"""The lock on a data directory, which one node at a time holds. The lock file also shows whether the last stop was
+clean.
 
 The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A process that was
-killed loses the lock but leaves its id behind. A second line has the boot id of the machine, where the system tells it.
-If the machine has not been started anew since, no power cut has taken a part of what the killed process wrote.
+killed loses the lock but leaves its id behind. A second line has the boot id of the machine, if the system has one. If
+the boot id is still the same, the machine has not restarted, so no power cut can have lost data that the killed process
+wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """The id of the present start of the machine; empty where the system does not tell it."""
+    """Returns the boot id of the machine, which changes at each restart; empty if the system has no boot id."""
     try:
         return BOOT_ID_FILE.read_bytes().strip()
     except OSError:
@@ -29,7 +31,8 @@ def boot_id() -> bytes:
 
 
 def owner_of(directory: Path) -> int | None:
-    """The process id in the lock file; None after a clean stop or without a file. Takes no lock. Raises OSError."""
+    """Returns the process id in the lock file of a data directory, or None after a clean stop or if no lock file
+    exists. Takes no lock. Raises OSError."""
     try:
         owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
     except FileNotFoundError:
@@ -38,7 +41,8 @@ def owner_of(directory: Path) -> int | None:
 
 
 def owner_lives(directory: Path) -> bool:
-    """Whether a process has the id in the lock file; the id may belong to another program by now. Takes no lock."""
+    """Whether a process with the id in the lock file is running. The id may belong to another program by now. Takes no
+    lock."""
     try:
         owner = owner_of(directory)
         if owner is None:
@@ -52,7 +56,8 @@ def owner_lives(directory: Path) -> bool:
 
 
 def left_in_this_boot(directory: Path) -> bool:
-    """Whether the last owner certainly wrote in the present start of the machine. Takes no lock."""
+    """Whether the machine has certainly not restarted since the last owner of the directory wrote to it. Takes no
+    lock."""
     try:
         content = (directory / FILE_NAME).read_bytes()
     except OSError:
@@ -62,14 +67,15 @@ def left_in_this_boot(directory: Path) -> bool:
 
 
 class DirectoryLock:
-    """A lock that is held from its creation until `release`.
+    """The lock on one data directory. It is held from the creation of this object until `release`.
 
-    left_unclean: the last stop was not clean. same_boot: the machine has certainly not been started anew since the last
-    owner wrote.
+    left_unclean: whether the last stop was not clean. same_boot: whether the machine has certainly not restarted since
+    the last owner wrote.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises DatabaseInUse with the owner's process id, StorageError."""
+        """Take the lock. Raises DatabaseInUse with the owner's process id if another process holds the lock, and other
+        StorageError."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -79,7 +85,8 @@ class DirectoryLock:
             owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
             self.left_unclean = owner != b""
             self.same_boot = self._boot != b"" and self._boot == boot_id()
-            # Keep the old boot id until the files are recovered: they were written in that start of the machine.
+            # Keep the old boot id in the file until the database is recovered: it shows whether the machine has
+            # restarted since the database was written.
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except BlockingIOError as error:
             owner = self._read_owner()
@@ -90,10 +97,10 @@ class DirectoryLock:
             raise storage_error(error) from error
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """Write the present boot id, now that the files are recovered.
+        """Write the present boot id into the lock file. Called after the database is recovered.
 
-        emptied: the write-ahead log is empty. Otherwise it holds frames of an earlier start, and the file gets no boot
-        id.
+        emptied: whether the write-ahead log is empty. A log that is not empty has frames from before the restart; then
+        no boot id is written.
         """
         self._boot = boot_id() if emptied else b""
         try:
@@ -102,7 +109,10 @@ class DirectoryLock:
             raise storage_error(error) from error
 
     def release(self, *, clean: bool) -> None:
-        """Give up the lock. clean: the next owner has nothing to recover or check."""
+        """Release the lock.
+
+        clean: whether the next owner has nothing to recover or check.
+        """
         try:
             if clean:
                 self._write_owner(b"")
@@ -115,7 +125,8 @@ class DirectoryLock:
         return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
-        """Write the new text, then cut off the rest of the old one: a reader never finds the file empty by accident."""
+        """Write a new content into the lock file, then cut off the rest of the old content. In this order, a reader
+        never finds an empty file by accident."""
         os.pwrite(self._file, owner, 0)
         os.ftruncate(self._file, len(owner))
         os.fsync(self._file)

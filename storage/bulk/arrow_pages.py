@@ -1,9 +1,9 @@
 """ArrowPages: reads a range of one stream from the database file as Arrow record batches, in a process beside the node.
 
-ADBC's driver brings an SQLite of its own. Two copies of SQLite in one process do not see each other's locks, and when
-one of them closes the file, the locks of both are lost. So the node reads through a child process
-(`storage.bulk.child_main`). Spark's workers may read the file too; they are processes of their own. This module
-imports nothing of the project, since those workers may not have it.
+The driver of ADBC contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's locks,
+and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
+(`storage.bulk.child_main`). Spark's workers are separate processes, so they may read the file directly. This module
+imports nothing else of the project, since the project may not be installed on those workers.
 """
 
 from __future__ import annotations
@@ -19,37 +19,40 @@ import pyarrow as pa
 BUSY_TIMEOUT_MS = 5_000
 """ADBC sets no busy timeout. Without one, a read fails while another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
-"""This much of the file is read through a memory mapping, which takes a fifth less time. It is SQLite's own limit."""
+"""The first part of the file, up to this size, is read through a memory mapping, which takes a fifth less time. SQLite
+allows no larger mapping."""
 ROWS_MAX = 16_384
-"""The most rows of a page. Their keys and headers, 20 KiB a row at most, are not measured before they are read."""
+"""The largest number of rows in a page. The limit is needed since keys and headers (at most 20 KiB a row) are not
+measured before they are read."""
 ASSUMED_ROW_BYTES = 1_024
-"""The assumed size of a row before one has been read."""
+"""The assumed size of a row of a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
-"""The most bytes that index, time, checksum and the offsets of the other columns take."""
+"""The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The most data that one statement may bring into memory. A row that is larger than its share comes back without data;
-then the statement is repeated for fewer rows."""
+"""The most data that one statement may bring into memory. If a row is larger than its share of this memory, SQLite
+returns the row without data, and the statement is repeated for fewer rows."""
 
 
 class PagesError(Exception):
-    """The file could not be read; the text says why."""
+    """The error of a database file that could not be read. Its text gives the reason."""
 
 
 class StreamGone(PagesError):
-    """The stream is not in the database any more."""
+    """The error of reading a stream that is no longer in the database."""
 
 
 class PagesDamaged(PagesError):
-    """A message is missing between two others."""
+    """The error of reading damaged rows: a message is missing, or a value has the wrong type."""
 
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """Rows that follow each other without a gap, and the bounds of the stream a moment after they were read.
+    """One page of a stream: rows with consecutive indexes, and the bounds of the stream just after the rows were read.
 
-    start: the index of the first row; without rows, the index where reading goes on. first_index, next_index,
-    created_us: those of the stream. batch: the columns `index` and `time_us`, then `checksum` if asked for, `key` and
-    `beside` if asked for and if any row has one, and `data` if asked for.
+    start: the index of the first row; if the page has no rows, the index at which the next read has to start.
+    first_index, next_index, created_us: the bounds of the stream and its creation time. batch: the rows as an Arrow
+    record batch. Its columns are `index` and `time_us`, then the requested ones of `checksum`, `key`, `beside` and
+    `data`. The columns `key` and `beside` are left out if no row has a value there.
     """
 
     created_us: int
@@ -65,7 +68,10 @@ class ArrowPage:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read, in addition to index and time. beside: keys and headers."""
+    """Selects the columns to read in addition to index and time.
+
+    beside: whether to read keys and headers.
+    """
 
     data: bool = True
     beside: bool = True
@@ -73,9 +79,10 @@ class Columns:
 
 
 class ArrowPages:
-    """One connection to the database file, for reading only. A context manager, used by one thread.
+    """A read-only connection to the database file that reads pages as Arrow. It is a context manager and belongs to one
+    thread.
 
-    path: the path of the database file. Raises PagesError where it cannot be opened.
+    path: the path of the database file. Raises PagesError if the file cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -85,7 +92,8 @@ class ArrowPages:
         self._row_bytes: dict[int, int] = {}
         self._with_beside: set[int] = set()
         try:
-            # Without autocommit the first read would begin a transaction, and see no later commit for ever.
+            # Without autocommit, the first read would begin a transaction that never ends, and no later commit would
+            # become visible.
             self._connection = driver.connect(f"file:{quote(path)}?mode=ro", autocommit=True)
             self._fetch(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
             self._fetch(f"PRAGMA mmap_size={MAPPED_BYTES}")
@@ -100,12 +108,12 @@ class ArrowPages:
         self.close()
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Close the connection. Safe to repeat."""
         with contextlib.suppress(self._error):
             self._connection.close()
 
     def find_stream(self, name: str, partition: int) -> int | None:
-        """The id of a stream-partition. Raises PagesError."""
+        """Returns the id of a stream-partition, or None if it does not exist. Raises PagesError."""
         quoted = name.replace("'", "''")
         statement = f"SELECT id FROM streams WHERE name = '{quoted}' AND partition = {int(partition)}"
         try:
@@ -115,7 +123,9 @@ class ArrowPages:
         return int(found.column(0)[0].as_py()) if found.num_rows else None
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
-        """Rows from `start` up to, not including, `end`: as many as fit into `bytes_max`, at least one if there is one.
+        """Read the rows from index `start` up to, not including, `end`, as far as they fit into `bytes_max` bytes.
+
+        The page has at least one row if the range has one, however large that row is.
 
         Raises StreamGone, PagesDamaged, PagesError.
         """
@@ -133,16 +143,16 @@ class ArrowPages:
             batch = self._rows(stream_id, start, min(end, start + rows), columns)
         batch = _fitting(batch, bytes_max)
         if batch.num_rows:
-            # The estimate falls to half at most, so that one page of small rows does not make the next one far too
-            # large.
+            # The estimated row size falls to half its value at most, so that one page of small rows does not make the
+            # next page far too large.
             seen_bytes = _size(batch) // batch.num_rows
             self._row_bytes[stream_id] = max(seen_bytes, ROW_OVERHEAD_BYTES, min(row_bytes, bytes_max // rows) // 2)
         bounds = self._bounds(stream_id)
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """The rows of a range; None if one of them is larger than its share of the memory."""
-        # With several rows, each may have its share of the memory.
+        """Returns the rows of a range, or None if one row is larger than its share of MEMORY_BYTES_MAX."""
+        # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
         if columns.beside and stream_id not in self._with_beside:
             batch = self._plain_rows(stream_id, start, end, columns, share_bytes)
@@ -165,9 +175,9 @@ class ArrowPages:
     def _plain_rows(
         self, stream_id: int, start: int, end: int, columns: Columns, share_bytes: int | None
     ) -> pa.RecordBatch:
-        """The rows of a range that have neither key nor headers, and fit into their share of the memory.
+        """Returns the rows of a range that have neither key nor headers and are not larger than `share_bytes`.
 
-        Usually these are all rows of the range, and two empty columns less save a tenth of the time.
+        Usually these are all rows of the range. Reading them without the two empty columns saves a tenth of the time.
         """
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"
@@ -178,7 +188,8 @@ class ArrowPages:
         return self._fetch(_select(names, stream_id, start, end, condition), end - start)
 
     def _bounds(self, stream_id: int) -> tuple[int, int, int]:
-        """Creation time, first and next index of a stream at this moment. Raises StreamGone."""
+        """Returns the creation time, the first index and the next index that a stream has at this moment. Raises
+        StreamGone."""
         found = self._fetch(f"SELECT created_us, first_index, next_index FROM streams WHERE id = {int(stream_id)}")
         if not found.num_rows:
             raise StreamGone(f"there is no stream {stream_id}; it has been deleted")
@@ -186,7 +197,8 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """All rows of a statement in one batch. The driver guesses the type of a column from its first batch only."""
+        """Run a statement and return all its rows as one batch. The driver guesses the type of a column from the first
+        batch, so there must be only one."""
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
             cursor.execute(statement)
@@ -201,12 +213,12 @@ INTEGERS = ("index", "time_us", "checksum")
 
 
 def _names(columns: Columns) -> list[str]:
-    """The columns that have a value in every row, without `data`."""
+    """Returns the SQL names of the requested columns that have a value in every row, without `data`."""
     return ['idx AS "index"', "time_us", *(["checksum"] if columns.checksum else [])]
 
 
 def _select(names: Sequence[str], stream_id: int, start: int, end: int, condition: str = "true") -> str:
-    """The statement for the rows of a range."""
+    """Returns the SELECT statement that reads `names` of the messages in a range of indexes."""
     return (
         f"SELECT {', '.join(names)} FROM messages WHERE stream_id = {int(stream_id)} "
         f"AND idx >= {int(start)} AND idx < {int(end)} AND {condition} ORDER BY idx"
@@ -214,10 +226,10 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the right type for every column, whatever the driver guessed, and without `key` or `beside` if
-    empty.
+    """Returns the batch with the right type for every column, whatever type the driver guessed. Empty columns `key` and
+    `beside` are removed.
 
-    Raises PagesDamaged where a value has another type than its column.
+    Raises PagesDamaged if a value has another type than its column.
     """
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -237,7 +249,7 @@ def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
-    """The first rows of a batch that fit into `bytes_max`, but at least one."""
+    """Returns the first rows of a batch, as many as fit into `bytes_max` bytes, but at least one row."""
     if _size(batch) <= bytes_max or batch.num_rows <= 1:
         return batch
     fitting = bisect_right(range(1, batch.num_rows + 1), bytes_max, key=lambda rows: _size(batch.slice(0, rows)))
@@ -245,16 +257,17 @@ def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """The bytes that the rows take."""
+    """Returns the estimated number of bytes that the rows of a batch take."""
     return int(batch.nbytes) + ROW_OVERHEAD_BYTES * int(batch.num_rows)
 
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
-    """The index of the first row, or without rows the index where reading goes on.
+    """Check that no message is missing in a page. Returns its first index, or if it has no rows, the index at which the
+    next read has to start.
 
-    Raises PagesDamaged where a message is missing. Retention may delete messages at the front while the page is read.
-    But the bounds were read after the rows, so a deleted message is below `first_index`; any other missing one is
-    damage.
+    bounds: the creation time, first index and next index of the stream, read after the rows. Retention may delete the
+    oldest messages while the page is read; the index of such a message is below the first index. Raises PagesDamaged if
+    any other message is missing.
     """
     _, first_index, next_index = bounds
     if not batch.num_rows:
@@ -269,14 +282,17 @@ def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Seq
 
 
 def ipc_size_bytes(batch: pa.RecordBatch) -> int:
-    """The number of bytes that `write_ipc` writes. Nothing is copied to count them."""
+    """Returns the number of bytes that `write_ipc` writes for a batch. The rows are not copied to count the bytes."""
     sink = pa.MockOutputStream()
     _write(batch, sink)
     return int(sink.size())
 
 
 def write_ipc(batch: pa.RecordBatch, room: memoryview) -> None:
-    """Write a batch as an Arrow IPC stream: schema, batch, end mark. room: `ipc_size_bytes` writable bytes."""
+    """Write a batch into `room` as an Arrow IPC stream: schema, batch, end mark.
+
+    room: writable memory of `ipc_size_bytes(batch)` bytes.
+    """
     _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(room)))
 
 

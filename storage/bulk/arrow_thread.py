@@ -1,7 +1,9 @@
-"""ArrowThread: the thread that passes bulk reads to a child process and takes its pages. It reads no database itself.
+"""ArrowThread: a thread that sends bulk reads to a child process and receives the pages. The thread itself reads no
+database.
 
-The first read starts the child, which lives until the runner closes. If the child has died, the thread starts another
-and asks once more. If that one dies too, or a child does not answer, the read fails, and the next read starts another.
+The first read starts the child, which lives until the runner closes. If the child has died, the thread starts a new
+child and repeats the request. If the new child dies too, or a child does not answer in time, the read fails; the next
+read then starts a new child.
 """
 
 from __future__ import annotations
@@ -24,25 +26,31 @@ from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
-"""The thread rests if the node has stored this many messages while a page was read; that is several thousand a
-second."""
+"""The thread rests after a page if the node has stored at least this many messages while the page was read. That is a
+rate of several thousand messages a second."""
 REST_PAGES = 2.0
-"""The length of a rest, as a multiple of the time for the page before: reading then takes a third of the time."""
+"""The length of a rest, as a multiple of the time that the last page took. With this value, bulk reads use a third of
+the time."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""Twice the largest page for each of its four copies: read, packed, framed, half sent."""
+"""The amount of freed memory that the C library keeps. A page exists in four copies (read, packed, framed, half sent);
+this is twice the largest page for each copy."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Constants of malloc.h."""
+"""The numbers of the two options of `mallopt`, from malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
 
 logger = structlog.get_logger(__name__)
 
 
 class ArrowUnavailable(StorageError):
-    """Bulk reads need packages that are not installed here, or a database that is a file."""
+    """The error of a bulk read in a node that cannot do bulk reads: packages are missing, or its database is not a
+    file."""
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """One page, as `storage.bulk.arrow_pages.ArrowPage` describes it. body: an Arrow IPC stream of its rows."""
+    """One page that the child process has read. `storage.bulk.arrow_pages.ArrowPage` describes the other fields.
+
+    rows: the number of rows. body: the rows as an Arrow IPC stream.
+    """
 
     created_us: int
     first_index: int
@@ -53,10 +61,11 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 
 class ArrowRead(Operation):
-    """Reads messages of one stream from `start` up to, not including, `end`, as Arrow.
+    """A bulk read: reads the messages of one stream from index `start` up to, not including, `end`, as one page of
+    Arrow rows.
 
-    bytes_max: the largest size of the page; but one message is always in it, if there is one. answer: the page, once
-    the operation is done.
+    bytes_max: the largest size of the page in bytes. A page has at least one message if the range has one, however
+    large the message is. answer: the page, set when the operation is done.
     """
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
@@ -84,13 +93,14 @@ class ArrowRead(Operation):
         self.answer: ArrowAnswer | None = None
 
     def packed(self) -> bytes:
-        """The request as the child reads it."""
+        """Returns the request in the bytes that `storage.bulk.child_main` reads."""
         flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
         return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 
 
 def find_missing() -> str | None:
-    """The reason why this program cannot read in bulk, or None."""
+    """Returns the reason why this program cannot do bulk reads (a text that names the missing packages), or None if it
+    can."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
 
@@ -98,8 +108,8 @@ def find_missing() -> str | None:
 def keep_large_blocks() -> None:
     """Make the C library keep freed memory, up to KEPT_BYTES, instead of giving it back to the system (glibc only).
 
-    Otherwise each copy of a page of some megabytes gets new memory from the system, one page fault after the other,
-    which was half of the cost of a bulk read.
+    Without this, each copy of a page of some megabytes gets new memory from the system, with many page faults. That was
+    half of the cost of a bulk read.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -108,10 +118,12 @@ def keep_large_blocks() -> None:
 
 
 class ArrowThread(threading.Thread):
-    """Takes reads until it is told to stop, and posts each of them when it is done or has an error.
+    """The thread that does bulk reads, one after the other, until `stop`. It posts each read when the read is done or
+    has failed.
 
-    path: the path of the database. rows_written: returns how many messages the node has stored so far. A bulk read can
-    wait, so while the node stores many messages, the thread rests after each page.
+    path: the path of the database file. post: a function that is called with each finished read. rows_written: a
+    function that returns how many messages the node has stored so far. A bulk read can wait, so while the node stores
+    many messages, the thread rests after each page.
     """
 
     def __init__(
@@ -122,7 +134,8 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """rest: waits in this thread for a number of seconds; by default until `stop` at the latest."""
+        """rest: a function that lets this thread wait for a number of seconds. The default function also returns when
+        `stop` is called."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0
@@ -140,7 +153,7 @@ class ArrowThread(threading.Thread):
         self._queue.put(operation)
 
     def stop(self) -> None:
-        """End after the reads that were submitted, without further rests."""
+        """Make the thread end when all submitted reads are done. It does not rest any more."""
         self._stopping.set()
         self._queue.put(None)
 
@@ -161,7 +174,7 @@ class ArrowThread(threading.Thread):
         self._end_child()
 
     def _ask(self, operation: ArrowRead) -> ArrowAnswer:
-        """Raises StorageError."""
+        """Do one bulk read through the child process, and return the page. Raises StorageError."""
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
@@ -177,12 +190,16 @@ class ArrowThread(threading.Thread):
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
     def _ask_child(self, request: bytes) -> Answer:
-        """Ask the child; if it has died, start another and ask that. Raises OSError, EOFError."""
+        """Send a request to the child and return the answer. If the child has died, start a new child and repeat the
+        request.
+
+        Raises OSError, EOFError.
+        """
         if self._child is not None:
             try:
                 return self._child.ask(request)
             except (BrokenPipeError, EOFError):
-                # Most likely the child was ending before it was asked.
+                # Most likely the child had begun to end before the request was sent.
                 self._end_child()
         self._child = BulkChild(self._path)
         self.children += 1

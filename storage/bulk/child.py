@@ -1,4 +1,5 @@
-"""BulkChild: starts the child process for bulk reads, asks it and ends it. The child runs `storage.bulk.child_main`."""
+"""BulkChild: starts the child process for bulk reads, sends requests to it and ends it. The child runs
+`storage.bulk.child_main`."""
 
 from __future__ import annotations
 
@@ -14,21 +15,23 @@ from storage.bulk.child_main import ANSWER
 from storage.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
-"""A page takes some ten milliseconds, and the child waits up to 5 s for a busy database."""
+"""The longest wait for the answer of the child. A page takes some ten milliseconds, and the child waits up to 5 s for a
+busy database."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
-"""Status and bounds, as `storage.bulk.child_main` draws them, and the bytes of the answer."""
+"""The answer of the child: its status; created_us, first_index, next_index, start and rows; and the bytes of the page
+or of the error text. `storage.bulk.child_main` describes these fields."""
 
 
 class BulkChild:
-    """The child process for one database file. Used by one thread.
+    """A running child process that reads one database file. One thread uses it.
 
-    Raises OSError where the process cannot be started.
+    Raises OSError if the process cannot be started.
     """
 
     def __init__(self, path: Path) -> None:
-        # The child has to find this package where this process found it.
+        # The child has to import this package from the folder from which this process imported it.
         home = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         self._memory = SharedMemory.create()
@@ -42,9 +45,10 @@ class BulkChild:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C goes to the node, which ends its child when it has drained, so the child has a process group of
-                # its own. It has no session of its own: Linux may share the processor equally between sessions, and the
-                # child's niceness would count only within its own (sched(7), autogroup).
+                # Ctrl-C must reach the node only, which ends its child after its last work is done. So the child gets
+                # its own process group. The child stays in the session of the node: Linux may share the processor
+                # equally between sessions, and then the niceness of the child would count only within its session
+                # (sched(7), autogroup).
                 process_group=0,
             )
         except BaseException:
@@ -55,13 +59,16 @@ class BulkChild:
         self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def ask(self, request: bytes) -> Answer:
-        """Ask for one page. Raises OSError, TimeoutError, EOFError; after an error the child must be ended."""
+        """Send a request for one page and return the answer.
+
+        Raises OSError, TimeoutError, EOFError. After an error the caller must call `end`.
+        """
         self._requests.write(request)
         status, created_us, first, following, start, rows, size = ANSWER.unpack(self._read(ANSWER.size))
         return status, (created_us, first, following, start, rows), bytes(self._memory.view(size))
 
     def end(self) -> None:
-        """End the child, and kill it if it does not end by itself. To be called once."""
+        """End the child process, and kill it if it does not end by itself. Must be called only once."""
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -73,8 +80,9 @@ class BulkChild:
             self._process.wait()
 
     def _read(self, size: int) -> bytes:
-        """Read exactly `size` bytes of the answer."""
-        # select() would not do: it takes no descriptor above 1,023, and a node may have ten thousand connections.
+        """Read exactly `size` bytes from the child's standard output."""
+        # select() takes no descriptor above 1,023, and a node may have ten thousand connections, so this method uses
+        # poll().
         ready = select.poll()
         ready.register(self._answers, select.POLLIN)
         taken = b""

@@ -1,14 +1,15 @@
-"""The child process for bulk reads, with an SQLite and an interpreter lock of its own.
+"""The program of the child process for bulk reads, which has its own copy of SQLite and its own interpreter lock.
 
 `storage.bulk.child` starts it as `python -m storage.bulk.child_main FILE DESCRIPTOR`. It reads requests from standard
-input and answers them on standard output, one after the other. It ends when the input ends, so also when the node is
-killed. `storage.bulk.arrow_pages` says why this is a process.
+input and answers them on standard output, one after the other. It ends when the input ends, which also happens when the
+node is killed. `storage.bulk.arrow_pages` explains why bulk reads need a process.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
-columns: a sum of 1 for data, 2 for key and beside, 4 for checksum. The answer itself stands in the memory that the
-descriptor shares, `size` bytes, until the next request: an Arrow IPC stream if the status is OK, else a text.
+columns: a sum of 1 for data, 2 for key and beside, 4 for checksum. size: the number of bytes that the child has written
+into the shared memory of the descriptor. If the status is OK, they are an Arrow IPC stream, else the text of an error.
+They stay there until the next request.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the input ends. An error of the file or of a request is an answer too."""
+    """Answer requests until the input ends. If a request is wrong or the file cannot be read, the answer contains the
+    error."""
     from storage.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
@@ -56,7 +58,7 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
 
 
 def _share(page: ArrowPage, memory: SharedMemory) -> int:
-    """Write a page into the shared memory, and return its size. Raises PagesError."""
+    """Write a page into the shared memory. Returns the number of bytes written. Raises PagesError."""
     from storage.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
 
     size = ipc_size_bytes(page.batch)
@@ -69,6 +71,6 @@ def _share(page: ArrowPage, memory: SharedMemory) -> int:
 
 
 if __name__ == "__main__":
-    # Where there are not enough cores, pushes and pulls of the node go first.
+    # If the machine has too few cores, the pushes and pulls of the node must go before bulk reads.
     os.nice(NICE)
     serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)

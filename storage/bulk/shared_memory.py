@@ -1,7 +1,8 @@
-"""SharedMemory: memory that a process and its child share. The two agree on when which of them may write.
+"""SharedMemory: memory that a process shares with its child. This module does not decide which of the two may write at
+a time.
 
-A page of some megabytes costs one copy on each side. A pipe would cut it into pieces, with two changes of process for
-each piece.
+Through shared memory, a page of some megabytes is copied once by the child and once by the node. A pipe would cut the
+page into pieces, and each piece would cost two switches between the processes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import os
 import tempfile
 
 STEP_BYTES = 4 * 1024 * 1024
-"""The memory has this size at first, and grows by multiples of it."""
+"""The first size of the memory. It grows by multiples of this size."""
 
 
 class SharedMemory:
-    """Memory in a file without a name, which two processes map.
+    """The memory of a file without a name, which two processes map.
 
     descriptor: the descriptor of the file. A child inherits it, and makes its own `SharedMemory` from it.
     Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
@@ -27,7 +28,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> SharedMemory:
-        """Make new memory. Raises OSError where there is no room for it."""
+        """Create new shared memory. Raises OSError if the system has no room for the memory."""
         memory = cls(_open_file())
         try:
             memory.grow(STEP_BYTES)
@@ -37,21 +38,22 @@ class SharedMemory:
         return memory
 
     def grow(self, size_bytes: int) -> None:
-        """Make the memory at least this large. Raises OSError where there is no room."""
+        """Make the memory at least `size_bytes` large. Raises OSError if the system has no room for the memory."""
         if size_bytes > os.fstat(self.descriptor).st_size:
             _allocate(self.descriptor, -(-size_bytes // STEP_BYTES) * STEP_BYTES)
 
     def view(self, size_bytes: int) -> memoryview:
-        """The first `size_bytes`, which the other process may change later. Raises EOFError beyond the end."""
+        """Returns a view of the first `size_bytes` bytes, without a copy: later writes of the other process show in the
+        view. Raises EOFError if the memory is smaller."""
         if self._map is None or len(self._map) < size_bytes:
-            # The old mapping goes when the last view of it goes.
+            # The old mapping is freed together with its last view.
             self._map = mmap.mmap(self.descriptor, 0)
         if len(self._map) < size_bytes:
             raise EOFError(f"{size_bytes} bytes of shared memory that has {len(self._map)}")
         return memoryview(self._map)[:size_bytes]
 
     def close(self) -> None:
-        """Close the file. To be called once. The other process keeps its mapping."""
+        """Close the file. Must be called only once. The other process keeps its mapping."""
         self._map = None
         os.close(self.descriptor)
 
@@ -65,7 +67,7 @@ def _open_file() -> int:
 
 def _allocate(descriptor: int, size_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
-        # Allocate now: writing to a page that has no room would kill the process with a signal.
+        # Allocate the room here: if the system had no room at a later write, a signal would kill the process.
         os.posix_fallocate(descriptor, 0, size_bytes)
     else:
         os.ftruncate(descriptor, size_bytes)
