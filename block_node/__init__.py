@@ -1,6 +1,96 @@
-"""The block node: publish, verify, persist, subscribe, status and access for chains of blocks, on the streams.
+"""The block node: it takes chains of blocks from publishers, verifies and stores them, and serves subscribers.
 
-A program takes names from their modules, since a client or an export must not load the node: the client is
-`block_node.client`, the node's parts are put together in `block_node.node`, `block_node.read.services` and
-`block_node.backfill.service`, and blocks as bytes are `block_node.blocks`.
+- `BlockNode`, `ReadServices` and `BackfillService` are the three parts that a node puts together.
+- `Facility` carries events between plugins; a `Plugin` is a part of its own, such as `Persistence`.
+- `BlockVerification` checks one block; `read_items` and `write_block` read and write block files, and `ChainGenerator`
+  makes chains for tests.
+- The client of a block node is `block_node.client`.
+
+Each name is loaded when a program first asks for it, so that clients and exports do not load the node.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from block_node.backfill.service import BackfillService
+    from block_node.blocks.address_book import AddressBook, AddressBooks
+    from block_node.blocks.errors import (
+        AddressBookError,
+        BlockError,
+        BlockFileError,
+        BlockFormatError,
+        SettingsError,
+        VerificationFailed,
+    )
+    from block_node.blocks.files import find_blocks, read_items, write_block
+    from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+    from block_node.blocks.settings import VerifierSettings
+    from block_node.blocks.verifier import BlockVerification, Verifier
+    from block_node.facility import Facility, Plugin
+    from block_node.node import BlockNode, BlockNodeSettings
+    from block_node.persist.plugin import Persistence
+    from block_node.persist.store import BlockRetention, BlockStore
+    from block_node.publish.limits import PublishLimits
+    from block_node.publish.service import PublishService
+    from block_node.read.services import ReadServices
+
+__all__ = [
+    "AddressBook",
+    "AddressBookError",
+    "AddressBooks",
+    "BackfillService",
+    "BlockError",
+    "BlockFileError",
+    "BlockFormatError",
+    "BlockNode",
+    "BlockNodeSettings",
+    "BlockRetention",
+    "BlockShape",
+    "BlockStore",
+    "BlockVerification",
+    "ChainGenerator",
+    "Facility",
+    "GeneratedBlock",
+    "Persistence",
+    "Plugin",
+    "PublishLimits",
+    "PublishService",
+    "ReadServices",
+    "SettingsError",
+    "VerificationFailed",
+    "Verifier",
+    "VerifierSettings",
+    "find_blocks",
+    "read_items",
+    "write_block",
+]
+
+# The modules that define the names above.
+_MODULES = (
+    "backfill.service",
+    "blocks.address_book",
+    "blocks.errors",
+    "blocks.files",
+    "blocks.generator",
+    "blocks.settings",
+    "blocks.verifier",
+    "facility",
+    "node",
+    "persist.plugin",
+    "persist.store",
+    "publish.limits",
+    "publish.service",
+    "read.services",
+)
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in __all__:
+        for module in map(import_module, (f"{__name__}.{each}" for each in _MODULES)):
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,9 +17,6 @@ from tests.style.tree import ROOT, packages, parse, plant
 # Import machinery of an `__init__`, which nobody takes from there.
 MACHINERY = {"annotations", "Any", "TYPE_CHECKING"}
 
-WAITING = {"block_node"}
-"""Packages whose names are imported from their modules; no `__init__` lists them."""
-
 NEEDS = {"pyspark_stream_node": "pyspark", "spark_export": "pyspark"}
 """What a package needs beyond the lock, to be imported."""
 
@@ -120,12 +117,12 @@ def _is_explained(tree: ast.Module, node: ast.stmt) -> bool:
     return False
 
 
-@pytest.mark.parametrize("package", sorted(set(packages(ROOT)) - WAITING))
+@pytest.mark.parametrize("package", packages(ROOT))
 def test_every_public_name_is_listed_there_and_explained(package: str) -> None:
     assert export_problems(ROOT, package) == []
 
 
-@pytest.mark.parametrize("package", sorted(set(packages(ROOT)) - WAITING))
+@pytest.mark.parametrize("package", packages(ROOT))
 def test_every_listed_name_can_be_had(package: str) -> None:
     if package in NEEDS:
         pytest.importorskip(NEEDS[package])
