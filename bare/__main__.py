@@ -1,4 +1,4 @@
-"""`python -m bare`: see `bare.cli`."""
+"""Runs the command `python -m bare`, which `bare.cli` implements."""
 
 from bare.cli import main
 

@@ -1,6 +1,7 @@
-"""The command `python -m bare`, for people who stare at bytes. The only module of this package that does I/O.
+"""The command `python -m bare`, which decodes and encodes messages and checks and formats schemas. This is the only
+module of the package that does I/O.
 
-Exit codes: 0 done, 1 failed (one line on standard error says what and where), 2 wrong usage.
+Exit codes: 0 done, 1 failed (one line on standard error tells the error and its place), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MARKDOWN_SUFFIX = ".md"
 
 
 class _Failure(Exception):
-    """Ends the command with a message and an exit code."""
+    """The exception that ends the command with an error message and an exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -33,7 +34,7 @@ class _Failure(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code. Wrong options end the process with code 2."""
+    """Runs one command and returns its exit code. Wrong options end the process with code 2."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
@@ -154,7 +155,7 @@ def _format(options: argparse.Namespace) -> None:
 
 
 def _argument(text: str) -> str:
-    """An argument, or what standard input holds where the argument is `-`."""
+    """Returns an argument as it is, or the text of standard input if the argument is `-`."""
     if text != "-":
         return text
     try:
@@ -188,7 +189,7 @@ def _schemas(file: pathlib.Path, dialect: Any) -> list[Schema]:
 
 
 def _schema(options: argparse.Namespace) -> Schema:
-    """The schema of the file that defines the type asked for."""
+    """Returns the schema, from the given file, that defines the given type."""
     schemas = _schemas(options.schema, options.dialect)
     if options.block is not None:
         if not 1 <= options.block <= len(schemas):
@@ -211,7 +212,7 @@ def _schema(options: argparse.Namespace) -> Schema:
 
 
 def _meaning(schema: Schema, name: str) -> dict[str, Definition]:
-    """The definition of a type and of all that it uses."""
+    """Returns the definitions of a type and of all types that it uses, by name."""
     meant: dict[str, Definition] = {}
     waiting = [name]
     while waiting:

@@ -1,4 +1,4 @@
-"""Encoders and decoders as callers see them, and the caches behind `bare.encode`/`decode`. No I/O."""
+"""The public encoders and decoders, and the caches of `bare.encode` and `bare.decode`. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bare.resolve import resolve
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
-"""An object that holds an encoded message."""
+"""The types of objects that may hold an encoded message."""
 
-# Types whose codecs `encode` and `decode` remember; the one used longest ago is forgotten first.
+# The number of types whose codecs `encode` and `decode` keep. The least recently used codec is dropped first.
 CACHED_TYPES_MAX = 1024
 
 
 class Encoder(Generic[T]):
-    """An encoder made for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+    """An encoder compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
 
     Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
 
-    `encode(value)` gives the message as bytes, or raises EncodeError. It is a compiled function, not a
-    method, so that a call costs one frame.
+    `encode(value)` returns the message as bytes, or raises EncodeError. It is a compiled function, not a method, so
+    that a call costs one frame.
     """
 
     __slots__ = ("encode", "node")
@@ -47,17 +47,17 @@ class Encoder(Generic[T]):
         self.encode = compile_encoder(self.node, limits, heads, careful)
 
     def encode_into(self, value: T, buffer: bytearray) -> None:
-        """Appends the message to `buffer`, which stays as it was if this raises EncodeError."""
+        """Encodes a value and appends the message to `buffer`. Raises EncodeError; then `buffer` is unchanged."""
         buffer += self.encode(value)
 
 
 class Decoder(Generic[T]):
-    """A decoder made for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+    """A decoder compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
 
     Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
 
-    `decode(data)` gives the value of a whole message, or raises DecodeError; TypeError if `data` is no
-    buffer. It is a compiled function, not a method, so that a call costs one frame.
+    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is not a buffer. It
+    is a compiled function, not a method, so that a call costs one frame.
     """
 
     __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
@@ -76,11 +76,11 @@ class Decoder(Generic[T]):
         self.decode = compile_decoder(self.node, limits, self._heads, self._decode_carefully)
 
     def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
-        """The value that starts at `offset`, and the offset after it. The only way of decoding that lets
-        bytes remain.
+        """Decodes the value that starts at `offset`. Returns the value and the offset after it. Unlike `decode`, it
+        accepts further bytes behind the value.
 
-        Offsets in a DecodeError count from the start of `data`. The limit on message bytes holds for all of
-        `data`. Raises ValueError for an offset outside of `data`.
+        Offsets in a DecodeError count from the start of `data`. The limit on the size of a message holds for the whole
+        of `data`. Raises DecodeError, and ValueError for an offset outside of `data`.
         """
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
@@ -116,11 +116,11 @@ def _decoder(type_: Any) -> Decoder[Any]:
 
 
 def encode(value: Any, type_: Any = None) -> bytes:
-    """The message of a value, with the default limits.
+    """Encodes a value with the default limits and returns the message.
 
-    Without `type_` (or with None: void needs an `Encoder`) the value's own class is the type, which does for
-    structs, enums and plain scalars (int is BARE's int); a list or dict needs its annotation. Raises
-    EncodeError, and TypeError for a type that BARE does not have.
+    type_: the type of the value. If it is None, the class of the value is the type. This works for structs, enums and
+    plain scalars (an int is encoded as BARE's int). A list or dict needs its annotation, and void needs an `Encoder`.
+    Raises EncodeError, and TypeError for a type that BARE does not have.
     """
     chosen: Any = type(value) if type_ is None else type_
     return _encoder(chosen).encode(value)
@@ -131,5 +131,6 @@ def decode(data: Buffer, type_: type[T]) -> T: ...
 @overload
 def decode(data: Buffer, type_: Any) -> Any: ...
 def decode(data: Buffer, type_: Any) -> Any:
-    """The value of a whole message, with the default limits. Raises DecodeError; TypeError as `Decoder`."""
+    """Decodes a whole message with the default limits and returns the value. Raises DecodeError, and TypeError for a
+    type that BARE does not have or if `data` is not a buffer."""
     return _decoder(type_).decode(data)

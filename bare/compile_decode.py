@@ -1,10 +1,8 @@
-"""Turns a type into the source of a decoder made for it alone, with the usual case of every part written out
-in place.
+"""Compiles a decoder for one type: writes Python source that contains the usual case of every part of the type.
 
-It does not say what is wrong with a message. Whatever is unusual leaves the compiled code as an exception (a
-raise of its own, or the interpreter's for a byte that is not there), and `precise_decode` goes over the
-message again from the start. `precise_decode` is also what these decoders have to agree with: a property test
-compares them on any bytes.
+The compiled code does not describe errors. If anything in a message is unusual, the compiled code raises an exception
+(or the interpreter raises one for a missing byte), and `precise_decode` decodes the message again from the start.
+Compiled decoders must agree with `precise_decode`: a property test compares the two on random bytes.
 
 The source for `struct { request_id: uint data: data }`, in short:
 
@@ -56,7 +54,8 @@ from bare.varint import long_uint
 
 
 class _At(NamedTuple):
-    """A place in the message: a local name (empty for the start) and bytes beyond it."""
+    """A place in the message, as an expression in the source: the name of a local variable (empty for the start of the
+    message) plus a number of bytes."""
 
     name: str
     add: int = 0
@@ -73,7 +72,10 @@ class _At(NamedTuple):
 def compile_decoder(
     node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """A function from a whole message to its value. `careful` takes over from irregular input."""
+    """Returns a compiled function that decodes a whole message and returns its value.
+
+    heads: the result of `cycle_heads`. careful: the function that decodes an irregular message instead.
+    """
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data):"):
@@ -83,7 +85,7 @@ def compile_decoder(
             value, at = compiler.root(node, _At(""))
             source.line(f"if {at} != size: raise Irregular")
             source.line(f"return {value}")
-        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
+        # Call the careful codec after the handler, so that its error does not have this exception as its context.
         with source.block("except Exception:"):
             source.line("pass")
         source.line("return careful(data)")
@@ -93,7 +95,8 @@ def compile_decoder(
 def compile_prefix_decoder(
     node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any, int], Any]
 ) -> Callable[[Any, int], Any]:
-    """A function from a buffer and an offset (not negative) to a value and the offset after it."""
+    """Returns a compiled function that decodes the value at an offset of a buffer. It takes the buffer and the offset
+    (not negative), and returns the value and the offset after it."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):
@@ -103,7 +106,7 @@ def compile_prefix_decoder(
             value, at = compiler.root(node, _At("start"))
             source.line(f"if {at} > size: raise Irregular")
             source.line(f"return {value}, {at}")
-        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
+        # Call the careful codec after the handler, so that its error does not have this exception as its context.
         with source.block("except Exception:"):
             source.line("pass")
         source.line("return careful(data, start)")
@@ -113,11 +116,12 @@ def compile_prefix_decoder(
 class _Compiler:
     """Writes decoders into `source`.
 
-    Each method takes a type and a place, writes the statements that read it, and returns an expression for
-    the value, which has no side effects and is valid until the end of the iteration, and the place after it.
+    Each method takes a type and a place, and writes the statements that read a value of the type at this place. It
+    returns an expression for the value and the place after the value. The expression has no side effects and is valid
+    until the end of the iteration.
 
-    A slice may reach beyond the end of the message. Places only grow, so whatever is read next is missing,
-    and the last place is compared with the end.
+    A slice may reach beyond the end of the message. This is noticed later: places only grow, so the next read finds no
+    byte, or the comparison of the last place with the end fails.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
@@ -130,7 +134,8 @@ class _Compiler:
         self._tables: list[tuple[dict[int, Any], int, str]] = []
         self._nest = 0
         self._counts = False
-        # What every function is given besides the message and the place: the depth, and the items that are left.
+        # The further arguments of every function besides the message and the place: the depth, and the number of items
+        # that the message may still have.
         self._shared = ""
 
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
@@ -143,7 +148,8 @@ class _Compiler:
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
     def made(self) -> Callable[..., Any]:
-        """The function `decode`, after those that it calls. One by one: a long chain is not deep."""
+        """Returns the compiled function `decode`. Writes the functions that `decode` calls in a loop and not by
+        recursion, so that a long chain of types does not exhaust the stack."""
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(data, size, start{self._shared}):"):
@@ -164,7 +170,7 @@ class _Compiler:
         return self._called_by(self._function(node), at)
 
     def _function(self, node: BareType) -> str:
-        """The name of the function that reads a type, which `made` writes."""
+        """Returns the name of the function that reads a type. `made` writes this function later."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("read")
             self._called.append(node)
@@ -236,7 +242,8 @@ class _Compiler:
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
-        """Numbers of fixed size side by side, unpacked in one call, which also sees missing bytes."""
+        """Writes the reading of adjacent numbers of fixed size with one `unpack_from` call, which also raises if bytes
+        are missing."""
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]
         self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
@@ -259,7 +266,7 @@ class _Compiler:
         count, at = self._uint(at)
         self.source.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
         if self._counts:
-            # The test of the count spares most empty lists the rest.
+            # This test of the count skips the two statements below for empty lists.
             with self.source.block(f"if {count}:"):
                 self.source.line(f"left[0] -= {count}")
                 self.source.line("if left[0] < 0: raise Irregular")
@@ -327,7 +334,8 @@ class _Compiler:
         return value, _At(after)
 
     def _member_by_table(self, node: UnionType, tag: str, at: _At) -> tuple[str, _At]:
-        """The member with this tag, by a function for each. A tag that is not known is a KeyError."""
+        """Writes the reading of a union member by a table that has one function for each tag. An unknown tag raises
+        KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
         value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)

@@ -1,9 +1,8 @@
-"""Turns a type into the source of an encoder made for it alone, with the usual case of every part written out
-in place.
+"""Compiles an encoder for one type: writes Python source that contains the usual case of every part of the type.
 
-It does not say what is wrong with a value. Whatever is unusual leaves the compiled code as an exception, and
-`precise_encode` goes over the value again from the start; it may find the value to be acceptable after all (a
-`bytearray` as data).
+The compiled code does not describe errors. If anything in a value is unusual, the compiled code raises an exception,
+and `precise_encode` encodes the value again from the start. `precise_encode` may accept the value after all (for
+example a `bytearray` as data).
 
 The source for `struct { request_id: uint data: data }`, in short:
 
@@ -56,7 +55,10 @@ from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint
 def compile_encoder(
     node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]
 ) -> Callable[[Any], bytes]:
-    """A function from a value to its message. `careful` takes over from irregular values."""
+    """Returns a compiled function that encodes a value and returns the message.
+
+    heads: the result of `cycle_heads`. careful: the function that encodes an irregular value instead.
+    """
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source
     with source.block("def encode(value):"):
@@ -64,7 +66,7 @@ def compile_encoder(
             source.line(f"out = {joined(compiler.root(node, 'value'))}")
             source.line(f"if len(out) > {limits.message_bytes_max}: raise Irregular")
             source.line("return out")
-        # Beyond the handler, so that what the careful codec raises does not drag this exception along.
+        # Call the careful codec after the handler, so that its error does not have this exception as its context.
         with source.block("except Exception:"):
             source.line("pass")
         source.line("return careful(value)")
@@ -83,8 +85,8 @@ def _uint(value: str) -> str:
 class _Compiler:
     """Writes encoders into `source`.
 
-    Each method takes a type and the name of a local that holds the value, writes the statements that check
-    it, and returns expressions whose bytes, one after the other, are its encoding.
+    Each method takes a type and the name of a local variable that holds a value, and writes the statements that check
+    the value. It returns expressions for the encoding of the value; their bytes must be concatenated.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]) -> None:
@@ -104,7 +106,8 @@ class _Compiler:
         self._tables: list[tuple[dict[Any, Any], Any, str]] = []
         self._nest = 0
         self._counts = False
-        # What every function is given besides the value: the depth, and the items that are left.
+        # The further arguments of every function besides the value: the depth, and the number of items that the message
+        # may still have.
         self._shared = ""
 
     def root(self, node: BareType, value: str) -> list[str]:
@@ -117,7 +120,8 @@ class _Compiler:
         return self._call(node, value) if id(node) in self._heads else self._written(node, value)
 
     def made(self) -> Callable[..., Any]:
-        """The function `encode`, after those that it calls. One by one: a long chain is not deep."""
+        """Returns the compiled function `encode`. Writes the functions that `encode` calls in a loop and not by
+        recursion, so that a long chain of types does not exhaust the stack."""
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(value{self._shared}):"):
@@ -137,7 +141,7 @@ class _Compiler:
         return [f"{self._function(node)}({value}{self._shared})"]
 
     def _function(self, node: BareType) -> str:
-        """The name of the function that writes a type, which `made` writes."""
+        """Returns the name of the function that encodes a type. `made` writes the source of this function later."""
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("write")
             self._called.append(node)
@@ -199,7 +203,8 @@ class _Compiler:
         return _uint(length)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], values: list[str]) -> list[str]:
-        """Numbers of fixed size side by side, packed in one call, which also sees values out of range."""
+        """Writes the encoding of adjacent numbers of fixed size with one `pack` call, which also raises for a number
+        out of range."""
         for node, value in zip(nodes, values, strict=True):
             self.source.line(_is_not(value, "float" if isinstance(node, FloatType) else "int"))
         pack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
@@ -247,7 +252,8 @@ class _Compiler:
         return [*head, f'b"".join({out})']
 
     def _count(self, count: str) -> None:
-        """Take items of a list or a map from those that are left to the message."""
+        """Writes the statements that subtract the items of a list or map from the number of items that the message may
+        still have."""
         if self._counts:
             with self.source.block(f"if {count}:"):
                 self.source.line(f"left[0] -= {count}")
@@ -296,7 +302,11 @@ class _Compiler:
         return [out]
 
     def _member_by_table(self, node: UnionType, kind: str, inner: str) -> list[str]:
-        """The member of this kind, a tag or a Python type, by a function for each. An unknown kind is a KeyError."""
+        """Writes the encoding of a union member by a table that has one function for each kind. An unknown kind raises
+        KeyError.
+
+        kind: the expression for the tag or the Python type of the value.
+        """
         tags: dict[Any, bytes] = {}
         table: dict[Any, Any] = {}
         for tag, member in node.members:

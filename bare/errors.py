@@ -1,18 +1,20 @@
-"""The errors of this package. They carry positions as attributes; nothing here formats a position for a
-terminal.
+"""The errors of this package. Each error has its position (path, offset, or line and column) as attributes.
 
-All are `ValueError`s: a caller that guards against bad values catches them without knowing BARE.
+All errors are subclasses of `ValueError`, so a caller that catches errors of bad values need not know BARE.
 """
 
 from __future__ import annotations
 
 
 class BareError(ValueError):
-    """Base of every error that a message, a value or a schema text can cause."""
+    """The base class of every error that a message, a value or a schema text can cause."""
 
 
 class EncodeError(BareError):
-    """A value does not fit its type. `path` leads to it from the root, as `$.messages[3].data`."""
+    """The error of encoding a value that does not fit its type.
+
+    path: the path from the root value to the wrong value, such as `$.messages[3].data`.
+    """
 
     def __init__(self, what: str, path: str = "$") -> None:
         super().__init__(what, path)
@@ -24,11 +26,11 @@ class EncodeError(BareError):
 
 
 class DecodeError(BareError):
-    """Bytes are not a message of the type.
+    """The error of decoding bytes that are not a message of the type.
 
-    `offset` is in bytes from the start of the buffer and names the first byte of the irregular thing; `path`
-    leads to the value it belongs to. `need` and `have` (bytes, counted from `offset`) are set when bytes are
-    missing, else None.
+    offset: the offset of the first wrong byte, in bytes from the start of the buffer. path: the path from the root
+    value to the value that has the wrong byte. need, have: if bytes are missing, the needed and the present number of
+    bytes from `offset` on; else None.
     """
 
     def __init__(
@@ -46,7 +48,10 @@ class DecodeError(BareError):
 
 
 class SchemaError(BareError):
-    """A schema text is wrong. `line` and `column` count from 1; a column is one character."""
+    """The error of reading a wrong schema text.
+
+    line, column: the place of the error, counted from 1. A column is one character.
+    """
 
     def __init__(self, what: str, line: int, column: int) -> None:
         super().__init__(what, line, column)
@@ -59,8 +64,7 @@ class SchemaError(BareError):
 
 
 class Irregular(Exception):
-    """Raised by compiled codecs for anything unusual; never leaves this package.
+    """The exception that compiled codecs raise for any unusual input. It never leaves this package.
 
-    It carries nothing: the precise codec goes over the same input again and finds out what was wrong and
-    where.
+    It has no attributes: the precise codec processes the same input again, and finds the error and its place.
     """

@@ -1,7 +1,7 @@
-"""Decides the form of compiled codecs: which types are written out in place and which get a function of their own,
-which unions are looked up in a table, and whether items are counted. It writes nothing.
+"""Decides the form of compiled codecs: which types are inlined and which get their own function, which unions are
+looked up in a table, and whether items are counted. It writes no source.
 
-Writing out is faster; functions keep the source in proportion to the type, whatever the type is.
+Inlined code is faster. Functions keep the size of the source proportional to the size of the type.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bare.model import (
     parts,
 )
 
-# A type nested deeper than this in one function gets a function of its own: Python nests at most 20 loops.
+# A type that is nested deeper than this in one function gets its own function: Python allows at most 20 nested loops.
 NEST_MAX = 3
-# A type of at most so many parts, all of them leaves, is written out where it is used; any other struct is a
-# call.
+# A type with at most this many parts, all of them leaves, is inlined where it is used. Every other struct gets its own
+# function.
 INLINE_PARTS_MAX = 8
 
-# A union of more members is read and written through a table of functions: a chain of `elif` is nested as deep as it is
-# long for Python's compiler, which gives up at some thousand branches.
+# A union with more members than this is read and written through a table of functions. A chain of `elif` is one nesting
+# level per branch for Python's compiler, which fails at some thousand levels.
 CHAIN_MEMBERS_MAX = 32
 
 LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType | VoidType | EnumType
 
 
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
-    """Whether a type is always written out where it is used: a leaf, or few parts that are all leaves."""
+    """Whether a type is always inlined where it is used: a leaf, or a type with few parts that are all leaves."""
     below = parts(node)
     return (
         len(below) <= INLINE_PARTS_MAX
@@ -49,7 +49,10 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 
 
 def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
-    """Whether a type gets a function of its own, rather than being written out `nest` levels down."""
+    """Whether a type gets its own function instead of being inlined.
+
+    nest: the nesting level at which the type would be inlined.
+    """
     if is_inlined(node, heads):
         return False
     return id(node) in heads or isinstance(node, StructType) or nest >= NEST_MAX
@@ -58,7 +61,8 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` has to count items against `Limits.items_max`.
 
-    A type with one list or map, of which a message holds one at most, is bounded by the limit of that list or map.
+    The count is not needed if a message has at most one list or map, since the limit of that list or map bounds the
+    items.
     """
     above: dict[int, list[int]] = {}
     containers: list[int] = []
@@ -78,7 +82,8 @@ def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
                 stack.append(part)
     if len(containers) != 1 or heads:
         return bool(containers)
-    # One list or map in the type, and still many in a message, if it or a type around it stands in several places.
+    # A type with only one list or map can still have many lists in a message, if the list or a type around it is used
+    # in several places.
     holding = {containers[0]}
     waiting = [containers[0]]
     while waiting:

@@ -1,4 +1,5 @@
-"""Values of BARE types as JSON that people can read and write, and back. It does no encoding and no I/O.
+"""Converts values of BARE types to JSON that people can read and write, and back. It encodes no messages and does no
+I/O.
 
 | BARE                  | JSON                                                                |
 |-----------------------|---------------------------------------------------------------------|
@@ -39,7 +40,10 @@ _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_json(node: BareType, value: Any) -> Any:
-    """What `json.dumps` can write, for a value that a decoder of this type gave."""
+    """Returns the JSON form of a value, as an object that `json.dumps` can write.
+
+    value: a value that a decoder of the type `node` has returned.
+    """
     match resolved(node):
         case FloatType():
             return _float_to_json(value)
@@ -66,8 +70,8 @@ def to_json(node: BareType, value: Any) -> Any:
 
 
 def from_json(node: BareType, form: Any, path: str = "$") -> Any:
-    """The value that a JSON form stands for. Raises EncodeError where the form has the wrong shape; whether
-    numbers, texts and lengths fit is left to the encoder.
+    """Returns the value of a JSON form. Raises EncodeError if the form has the wrong shape. It does not check the
+    ranges of numbers, the texts and the lengths; the encoder checks them.
     """
     match resolved(node):
         case FloatType() if isinstance(form, str):
@@ -108,7 +112,7 @@ def _float_to_json(value: float) -> float | str:
 
 
 def _chosen(union: UnionType, value: Any) -> tuple[int, BareType, Any]:
-    """Tag, member and inner value of a value of a union."""
+    """Returns the tag, the member type and the inner value of a value of a union."""
     for tag, member in union.members:
         if union.tagged and value.tag == tag:
             return tag, member, value.value
@@ -131,7 +135,7 @@ def _array(form: Any, path: str) -> list[Any]:
 
 
 def _object(form: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
-    """An object with exactly these names."""
+    """Returns `form`, checked to be an object with exactly these names. Raises EncodeError."""
     if not isinstance(form, dict):
         raise EncodeError(f"wants an object with {', '.join(names)}, not {type(form).__name__}", path)
     missing = [name for name in names if name not in form]

@@ -1,8 +1,8 @@
-"""The type model: what annotations and schemas are both turned into, and what every codec is made from. It
-encodes nothing.
+"""The type model: annotations and schemas are converted to this model, and every codec is compiled from it. It encodes
+nothing.
 
-A type is a graph of the nodes below. Only `StructType` and `NamedType` may close a cycle, so both are filled
-after they are made. Nodes compare by identity.
+A type is a graph of the nodes below. Only `StructType` and `NamedType` may close a cycle, so their parts are set after
+their creation. Nodes compare by identity.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from bare.types import Some, Tagged
 
 UINT_MAX = 2**64 - 1
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
-# Ours: a fixed length beyond what a u32 can count is refused, as bare-ts does.
+# Our own limit: a fixed length that does not fit into a u32 is refused, as in bare-ts.
 LENGTH_MAX = 2**32 - 1
 
 
 class Unknown:
-    """Stands in `python_types` for a type that is still being built: it may turn out to be any."""
+    """The placeholder in `python_types` for a type that is still being built. It may become any Python type."""
 
 
 class VarintType(msgspec.Struct, eq=False):
-    """uint, or int when `signed`: at most 64 bits."""
+    """The BARE type uint, or int if `signed`: a number of variable length, with at most 64 bits."""
 
     signed: bool
 
 
 class FixedIntType(msgspec.Struct, eq=False):
-    """u8 .. u64, i8 .. i64. `code` is the letter of the `struct` module."""
+    """One of the BARE types u8 .. u64 and i8 .. i64.
+
+    code: the format letter of the `struct` module. size: the size in bytes. low, high: the smallest and the largest
+    value.
+    """
 
     name: str
     code: str
@@ -42,7 +46,10 @@ class FixedIntType(msgspec.Struct, eq=False):
 
 
 class FloatType(msgspec.Struct, eq=False):
-    """f32, f64."""
+    """One of the BARE types f32 and f64.
+
+    code: the format letter of the `struct` module. size: the size in bytes.
+    """
 
     name: str
     code: str
@@ -50,60 +57,71 @@ class FloatType(msgspec.Struct, eq=False):
 
 
 class BoolType(msgspec.Struct, eq=False):
-    """bool."""
+    """The BARE type bool."""
 
 
 class StrType(msgspec.Struct, eq=False):
-    """str."""
+    """The BARE type str."""
 
 
 class DataType(msgspec.Struct, eq=False):
-    """data, or data[length]."""
+    """The BARE type data, or data[length] if `length` is set."""
 
     length: int | None = None
 
 
 class VoidType(msgspec.Struct, eq=False):
-    """void: nothing on the wire."""
+    """The BARE type void, whose value takes no bytes on the wire."""
 
 
 class EnumType(msgspec.Struct, eq=False):
-    """enum. The members are those of `cls`, by value."""
+    """A BARE enum. `by_value` has the members of the Python enum `cls` by their values."""
 
     cls: type[enum.IntEnum]
     by_value: dict[int, enum.IntEnum]
 
 
 class OptionalType(msgspec.Struct, eq=False):
-    """optional<item>. `wrapped`: a present value is a `Some`, because the item itself may be None."""
+    """The BARE type optional<item>.
+
+    wrapped: whether a present value is wrapped in `Some`, because the item itself may be None.
+    """
 
     item: BareType
     wrapped: bool = False
 
 
 class ListType(msgspec.Struct, eq=False):
-    """list<item>, or list<item>[length]."""
+    """The BARE type list<item>, or list<item>[length] if `length` is set."""
 
     item: BareType
     length: int | None = None
 
 
 class MapType(msgspec.Struct, eq=False):
-    """map<key><value>."""
+    """The BARE type map<key><value>."""
 
     key: BareType
     value: BareType
 
 
 class UnionType(msgspec.Struct, eq=False):
-    """union: (tag, member) in the order of definition. `tagged`: values are `Tagged`."""
+    """A BARE union.
+
+    members: the pairs (tag, type of the member), in the order of the definition. tagged: whether its values are
+    `Tagged` objects.
+    """
 
     members: tuple[tuple[int, BareType], ...]
     tagged: bool
 
 
 class StructType(msgspec.Struct, eq=False):
-    """struct: (name, type) in wire order. `cls` takes the first `positional` by position, others by name."""
+    """A BARE struct.
+
+    fields: the pairs (name, type), in wire order. positional: the number of fields, from the first, that the class
+    `cls` takes by position; it takes the others by name.
+    """
 
     cls: type[Any]
     fields: tuple[tuple[str, BareType], ...] = ()
@@ -111,8 +129,10 @@ class StructType(msgspec.Struct, eq=False):
 
 
 class NamedType(msgspec.Struct, eq=False):
-    """A schema's name for a type that contains itself, and is no struct. `kinds` are the Python types of its
-    values as far as they are known before it is filled.
+    """The name, in a schema, of a type that contains itself and is not a struct.
+
+    kinds: the Python types of its values, as far as they are known before `target` is set. target: the type behind the
+    name.
     """
 
     name: str
@@ -144,7 +164,7 @@ def _fixed_int(name: str, code: str, size: int) -> FixedIntType:
     return FixedIntType(name, code, size, low, high)
 
 
-# The types without parts, by their names in a schema (section 2 of the draft).
+# The primitive types (types without parts), by their names in a schema (section 2 of the draft).
 PRIMITIVES: dict[str, BareType] = {
     "uint": VarintType(signed=False),
     "int": VarintType(signed=True),
@@ -166,7 +186,7 @@ PRIMITIVES: dict[str, BareType] = {
 
 
 def parts(node: BareType) -> tuple[BareType, ...]:
-    """The types that a type is directly made of."""
+    """Returns the direct parts of a type, such as the item of a list."""
     match node:
         case OptionalType(item=item) | ListType(item=item):
             return (item,)
@@ -183,7 +203,7 @@ def parts(node: BareType) -> tuple[BareType, ...]:
 
 
 def resolved(node: BareType) -> BareType:
-    """The type behind a name."""
+    """Returns the type behind a NamedType; any other type is returned as it is."""
     while isinstance(node, NamedType):
         assert node.target is not None, f"{node.name} was never filled"
         node = node.target
@@ -191,7 +211,8 @@ def resolved(node: BareType) -> BareType:
 
 
 def python_types(node: BareType) -> frozenset[type]:
-    """The exact Python types that values of a type have; `Unknown` among them if that cannot be known yet."""
+    """Returns the exact Python types that values of a type have. The result contains `Unknown` if a part of the type is
+    still being built."""
     found: set[type] = set()
     # An explicit stack, so that no chain of unions is too deep.
     stack, seen = [node], {id(node)}
@@ -247,7 +268,7 @@ def _plain_types(node: BareType) -> tuple[type, ...]:
 
 
 def needs_some(item: BareType) -> bool:
-    """Whether an optional must wrap its present values: the item can be None, or is not known yet."""
+    """Whether an optional must wrap its present values in `Some`, because the item can be None or is not known yet."""
     return not python_types(item).isdisjoint((type(None), Unknown))
 
 
@@ -263,11 +284,12 @@ def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
 
 
 def cycle_heads(root: BareType) -> frozenset[int]:
-    """The ids of types that a walk from `root` meets again below themselves. Every cycle has one."""
+    """Returns the ids of the types at which a walk from `root` closes a cycle: each of these types contains itself.
+    Every cycle has at least one of them."""
     heads: set[int] = set()
     on_path: set[int] = set()
     done: set[int] = set()
-    # An explicit stack, so that no schema is too deep for the walk: None marks the end of the node below it.
+    # Use an explicit stack instead of recursion, so that no schema is too deep for the walk.
     stack: list[tuple[BareType, Iterator[BareType]]] = [(root, iter(parts(root)))]
     on_path.add(id(root))
     while stack:
@@ -286,15 +308,15 @@ def cycle_heads(root: BareType) -> frozenset[int]:
 
 
 class Sizes:
-    """The least number of bytes of a value of a type, remembered per type."""
+    """Computes the smallest size of a value of a type, and caches it for each type."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
     def least(self, node: BareType) -> int:
-        """Bytes; a lower bound of at least 1 for every type except void."""
-        # An explicit stack, so that no schema is too deep. Where a type contains itself, the part that recurs
-        # counts as nothing, which keeps this a lower bound.
+        """Returns a lower bound for the size of a value, in bytes. It is at least 1 for every type except void."""
+        # Use an explicit stack instead of recursion, so that no schema is too deep. If a type contains itself, the
+        # inner occurrence counts as 0 bytes, so the result is still a lower bound.
         stack = [node] if id(node) not in self._known else []
         while stack:
             top = stack[-1]

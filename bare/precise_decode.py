@@ -1,10 +1,11 @@
-"""The careful decoder: goes over a message step by step and says exactly what is wrong with it, and where.
+"""The precise decoder: decodes a message step by step, and raises an error that describes exactly what is wrong with
+the message, and where.
 
-Compiled decoders hand over to it whatever they find irregular, so it is slow, plain and the reference for
-what is accepted.
+Compiled decoders pass every irregular message to the precise decoder. So the precise decoder may be slow and is written
+plainly. It defines which messages are accepted.
 
-Offsets name the first byte of the irregular thing: a number where it starts, a string at its first bad byte,
-missing bytes where they should start, a repeated key where the second one starts.
+The offset of an error is the first wrong byte: the start of a wrong number, the first bad byte of a string, the place
+where missing bytes should start, the start of the second occurrence of a repeated key.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ from bare.varint import VARINT_BYTES_MAX
 def decode_precisely(
     node: BareType, limits: Limits, heads: frozenset[int], data: bytes, at: int, whole: bool
 ) -> tuple[Any, int]:
-    """The value at `at` and the offset after it, the end if `whole`. Raises DecodeError only."""
+    """Decodes the value at the offset `at`. Returns the value and the offset after it. Raises only DecodeError.
+
+    whole: whether the value must end at the end of `data`.
+    """
     reader = _Reader(limits, heads, data, at)
     try:
         if len(data) > limits.message_bytes_max:
@@ -54,7 +58,11 @@ def decode_precisely(
 
 
 class _Reader:
-    """One message being read. Invariant: 0 <= `at` <= len(data); `_steps` leads to the value being read."""
+    """Reads one message.
+
+    at: the offset at which the next value is read. Invariant: 0 <= `at` <= len(data); `_steps` is the path to the value
+    being read.
+    """
 
     def __init__(self, limits: Limits, heads: frozenset[int], data: bytes, at: int) -> None:
         self.at = at
@@ -67,7 +75,7 @@ class _Reader:
         self._left = limits.items_max
 
     def path(self) -> str:
-        """From the root to the value being read, as `$.messages[3].data`."""
+        """Returns the path from the root value to the value being read, such as `$.messages[3].data`."""
         return "$" + "".join(self._steps)
 
     def error(self, what: str, offset: int) -> DecodeError:
@@ -117,7 +125,10 @@ class _Reader:
                 return self.value(target)
 
     def _step(self, node: BareType, step: str) -> Any:
-        """The value of a part; `step` is in the path while it is read."""
+        """Reads a part of a value and returns it.
+
+        step: the step of the path from the value to the part.
+        """
         self._steps.append(step)
         value = self.value(node)
         self._steps.pop()
@@ -175,7 +186,11 @@ class _Reader:
         return node.by_value[number]
 
     def _count(self, what: str, limit: int, least: int) -> int:
-        """A number of items of at least `least` bytes each; the rest of the message must have room."""
+        """Reads the number of items of a list or map, and checks it. Raises DecodeError if the number is over the
+        limit, or if the rest of the message is too short.
+
+        least: the smallest size of an item in bytes.
+        """
         start = self.at
         count = self._uint(f"{what} count")
         if count > limit:
@@ -205,7 +220,7 @@ class _Reader:
             count = node.length
             self._room("list", count, least)
         if isinstance(node.item, FixedIntType | FloatType):
-            # Nothing can be wrong with these once they are there, so a long list costs no long second look.
+            # All bytes are valid for these numbers, so a long list can be read in one call.
             return list(struct.unpack(f"<{count}{node.item.code}", self._bytes(count * least, "list")))
         return [self._step(node.item, f"[{index}]") for index in range(count)]
 
@@ -239,5 +254,5 @@ class _Reader:
             del named[name]
         try:
             return node.cls(*values[: node.positional], **named)
-        except Exception as error:  # The class checks its own values, with whatever error it likes.
+        except Exception as error:  # The class may check its values and raise any error.
             raise self.error(f"{node.cls.__name__} refuses its fields: {error}", start) from error

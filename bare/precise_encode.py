@@ -1,8 +1,9 @@
-"""The careful encoder: goes over a value step by step and says which part does not fit its type.
+"""The precise encoder: encodes a value step by step, and raises an error that names the part that does not fit its
+type.
 
-Compiled encoders hand over to it whatever they find irregular, so it is slow, plain and the reference for
-what is accepted. Beyond the exact Python types it takes their subclasses (an `IntEnum` where an int is due),
-`bytearray` and `memoryview` as data, and an int that a float represents exactly.
+Compiled encoders pass every irregular value to the precise encoder. So the precise encoder may be slow and is written
+plainly. It defines which values are accepted: the exact Python types and their subclasses (such as an `IntEnum` for an
+int), `bytearray` and `memoryview` for data, and for a float an int that the float represents exactly.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MISSING = object()
 
 
 def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], value: Any) -> bytes:
-    """The message of a value. Raises EncodeError only."""
+    """Encodes a value and returns the message. Raises only EncodeError."""
     writer = _Writer(limits, heads)
     try:
         writer.value(node, value)
@@ -52,7 +53,10 @@ def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], valu
 
 
 class _Writer:
-    """One message being written to `out`. Invariant: `_steps` leads to the value being written."""
+    """Writes one message to `out`.
+
+    Invariant: `_steps` is the path to the value being written.
+    """
 
     def __init__(self, limits: Limits, heads: frozenset[int]) -> None:
         self.out = bytearray()
@@ -63,7 +67,7 @@ class _Writer:
         self._left = limits.items_max
 
     def path(self) -> str:
-        """From the root to the value being written, as `$.messages[3].data`."""
+        """Returns the path from the root value to the value being written, such as `$.messages[3].data`."""
         return "$" + "".join(self._steps)
 
     def error(self, what: str) -> EncodeError:
@@ -123,7 +127,10 @@ class _Writer:
         return self.error(f"wants {what}, not {type(value).__name__}")
 
     def _step(self, node: BareType, step: str, value: Any) -> None:
-        """Writes a part; `step` is in the path while it is written."""
+        """Writes a part of a value.
+
+        step: the step of the path from the value to the part.
+        """
         self._steps.append(step)
         self.value(node, value)
         self._steps.pop()
@@ -192,7 +199,8 @@ class _Writer:
             self._step(node.item, f"[{index}]", item)
 
     def _count(self, items: int) -> None:
-        """Take items of a list or a map from those that are left to the message."""
+        """Subtracts the items of a list or map from the number of items that the message may still have. Raises
+        EncodeError if the number falls below 0."""
         self._left -= items
         if self._left < 0:
             raise self.error(f"all lists and maps together are over the limit of {self._limits.items_max} items")

@@ -1,7 +1,7 @@
-"""From Python annotations to the type model. It knows nothing of schema texts.
+"""Converts Python annotations to the type model. It knows nothing of schema texts.
 
-A type that BARE cannot express is our caller's mistake, not a peer's: it raises TypeError, which names the
-class and field.
+A type that BARE cannot express is a mistake of the caller, not of a peer. So it raises TypeError, whose text names the
+class and the field.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from bare.model import (
 )
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
-# What plain Python types stand for: int is BARE's own int, float is f64.
+# The BARE types of plain Python types.
 PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type(None): "void"}
 
 
 def resolve(annotation: Any) -> BareType:
-    """The model of an annotation. A model passes through unchanged. Raises TypeError."""
+    """Returns the model of an annotation. An annotation that is a model already is returned unchanged. Raises
+    TypeError."""
     if isinstance(annotation, BareType):
         return annotation
     resolver = _Resolver()
@@ -55,7 +56,8 @@ def resolve(annotation: Any) -> BareType:
 
 
 def enum_type(cls: type[enum.IntEnum]) -> EnumType:
-    """The model of an enum (section 2 of the draft: unsigned values, at least one). Raises TypeError."""
+    """Returns the model of an enum. Raises TypeError if the enum has no members or a value is not an unsigned 64-bit
+    number (section 2 of the draft)."""
     by_value = {member.value: member for member in cls}
     if not by_value:
         raise TypeError(f"enum {cls.__name__} has no members")
@@ -66,13 +68,17 @@ def enum_type(cls: type[enum.IntEnum]) -> EnumType:
 
 
 def check_map_key(key: BareType) -> None:
-    """Keys are enums or primitives but f32, f64 and void (section 2 of the draft). Raises TypeError."""
+    """Raises TypeError if a type cannot be the key of a map. Keys may be enums, and primitives except f32, f64 and void
+    (section 2 of the draft)."""
     if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
         raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
 
 
 class _Resolver:
-    """One walk over annotations. `structs` holds every struct class met, also while it is being walked."""
+    """Resolves one annotation and all annotations in it.
+
+    structs: the model of every struct class found so far, also of classes whose fields are not yet resolved.
+    """
 
     def __init__(self) -> None:
         self.structs: dict[type[Any], StructType] = {}
@@ -101,7 +107,8 @@ class _Resolver:
         raise TypeError(f"{annotation!r} has no BARE type: see the table in bare/types.py")
 
     def _item(self, annotation: Any) -> BareType:
-        """A part of another type, where void is not allowed (section 2 of the draft)."""
+        """Returns the model of a part of another type. Raises TypeError if the part is void, which is not allowed here
+        (section 2 of the draft)."""
         node = self.node(annotation)
         if isinstance(node, VoidType):
             raise TypeError("None (void) may only be a member of a union, or a whole message")
@@ -181,7 +188,10 @@ class _Resolver:
 
 
 def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
-    """Whether any finite value of a type exists. `structs` are all structs that it can reach."""
+    """Whether a type has a finite value. A struct that always contains itself has none.
+
+    structs: all structs that the type contains, directly or indirectly.
+    """
     finite: set[int] = set()
     grown = True
     while grown:

@@ -1,4 +1,4 @@
-"""Writes the Python source of one specialised codec and makes a function of it. It knows no BARE."""
+"""Collects the Python source of one codec and compiles it to functions. It knows nothing of BARE."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-# Parts of a message up to this number are added one by one; beyond it, one join is faster (measured on
+# Up to this number, the parts of a message are concatenated with `+`. For more parts, one `join` is faster (measured on
 # CPython 3.11).
 SUM_PARTS_MAX = 4
-# So many functions are compiled at a time.
+# The number of functions that are compiled at a time.
 COMPILED_FUNCTIONS = 100
 
 
 class Source:
-    """Functions in source, and the objects that they refer to by name.
+    """The source of functions, and the objects that the functions refer to by name.
 
-    Names are drawn from one counter, so no two uses of a helper clash, however they are nested.
+    All generated names have a number from one counter, so no two names clash, however the code is nested.
     """
 
     def __init__(self, **names: Any) -> None:
@@ -35,40 +35,41 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Lines below `head`, such as `if x:`. There must be at least one."""
+        """Returns a context manager: the lines written inside it are indented below the line `head`, such as `if x:`.
+        At least one line must be written."""
         self.line(head)
         self._indent += 1
         yield
         self._indent -= 1
 
     def name(self, prefix: str) -> str:
-        """A name that is used nowhere else."""
+        """Returns a new name that is used nowhere else in the source."""
         self._count += 1
         return f"{prefix}{self._count}"
 
     def constant(self, value: Any) -> str:
-        """The name under which the source refers to an object."""
+        """Returns the name by which the source refers to an object."""
         if id(value) not in self._constants:
             name = self._constants[id(value)] = self.name("c")
             self._names[name] = value
         return self._constants[id(value)]
 
     def made(self, name: str) -> Callable[..., Any]:
-        """The function called `name`, once all are written."""
-        # Some functions at a time: what Python needs to compile a text grows with the text.
+        """Compiles all functions and returns the function with this name. Called when all functions are written."""
+        # Compile some functions at a time: the memory that Python needs to compile a text grows with the text.
         starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]
         for start, end in pairwise(starts):
             exec(compile("\n".join(self._lines[start:end]), "<bare codec>", "exec"), self._names)
         return self.function(name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Another of the functions, after `made`."""
+        """Returns the function with this name. Called after `made`."""
         function: Callable[..., Any] = self._names[name]
         return function
 
 
 def joined(parts: list[str]) -> str:
-    """An expression for the bytes of several expressions together."""
+    """Returns an expression that concatenates the bytes of several expressions."""
     if not parts:
         return 'b""'
     if len(parts) <= SUM_PARTS_MAX:

@@ -1,4 +1,4 @@
-"""Annotations that say which BARE type a Python annotation stands for. They hold no code that encodes.
+"""The annotations that assign BARE types to Python types. This module contains no encoder.
 
     class PushRequest(msgspec.Struct):
         request_id: bare.UInt
@@ -20,7 +20,7 @@
 | union             | `Annotated[A | B, Union({0: A, 1: B})]`, or on `Tagged` if members look alike      |
 | struct            | a subclass of `msgspec.Struct`; its fields in the order of `__struct_fields__`     |
 
-Metadata of others inside `Annotated` is ignored.
+Metadata of other libraries inside `Annotated` is ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ T = TypeVar("T")
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """Metadata of the numeric aliases below: the name of the BARE type."""
+    """The metadata of the numeric aliases below.
+
+    name: the name of the BARE type.
+    """
 
     name: str
 
@@ -55,21 +58,26 @@ Bool: TypeAlias = bool
 Str: TypeAlias = str
 Data: TypeAlias = bytes
 Void: TypeAlias = None
-"""The scalar types of BARE as annotations. The table above says which Python type each of them is."""
+"""The aliases from `UInt` to `Void` are the annotations of the scalar types of BARE. The table above shows the Python
+type of each alias."""
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """Metadata of `bytes` and `list[T]`: the length belongs to the type (data[n], list<T>[n])."""
+    """The metadata of `bytes` or `list[T]` with a fixed length (data[n], list<T>[n]).
+
+    length: the number of bytes or items.
+    """
 
     length: int
 
 
 class Union:
-    """Metadata of a union: tag to member. Tags are on the wire, so they are always written out.
+    """The metadata of a union, made from a dict of tags and members. Tags are on the wire, so the dict must state every
+    tag.
 
-    A value is the plain member value, and its exact Python type chooses the tag. Members with the same Python
-    type (such as `Int` and `UInt`) cannot be told apart so: annotate `Annotated[Tagged, Union({...})]`, and
-    every value is a `Tagged`.
+    A value is the plain member value, and its exact Python type chooses the tag. If two members have the same Python
+    type (such as `Int` and `UInt`), this is not possible. Then annotate `Annotated[Tagged, Union({...})]`, and make
+    every value a `Tagged`.
     """
 
     __slots__ = ("members",)

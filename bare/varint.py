@@ -1,11 +1,11 @@
-"""Variable-length numbers: the calls that compiled codecs make for more than one byte. It knows no offsets or
-paths.
+"""Encodes and decodes numbers of variable length. Compiled codecs call these functions for numbers of more than one
+byte.
 
     1xxxxxxx 1xxxxxxx ... 0xxxxxxx      seven bits each, least significant first (section 2 of the draft)
 
-A number has at most 64 bits, so at most ten bytes, and the tenth holds one bit. The shortest form is the only
-form: the last byte of several is never zero. int is the same after zigzag: 0, -1, 1, -2 are sent as 0, 1, 2,
-3.
+A number has at most 64 bits, so at most ten bytes, and the tenth byte holds one bit. Only the shortest form of a number
+is valid: if it has several bytes, the last byte is not zero. An int is encoded like a uint after the zigzag mapping: 0,
+-1, 1, -2 are sent as 0, 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from bare.model import UINT_MAX
 
 VARINT_BYTES_MAX = 10
 
-# The encodings of 0 to 127, and the bytes of those seven bits where more follow.
+# The encodings of the numbers 0 to 127 as the last byte of a number, and as a byte that is followed by another byte.
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 
 
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, whose first byte is known to be over 127, and the offset after it.
+    """Decodes the number at the offset `at`, whose first byte must be over 127. Returns the number and the offset after
+    it.
 
-    Raises Irregular for a form that is not the shortest or has over 64 bits, and IndexError when bytes are
+    Raises Irregular if the form is not the shortest or the number has over 64 bits. Raises IndexError if bytes are
     missing.
     """
     first = data[at] & 127
@@ -49,7 +50,7 @@ def long_uint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_uint(value: int) -> bytes:
-    """The shortest form of `value`. Raises Irregular unless it is from 0 to 2^64 - 1."""
+    """Encodes a number in its shortest form. Raises Irregular if `value` is not from 0 to 2^64 - 1."""
     if 0 <= value < 128:
         return ONE_BYTE[value]
     if not 0 <= value <= UINT_MAX:

@@ -1,4 +1,5 @@
-"""SqliteLog: the log in SQLite, `storage.contract.Log` on one connection. The caller begins and ends transactions."""
+"""SqliteLog: the SQLite implementation of `storage.contract.Log`, on one connection. The caller begins and ends
+transactions."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from storage.page import can_join, read_page
 from storage.seal import stream_seal
 
 INDEX_MAX = 2**63 - 1
-"""The largest integer that SQLite stores."""
+"""The largest index that the log can store: SQLite stores no larger integer."""
 
 RUN_ROWS_MIN = 64
-"""A run of plain messages at least this long gets INSERT statements of its own, which name stream and time once.
-Shorter runs of several appends share their statements: each statement gives up the interpreter's lock and has to win it
-back, which costs more than writing stream and time with each row."""
+"""An append with at least this many messages without keys and headers gets its own INSERT statements, in which stream
+and time are parameters only once. Smaller appends share INSERT statements: each statement releases the interpreter's
+lock and must get it back, which costs more than writing stream and time with each row."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The method, with errors of the driver turned into StorageError."""
+    """Returns a wrapper of a method that raises the StorageError for every sqlite3.Error that the method raises."""
 
     @wraps(method)
     def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -40,9 +41,9 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class SqliteLog:
-    """A `storage.contract.Log` on one connection.
+    """The log on one SQLite connection: a `storage.contract.Log`.
 
-    appended_bytes: the data given to `append` so far, for the checkpointer.
+    appended_bytes: the number of bytes of data passed to `append` so far. The checkpointer reads this number.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -62,9 +63,10 @@ class SqliteLog:
     @_mapped
     def append(self, appends: Sequence[Append]) -> None:
         self._check_transaction()
-        # Moving the ends first proves the indexes: after that, no row can be a duplicate or leave a gap.
+        # Move the next index of every stream first. This checks the indexes, so no inserted row can be a duplicate or
+        # leave a gap.
         self._advance(_stream_ends(appends))
-        # Rows that do not get statements of their own gather here, as flat parameters in the order of the table.
+        # The rows of small appends are collected in one flat list of parameters, in the column order of the table.
         rows: list[Any] = []
         for append in appends:
             base = seed_base(append.stream_id, append.time_us)
@@ -140,7 +142,8 @@ class SqliteLog:
     def read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, *, first_bytes_max: int | None = None
     ) -> list[Record]:
-        # A page takes several statements. They have to see one state, so they need a transaction.
+        # A page takes several statements, which must all see the same state of the database. So they need a
+        # transaction.
         if self._connection.in_transaction:
             return self._read(stream_id, index, limit, bytes_max, first_bytes_max)
         self._connection.execute("BEGIN")
@@ -176,7 +179,7 @@ class SqliteLog:
         return records
 
     def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Check that no message is missing between a page and the bounds of its stream.
+        """Check that no message is missing between a page and the first and next index of its stream.
 
         Raises StreamNotFound, DatabaseCorrupt.
         """
@@ -191,21 +194,24 @@ class SqliteLog:
             if first == expected:
                 expected = last + 1 if at_end else stream.next_index
         elif not at_end:
-            # The page is empty since its first message is too large for it.
+            # The page is empty since the first message is too large for a page.
             return
         if expected < stream.next_index:
             raise DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Move the next index of each stream from the first to the second number of its entry; the third is its bytes.
+        """Move the next index of several streams.
 
-        Raises StreamNotFound; IndexConflict where the next index of a stream is not the first number.
+        ends: for each stream id, the expected next index, the new next index, and the number of appended bytes.
+
+        Raises StreamNotFound. Raises IndexConflict if a stream does not have the expected next index.
         """
         flat: list[int] = []
         for stream_id, (first_index, next_index, size_bytes) in ends.items():
             flat += (stream_id, first_index, next_index, size_bytes)
             self.appended_bytes += size_bytes
-        # With several streams an error has to show them as they were before the first was moved.
+        # If several streams are moved, the error must report the next indexes from before the first move, so they must
+        # be restorable.
         if len(ends) > 1:
             self._connection.execute("SAVEPOINT ends")
         moved = 0
@@ -215,14 +221,15 @@ class SqliteLog:
             while len(flat) - start >= width:
                 moved += self._connection.execute(statement, flat[start : start + width]).rowcount
                 start += width
-        # A statement moves only the streams that end where they should, so the count shows whether all did.
+        # A statement changes only the streams with the expected next index, so the number of changed rows shows whether
+        # all had it.
         if moved != len(ends):
             self._refuse_ends(ends)
         if len(ends) > 1:
             self._connection.execute("RELEASE ends")
 
     def _refuse_ends(self, ends: dict[int, list[int]]) -> NoReturn:
-        """Raise the error for the first stream that does not end where it should."""
+        """Raise the error for the first stream that does not have the expected next index."""
         if len(ends) > 1:
             self._connection.execute("ROLLBACK TO ends")
         for stream_id, (first_index, _, _) in ends.items():
@@ -257,7 +264,7 @@ _COLUMNS = 7
 
 
 def _plain_rows(append: Append, base: int) -> list[Any]:
-    """The parameters of `INSERT_ROWS` for messages without keys and headers."""
+    """Returns the parameters of `INSERT_ROWS` for the messages of an append without keys and headers."""
     count, width = len(append.data), _COLUMNS
     flat: list[Any] = [None] * (width * count)
     flat[0::width] = [append.stream_id] * count
@@ -269,9 +276,10 @@ def _plain_rows(append: Append, base: int) -> list[Any]:
 
 
 def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
-    """For each stream: the index where its appends begin, the index where they end, and their bytes.
+    """Returns for each stream id: the first index of its appends, the index after their last message, and their total
+    number of bytes.
 
-    Raises IndexConflict where two appends of one stream do not follow each other.
+    Raises IndexConflict if an append does not begin at the end of the append before it on the same stream.
     """
     ends: dict[int, list[int]] = {}
     for append in appends:
@@ -286,7 +294,7 @@ def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:
-    """The rows of an append with keys or headers as one list of parameters."""
+    """Returns the parameters of `INSERT_ROWS` for the messages of an append with keys or headers."""
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index
@@ -298,10 +306,10 @@ def _flat_rows(append: Append, base: int) -> list[Any]:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The least text that is greater than every text with this prefix, or None.
+    """Returns the smallest text that is greater than every text with this prefix, or None if no text is.
 
-    Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are passed over, since
-    UTF-8 cannot encode them.
+    Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are skipped, since UTF-8
+    cannot encode them.
     """
     last = "\U0010ffff"
     while prefix:

@@ -1,8 +1,8 @@
 """MemoryDatabase: the log in memory, for tests. It keeps the contract of the log, but stores nothing on disk.
 
-A committed state is never changed: a transaction works on a copy, and its commit puts the copy in the place of the
-state. Copies share the lists of messages: a transaction changes a list only behind the messages of every committed
-state. One thread uses the database.
+A committed state is never changed: a transaction works on a copy, and the commit replaces the state by the copy. The
+copies share the lists of messages, since a transaction changes a list only behind the messages of every committed
+state. Only one thread may use the database.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from storage.schema import create_statements
 
 
 class _Stream(NamedTuple):
-    """A stream's record and messages.
+    """One stream in memory: its record and its messages.
 
-    rows[i] has the index offset + i. Rows from the next index on are left over from a transaction that was undone.
+    The message rows[i] has the index offset + i. Rows at or beyond the stream's next index are left over from a
+    transaction that was rolled back.
     """
 
     record: StreamRecord
@@ -30,7 +31,8 @@ class _Stream(NamedTuple):
 
 
 class _State:
-    """All streams by id, their ids by name and partition, and the last id that was given."""
+    """The contents of the database at one moment: all streams by id, their ids by name and partition, and the last
+    assigned id."""
 
     def __init__(self, streams: dict[int, _Stream], ids: dict[tuple[str, int], int], last_id: int) -> None:
         self.streams = streams
@@ -42,7 +44,7 @@ class _State:
 
 
 class MemoryDatabase:
-    """A `storage.contract.SessionSource` that keeps its contents for as long as the object lives.
+    """A database in memory: a `storage.contract.SessionSource` whose contents live as long as the object.
 
     The tables of other packages are in one SQLite database in memory, and all sessions share its connection. So in
     these tables, unlike in the log, a reading session sees changes before they are committed.
@@ -68,7 +70,7 @@ class MemoryDatabase:
 
 
 class MemorySession:
-    """A `storage.contract.Session` in memory."""
+    """A session of the database in memory: a `storage.contract.Session`."""
 
     def __init__(self, database: MemoryDatabase, *, writes: bool) -> None:
         self.log = MemoryLog(self)
@@ -126,11 +128,11 @@ class MemorySession:
             self.rollback()
 
     def visible(self) -> _State:
-        """The state that this session reads."""
+        """Returns the state that this session reads: the state of its transaction, else the committed state."""
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """The state that this session may change. Raises StorageReadOnly."""
+        """Returns the state of the open transaction, which this session may change. Raises StorageReadOnly."""
         if not self.writes:
             raise StorageReadOnly("this session only reads; write in the session that writes")
         assert self._working is not None, "writing needs a transaction"
@@ -138,7 +140,7 @@ class MemorySession:
 
 
 class MemoryLog:
-    """A `storage.contract.Log` in memory."""
+    """The log in memory, used through one session: a `storage.contract.Log`."""
 
     def __init__(self, session: MemorySession) -> None:
         self._session = session

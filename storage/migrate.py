@@ -1,7 +1,7 @@
-"""Brings a database of an older schema version up to date. The caller has begun a transaction.
+"""Brings a database with an older schema version to the present version. The caller must have begun a transaction.
 
-This module names the tables of other packages, since a step has to change every table in the file, also those whose
-package is not imported.
+This module names the tables of other packages, since a migration must change every table in the file, also the tables
+of packages that are not imported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SEALED: Final = (
     "block_evicted",
     "backfill_targets",
 )
-"""The tables whose rows have a seal since version 2."""
+"""The tables whose rows have a seal since schema version 2."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file from its version to the present one. Raises sqlite3.Error."""
+    """Bring the database from its schema version to the present version. Raises sqlite3.Error."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 1:
         _seal_all(connection)
@@ -36,7 +36,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
-    """Whether the rows of a table have a seal; None if there is no such table."""
+    """Whether the rows of a table have a seal; None if the table does not exist."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
     return SEAL in columns if columns else None
 

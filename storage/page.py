@@ -1,10 +1,11 @@
 """Reads a page of one stream's messages and checks each message. It does not know where the stream begins or ends.
 
-A page is not read row by row: for each row the driver gives up the interpreter's lock and has to win it back. While the
-trio thread is busy that was measured at up to 7 ms a row, which makes seconds for a page. So a page takes two
-statements of one row each. The first one measures: it gives the sizes and checksums of the next messages, which decides
-how many of them fit. The second one gives their data, joined to one value, and this module cuts the value up. Pages
-that are very small or very large, and pages with keys or headers, are read row by row, still no more than fits.
+A page is not read row by row: for each row the driver releases the interpreter's lock and must get it back. While the
+trio thread is busy, this took up to 7 ms a row in a measurement, which adds up to seconds for a page. So a page takes
+two statements of one row each. The first statement returns the sizes and checksums of the next messages, from which
+this module computes how many messages fit. The second statement returns their data joined to one value, which this
+module cuts into messages. Very small and very large pages, and pages with keys or headers, are read row by row; for
+them, too, no more messages are read than fit.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ from storage.statements import (
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""How many messages one statement measures: as many as probably fit, going by the size of those before them."""
+"""The largest number of messages that one statement measures. The actual number is an estimate of how many messages
+fit, from the size of the messages before."""
 ASSUMED_BYTES = 1024
-"""The assumed size of a message before one has been measured."""
+"""The assumed size of a message while no message has been measured."""
 JOIN_ROWS_MIN = 8
-"""Fewer messages than this are read row by row, which costs less than a joined value."""
+"""A page with fewer messages than this is read row by row, which then costs less than joining the data."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
-"""More data than this is read row by row: a joined value is in memory three times for a moment, in SQLite, as a whole
-and cut up."""
+"""A page with more data than this is read row by row. Joined data is in memory three times for a moment: in SQLite, as
+one value, and cut into messages."""
 
 
 class Measure(NamedTuple):
-    """The row that `MEASURE_PAGE` gives.
+    """The one row that the statement `MEASURE_PAGE` returns.
 
-    attributed: how many messages have a key or headers. sizes_text, checksums_text: one number for each message, joined
-    with commas.
+    attributed: the number of messages with a key or headers. sizes_text, checksums_text: the size and the checksum of
+    each message, as numbers joined with commas.
     """
 
     rows: int
@@ -70,10 +72,11 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """The page from `index` on, as `Log.read` describes it, and whether the page ends because no message follows.
+    """Returns the page from `index` on, as `Log.read` describes it, and whether the page ends because no message
+    follows.
 
-    joins: the answer of `can_join`. The caller has begun a transaction, so that all statements see the same state.
-    Raises DatabaseCorrupt where a message is damaged, or missing between two others; sqlite3.Error.
+    joins: the result of `can_join`. The caller must have begun a transaction, so that all statements see the same
+    state. Raises DatabaseCorrupt if a message is damaged, or missing between two others. Raises sqlite3.Error.
     """
     records: list[Record] = []
     room_bytes = bytes_max
@@ -84,12 +87,14 @@ def read_page(
         measure = Measure(*connection.execute(MEASURE_PAGE, (stream_id, index, asked)).fetchone())
         if measure.rows == 0:
             return records, True
-        # Indexes that do not follow each other are damage; only the first message of a page may be further on.
+        # The indexes must be consecutive, else the database is damaged. Only the first message of a page may have a
+        # larger index than `index`.
         totals = list(accumulate(_integers(measure.sizes_text)))
         begins = index if records else measure.first
         if (measure.first, measure.last, len(totals)) != (begins, begins + measure.rows - 1, measure.rows):
             raise _damage(connection, stream_id, begins, measure.rows)
-        # Read as many as fit; the first message of a page always, unless it is too large for any page.
+        # Read as many messages as fit. The first message of a page is always read, unless it is larger than
+        # `first_bytes_max`.
         fitting = bisect_right(totals, room_bytes)
         if not records:
             if first_bytes_max is not None and totals[0] > first_bytes_max:
@@ -98,7 +103,7 @@ def read_page(
         if fitting == 0:
             return records, False
         records += _messages(connection, stream_id, measure, totals[:fitting], joins)
-        # The page is full, or the stream ends; else go on behind these messages.
+        # Return if the page is full or the stream ends. Otherwise go on behind these messages.
         if fitting < measure.rows:
             return records, False
         if measure.rows < asked:
@@ -117,7 +122,10 @@ def _window(room_bytes: int, message_bytes: int) -> int:
 def _messages(
     connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
 ) -> list[Record]:
-    """The first `len(totals)` of the measured messages. totals: where the data of each one ends in the joined value."""
+    """Reads the first `len(totals)` of the measured messages.
+
+    totals: for each message, the offset in the joined value at which its data ends.
+    """
     rows = (stream_id, measure.first, len(totals))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
         return _by_rows(connection, rows)
@@ -136,7 +144,7 @@ def _messages(
 
 
 def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[bytes]) -> list[int] | None:
-    """The checksums that the messages should have; None where damage has replaced a time by something else."""
+    """Returns the checksums that the messages should have, or None if a time is not a number because of damage."""
     if not isinstance(measure.time_us_min, int) or not isinstance(measure.time_us_max, int):
         return None
     if measure.time_us_min == measure.time_us_max:
@@ -157,7 +165,7 @@ def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list
 def find_damage(
     stream_id: int, index: int, time_us: object, checksum: object, key: object, headers: object, data: object
 ) -> str | None:
-    """The damage of one stored message as a text, or None."""
+    """Returns a text that describes the damage of one stored message, or None if the message is undamaged."""
     if (
         isinstance(data, bytes)
         and isinstance(time_us, int)
@@ -170,7 +178,7 @@ def find_damage(
 
 
 def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:
-    """The error for the first message from `index` on that is damaged or missing."""
+    """Returns the error for the first damaged or missing message among the `rows` messages from `index` on."""
     expected = index
     for found, *columns in connection.execute(READ_ROWS, (stream_id, index, rows)):
         if found != expected:
@@ -184,7 +192,8 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 
 
 def _integers(text: str | None) -> list[int]:
-    """The numbers of a joined column; an empty list where damage has put something else there."""
+    """Returns the numbers of a text in which they are joined with commas; an empty list if damage has changed the text
+    to anything else."""
     try:
         return list(map(int, text.split(","))) if text is not None else []
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reclaim: an operation that gives free pages of the database file back to the disk. It deletes nothing itself.
+"""Reclaim: an operation that gives free pages of the database file back to the disk. It deletes no messages.
 
-The file becomes shorter at the next checkpoint. The operation asks for one page at a time: SQLite gives back one page
-at each step of the statement, and since the statement has no columns, the driver makes only one step.
+The file becomes shorter at the next checkpoint. The operation gives back one page per statement: SQLite gives back one
+page at each step of the statement, and the driver makes only one step, since the statement has no columns.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from storage.contract import Operation, Session
 
 
 class Reclaim(Operation):
-    """Gives back at most `pages` free pages, and leaves `keep` of them in the file for new messages.
+    """An operation that gives back at most `pages` free pages, and leaves `keep` free pages in the file for new
+    messages.
 
-    pages_left: the free pages after the operation.
+    pages_left: the number of free pages after the operation.
     """
 
     __slots__ = ("keep", "pages", "pages_left")

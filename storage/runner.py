@@ -1,4 +1,4 @@
-"""Runner: the seam between the trio thread of a node and its storage, and the part that all runners share.
+"""Runner: the interface between the trio thread of a node and its storage, and the code that all runners share.
 
 `storage.thread_runner.ThreadRunner` serves a node. `storage.inline_runner.InlineRunner` serves a simulation: it keeps
 the same promises without threads. This module starts no threads and knows no SQL.
@@ -22,14 +22,18 @@ logger = structlog.get_logger(__name__)
 
 
 class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner did since it started. Times in seconds.
+    """The counters of a runner since its start. Times are in seconds.
 
-    commits: transactions, each with at least one sync; operations: those committed; rows: messages in them.
-    reads: operations that read, done or failed. bulk_pages, bulk_rows: pages read in bulk, and the messages in them.
-    failed: operations that ended with an error, reads and writes; callback_failures: `on_done` calls that raised.
-    writes_waiting, reads_waiting: operations in the queues; outstanding: submitted operations that are not completed.
-    wal_pages: pages in the write-ahead log at the last checkpoint.
-    failure: why the runner writes nothing any more, or None.
+    commits: the number of committed transactions, each with at least one sync. operations: the number of committed
+    operations. rows: the number of messages in these operations.
+    reads: the number of read operations, done or failed. bulk_pages, bulk_rows: the number of pages read in bulk, and
+    of the messages in them.
+    failed: the number of reads and writes that ended with an error. callback_failures: the number of `on_done` calls
+    that raised.
+    writes_waiting, reads_waiting: the number of operations in the queues. outstanding: the number of submitted
+    operations that are not completed.
+    wal_pages: the number of pages in the write-ahead log at the last checkpoint.
+    failure: the reason why the runner writes nothing any more, or None.
     """
 
     commits: int
@@ -54,7 +58,8 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner(Protocol):
-    """Takes operations in the trio thread and completes them there: it calls `on_done` after the commit or the failure.
+    """The interface of a runner: it takes operations in the trio thread and completes them there. To complete an
+    operation means to call its `on_done`, after the commit or the failure.
 
     Writes are done in the order of submission, and completed in that order. A read sees every write that was completed
     before the read was submitted; reads have no order among themselves. An operation is done and completed even if the
@@ -62,15 +67,16 @@ class Runner(Protocol):
     """
 
     def submit_write(self, operation: Operation) -> None:
-        """Raises StorageClosed."""
+        """Submit an operation that writes. Raises StorageClosed."""
         ...
 
     def submit_read(self, operation: Operation) -> None:
-        """Raises StorageClosed."""
+        """Submit an operation that only reads. Raises StorageClosed."""
         ...
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Submit a read that another process does. Where that is impossible, its error is ArrowUnavailable.
+        """Submit a bulk read, which a child process does. If this runner cannot do bulk reads, the read fails with
+        ArrowUnavailable.
 
         Raises StorageClosed.
         """
@@ -81,29 +87,32 @@ class Runner(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Complete every submitted operation, then close. Safe to repeat; cancellation does not stop it."""
+        """Complete every submitted operation, then close the runner. Safe to repeat. A cancellation does not interrupt
+        this method."""
         ...
 
     def statistics(self) -> RunnerStatistics: ...
 
 
 class Batches(Protocol):
-    """The batches of a node, as a runner uses them; `ockam.node.Node` is one.
+    """The interface through which a runner uses the batches of a node. `ockam.node.Node` implements it.
 
-    A batch gathers the work that several calls cause, and does it together when the batch ends.
+    A batch collects the work that several calls cause, and does all of it when the batch ends.
     """
 
     def batch(self) -> AbstractContextManager[None]:
-        """A batch: all workers that get messages inside it run once, when it ends."""
+        """Opens a batch, a context manager: all workers that get messages inside the batch run once, when the batch
+        ends."""
         ...
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Call the function when the open batch has ended; call it at once where none is open."""
+        """Call the function when the open batch has ended. If no batch is open, call the function at once."""
         ...
 
 
 class NoBatches:
-    """The `Batches` of a runner without a node: each call does its work at once."""
+    """The implementation of `Batches` for a runner without a node: it collects nothing, so each call does its work at
+    once."""
 
     def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -113,10 +122,11 @@ class NoBatches:
 
 
 class Completions:
-    """The operations that were submitted to a runner and are not completed. Used in the trio thread only.
+    """Counts the outstanding operations of a runner (submitted, but not completed) and completes them. Used in the trio
+    thread only.
 
-    `on_done` must not raise. If it does, that is a mistake of its owner: the exception is logged and counted in
-    `callback_failures`, and the other operations of the batch are completed all the same.
+    `on_done` must not raise. If it raises, the code that submitted the operation has a mistake: the exception is logged
+    and counted in `callback_failures`, and the other operations of the batch are completed all the same.
     Invariant: `outstanding` is the number of operations that were admitted and not yet completed.
     """
 
@@ -130,13 +140,16 @@ class Completions:
         self._idle: trio.Event | None = None
 
     def admit(self) -> None:
-        """Count one more operation. Raises StorageClosed."""
+        """Count one more outstanding operation. Raises StorageClosed if the runner is closed."""
         if self.closed:
             raise StorageClosed("the storage is closed; start the node again")
         self.outstanding += 1
 
     def complete(self, operations: list[Operation]) -> None:
-        """Call `on_done` of each operation. Each is done, or has its error."""
+        """Call `on_done` of each operation, and count the operations as completed.
+
+        operations: operations that are done or have an `error`.
+        """
         self.failed += sum(operation.error is not None for operation in operations)
         try:
             # One batch for all of them: a connection that gets the answers of many operations sends them as one piece.
@@ -149,9 +162,9 @@ class Completions:
                     except Exception:
                         self._note_failure(operation)
         except Exception:
-            # The end of the batch raised, where the workers of the node run.
+            # The end of the batch raised: that is where the workers of the node run.
             self._note_failure(operations[0])
-        # Counted after the calls: whoever waits for the runner to be idle finds that everybody has been told.
+        # Count after the calls, so that every `on_done` has been called when `wait_idle` returns.
         if not self._abandoned:
             self.outstanding -= len(operations)
             if not self.outstanding:

@@ -19,11 +19,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from storage.seal import seal_column
 
 SCHEMA_VERSION = 2
-"""The version of the tables, in the file header as `user_version`. It rises with every change that older programs
-cannot read."""
+"""The version of the tables, stored in the file header as `user_version`. It rises with every change that makes the
+file unreadable for older programs."""
 APPLICATION_ID = 0x53744E64
-"""Marks a database as ours, in the file header as `application_id` ("StNd"). A file of another program is left
-alone."""
+"""The number that marks a database as a database of this program ("StNd"), stored in the file header as
+`application_id`. The program never changes a file with another number."""
 
 metadata = MetaData()
 """All tables of the database. A package adds its tables by defining them with this object."""
@@ -43,8 +43,8 @@ streams = Table(
     UniqueConstraint("name", "partition"),
     sqlite_autoincrement=True,
 )
-"""One row for each stream-partition. The seal is described in `storage.seal`. AUTOINCREMENT keeps the id of a deleted
-stream from being given to another stream."""
+"""The table of streams, with one row for each stream-partition. `storage.seal` describes the seal. AUTOINCREMENT
+prevents a new stream from getting the id of a deleted stream."""
 
 messages = Table(
     "messages",
@@ -57,16 +57,17 @@ messages = Table(
     Column("headers", LargeBinary),
     Column("data", LargeBinary, nullable=False),
 )
-"""One row for each message. The checksum is described in `storage.checksum`.
+"""The table of messages, with one row for each message. `storage.checksum` describes the checksum.
 
 This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB takes 4.5 times its size on
-disk. There is no foreign key: an append moves the next index of its stream, which proves once that the stream exists; a
-foreign key would prove it again for each row.
+disk. The table has no foreign key: an append moves the next index of its stream, which checks once that the stream
+exists. A foreign key would check this again for each row.
 """
 
 
 def create_statements() -> list[str]:
-    """The SQL that makes all missing tables and indexes of `metadata`. Safe to repeat."""
+    """Returns the SQL statements that create all missing tables and indexes of `metadata`. They may be run
+    repeatedly."""
     dialect = sqlite.dialect()
     made: list[str] = []
     for table in metadata.sorted_tables:

@@ -6,10 +6,11 @@ A wrong row of this kind would give a consumer the wrong messages. Seals find da
     seal of stream = (CRC-32 of name, partition, creation and attributes + A first_index + B next_index + C size_bytes)
                      mod 2**61 - 1
 
-The CRC-32 is taken over a tuple of the table's name and the values, as Python's `ascii` writes it. No two rows are
-written alike, the text does not depend on a version of Unicode, and nothing is faster. The seal of a stream is linear
-in the three numbers that change with each append: the UPDATE that changes them changes the seal too, without reading
-the row. A row that was damaged before stays damaged, since the difference stays in the seal.
+The CRC-32 is taken over a tuple of the table's name and the values, as Python's `ascii` writes it. Two different rows
+always have different texts, the text does not depend on a version of Unicode, and no other way is faster. The seal of a
+stream is linear in the three numbers that change with each append: the UPDATE that changes them changes the seal too,
+without reading the row. If the row was damaged before, the seal stays wrong after the UPDATE, so the damage is still
+found.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ from storage.errors import DatabaseCorrupt
 
 SEAL: Final = "seal"
 MODULUS: Final = 2**61 - 1
-"""A prime, so a change of one number by less than the modulus always changes the seal; SQLite's integers hold the
-sums."""
+"""The modulus of the stream seal. It is a prime, so a change of one number by less than the modulus always changes the
+seal. The sums fit into the integers of SQLite."""
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 STREAM_COLUMNS: Final = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
-"""The arguments of `stream_seal`, in their order."""
+"""The columns of the table of streams that are the arguments of `stream_seal`, in the same order."""
 
 
 def seal_column() -> Column[int]:
-    """The last column of a table whose rows are sealed."""
+    """Returns the column for the seal, which is the last column of a table with sealed rows."""
     return Column(SEAL, BigInteger, nullable=False, server_default="0")
 
 
 def seal_of(table: str, values: Iterable[object]) -> int:
-    """The seal of a row. values: the values of all columns but the seal."""
+    """Returns the seal of a row.
+
+    table: the name of the table. values: the values of all columns except the seal.
+    """
     return crc32(ascii((table, *values)).encode())
 
 
@@ -51,7 +55,8 @@ def stream_seal(
     next_index: object,
     size_bytes: object,
 ) -> int | None:
-    """The seal of a stream's row; None where an index or the size is no number, which only damage can cause."""
+    """Returns the seal of a stream's row, or None if an index or the size is not a number, which only damage can
+    cause."""
     if not isinstance(first_index, int) or not isinstance(next_index, int) or not isinstance(size_bytes, int):
         return None
     fixed = seal_of("streams", (name, partition, created_us, attributes))
@@ -59,7 +64,7 @@ def stream_seal(
 
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
-    """A text for each row of a sealed table that is damaged, with the row's primary key. Raises sqlite3.Error."""
+    """Yields a text for each damaged row of a sealed table, with the primary key of the row. Raises sqlite3.Error."""
     columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
@@ -72,14 +77,20 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
 
 
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:
-    """Raises DatabaseCorrupt where a row is damaged. row: its values, with the seal last. do: how to repair the row."""
+    """Raises DatabaseCorrupt if a row is damaged.
+
+    row: the values of the row, with the seal last. do: the advice for the user in the text of the error.
+    """
     if row[-1] != seal_of(table, row[:-1]):
         named = ", ".join(repr(value) for value in row[:3])
         raise DatabaseCorrupt(f"a row of {table} is not what was written ({named}, …): {do}")
 
 
 def is_sealed(table: str, columns: Sequence[str], row: Sequence[object]) -> bool:
-    """Whether a row is undamaged. row: values, with the seal last. columns: the names of the columns but the seal."""
+    """Whether a row is undamaged.
+
+    columns: the names of all columns except the seal. row: the values of the row, with the seal last.
+    """
     if table != "streams":
         return row[-1] == seal_of(table, row[:-1])
     values = dict(zip(columns, row, strict=False))

@@ -1,4 +1,5 @@
-"""SqliteSession: one connection to the database file, and the log on it. `storage.database` sets the connection up."""
+"""SqliteSession: one connection to the database file, and the log on it. `storage.database` opens and configures the
+connection."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from storage.log import SqliteLog
 
 
 class Checkpoint(NamedTuple):
-    """The result of a checkpoint, as SQLite gives it.
+    """The result of a checkpoint, as SQLite reports it.
 
-    blocked: a reader kept it from finishing. wal_pages: pages in the write-ahead log; copied_pages: those of them that
-    are in the file.
+    blocked: whether a reader prevented the end of the checkpoint. wal_pages: the number of pages in the write-ahead
+    log. copied_pages: how many of these pages are in the database file.
     """
 
     blocked: bool
@@ -26,10 +27,10 @@ class Checkpoint(NamedTuple):
 
 
 class SqliteSession:
-    """A `storage.contract.Session` on SQLite.
+    """A session on one SQLite connection: a `storage.contract.Session`.
 
-    writes: whether transactions take the write lock when they begin. A transaction that takes it later can fail
-    halfway.
+    writes: whether this session may write. Its transactions then take the write lock when they begin, since a
+    transaction that takes the lock later can fail halfway.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
@@ -64,7 +65,10 @@ class SqliteSession:
         self._execute("RELEASE part")
 
     def checkpoint(self, mode: str) -> Checkpoint:
-        """Copy the log into the file. mode: PASSIVE waits for nobody; RESTART and TRUNCATE wait for readers."""
+        """Copy the write-ahead log into the database file.
+
+        mode: PASSIVE (waits for nobody), RESTART or TRUNCATE (both wait for readers).
+        """
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
@@ -72,17 +76,18 @@ class SqliteSession:
         return Checkpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
-        """The free bytes on the disk of the database; 0 where the database is in memory. Raises OSError."""
+        """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory. Raises
+        OSError."""
         path = self.connection.execute("PRAGMA database_list").fetchone()[2]
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Give the write-ahead log this size, so that later commits write over it: syncing a file that grows takes
-        twice as long. The log keeps the size until the last connection closes.
+        """Extend the write-ahead log to `size_bytes`, so that later commits overwrite existing pages: syncing a growing
+        file takes twice as long. The log keeps this size until the last connection closes.
 
-        SQLite writes a transaction that is too large for the page cache to the log before its end. This method begins
-        such a transaction and undoes it, so no reader ever sees its data. Raises StorageError; then the transaction is
-        undone too, but the part of the log that it wrote may still take room.
+        SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
+        This method begins such a transaction and rolls it back, so no reader ever sees its data. Raises StorageError;
+        then the transaction is rolled back too, but the extended part of the log may still take room.
         """
         try:
             cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]
@@ -101,7 +106,8 @@ class SqliteSession:
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:
-        """Inside this context, wait for other connections no longer than `timeout_ms`."""
+        """Returns a context manager inside which this session waits for other connections no longer than
+        `timeout_ms`."""
         usual_ms = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
         self.connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
         try:

@@ -32,7 +32,10 @@ _dialect = sqlite.dialect(paramstyle="qmark")
 
 
 def compiled(statement: ClauseElement, *names: str) -> str:
-    """The statement as text, with `?` for each parameter. names: the parameters in the order in which they stand."""
+    """Returns the text of a statement, with `?` for each parameter.
+
+    names: the names of the parameters in the order of their appearance in the text.
+    """
     made = statement.compile(dialect=_dialect)
     positions = tuple(getattr(made, "positiontup", None) or ())
     assert positions == names, f"the parameters are {positions}, not {names}"
@@ -84,7 +87,8 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""The same statement for names below `end_name`; a prefix ends there."""
+"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. It lists the names with a
+prefix."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
@@ -96,18 +100,20 @@ TRUNCATE_STREAM: Final = (
     f"(seal + {FIRST_FACTOR} * (?1 - first_index) + {MODULUS} - ({SIZE_FACTOR} * ?2) % {MODULUS}) % {MODULUS} "
     "WHERE id = ?3"
 )
-"""Parameters: first index, bytes deleted, stream id."""
+"""Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes, stream
+id."""
 SEALED_STREAM: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams WHERE id = ?"
 SEALED_STREAMS: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams"
 DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
 
 
 def advance_streams(count: int) -> str:
-    """Moves the next index of `count` streams. Parameters of each: stream id, expected next index, new one, bytes
-    added.
+    """Returns the statement that moves the next index of `count` streams.
+
+    Parameters for each stream: stream id, expected next index, new next index, number of added bytes.
 
     A stream whose next index is not the expected one is not changed. One statement moves all streams, since each
-    statement gives up the interpreter's lock and has to win it back.
+    statement releases the interpreter's lock and must get it back.
     """
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
@@ -117,14 +123,16 @@ def advance_streams(count: int) -> str:
     )
 
 
-# Messages, written.
+# Statements that write messages.
 
 CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""How many rows one statement has. Every number is a sum of a few of these, so a few prepared statements are enough."""
+"""The numbers of rows for which an INSERT statement exists. Every number of rows is a sum of a few of these numbers, so
+a few prepared statements are enough."""
 
 
 def insert_run(count: int) -> str:
-    """Inserts `count` messages of one stream that follow each other, stored at one time, without keys and headers.
+    """Returns the statement that inserts `count` messages of one stream with consecutive indexes and the same time,
+    without keys and headers.
 
     Parameters: stream id, first index, time, then checksum and data of each message.
     """
@@ -133,7 +141,10 @@ def insert_run(count: int) -> str:
 
 
 def insert_rows(count: int) -> str:
-    """Inserts `count` messages of any streams. Parameters of each: all columns, in the order of the table."""
+    """Returns the statement that inserts `count` messages of any streams.
+
+    Parameters for each message: all columns, in the order of the table.
+    """
     names = ", ".join(column.name for column in messages.columns)
     rows = ",".join([f"({','.join('?' * len(messages.columns))})"] * count)
     return f"INSERT INTO messages ({names}) VALUES {rows}"
@@ -143,7 +154,7 @@ INSERT_RUN: Final = tuple((count, insert_run(count)) for count in CHUNKS)
 INSERT_ROWS: Final = tuple((count, insert_rows(count)) for count in CHUNKS)
 ADVANCE_STREAMS: Final = tuple((count, advance_streams(count)) for count in CHUNKS)
 
-# Messages, deleted.
+# Statements that delete messages.
 
 _of_stream = messages.c.stream_id == bindparam("stream_id")
 _below = _of_stream & (messages.c.idx < bindparam("end"))
@@ -153,13 +164,13 @@ SIZE_BELOW: Final = compiled(
 DELETE_BELOW: Final = compiled(delete(messages).where(_below), *("stream_id", "end"))
 DELETE_MESSAGES: Final = compiled(delete(messages).where(_of_stream), "stream_id")
 
-# Messages, read.
+# Statements that read messages.
 
 _from_index = (_of_stream, messages.c.idx >= bindparam("index"))
 
 
 def _page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """A query for `columns` of at most `limit` messages of a stream, from an index on."""
+    """Returns the query for `columns` of at most `limit` messages of a stream, from an index on."""
     return (
         select(*columns)
         .where(*_from_index)
@@ -193,14 +204,16 @@ MEASURE_PAGE: Final = compiled(
     ),
     *("stream_id", "index", "limit"),
 )
-"""Measures a page as one row: numbers, sizes and checksums of its messages, without their data."""
+"""Returns the measures of a page as one row (see `storage.page.Measure`): counts, sizes and checksums of its messages,
+without their data."""
 FIND_FITTING: Final = compiled(
     _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
     *("stream_id", "index", "bytes_max", "limit"),
 )
-"""Finds the first message that fits. SQLite takes the length of a value from its row, and does not read the value."""
+"""Finds the first message whose data has at most a given size. SQLite knows the length of a value from the head of its
+row, so it does not read the data."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
-"""Reads the data of a page as one value."""
+"""Reads the data of all messages of a page, joined to one value."""
 READ_JOINED_TIMES: Final = compiled(
     select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
 )
@@ -215,18 +228,19 @@ READ_STREAM: Final = compiled(
     "stream_id",
 )
 
-# Everything, for verification.
+# Statements for `storage.verify`.
 
 NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id")
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""Finds the next stream id that has messages, whether or not the stream has a row."""
+"""Finds the next stream id that occurs in the table of messages, even if the stream has no row."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 
-# What this SQLite can do.
+# Statements that test the abilities of the installed SQLite.
 
 JOIN_PROBE: Final = "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
 JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
-"""An older SQLite ends a joined value at its first zero byte. With such a version, pages are read row by row."""
+"""The result of JOIN_PROBE if SQLite can join values with zero bytes. An older SQLite ends the joined value at its
+first zero byte; with such a version, pages are read row by row."""

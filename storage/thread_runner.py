@@ -1,6 +1,6 @@
 """ThreadRunner: the runner of a node. One thread writes, a few read, and the trio thread never waits for the disk.
 
-The way of a write, from the worker that submits it to the confirm:
+The path of a write, from the worker that submits it to the confirm:
 
     trio thread                                   writing thread
 
@@ -11,9 +11,9 @@ The way of a write, from the worker that submits it to the confirm:
        batch, call each `on_done`
     7. `on_done` sends the confirms; they leave when the batch ends
 
-A read takes the same way through a reading thread, without steps 2 and 4, and alone.
+A read takes the same path through a reading thread, alone and without steps 2 and 4.
 
-There is no timer. While the writing thread commits, operations gather in the queue, and together they are the next
+There is no timer. While the writing thread commits, new operations collect in the queue. Together they become the next
 transaction: the slower the disk, the larger the group.
 """
 
@@ -41,25 +41,27 @@ from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.session import SqliteSession
 
 READING_THREADS = 2
-"""One more than a long page of one consumer can keep busy."""
+"""The number of reading threads. If a long page of one consumer keeps one thread busy, the other thread serves all
+other reads."""
 
 logger = structlog.get_logger(__name__)
 
 
 class ThreadRunner:
-    """A `storage.runner.Runner` on one writing thread and several reading threads.
+    """A `storage.runner.Runner` with one writing thread and several reading threads.
 
-    Made and used in the trio thread. Closing it leaves the database open. Close it with `aclose`, or use it as an async
-    context manager. If the trio run ends without that, the threads still do what was submitted, and end too.
+    Created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager; the
+    database stays open. If the trio run ends before the runner is closed, the threads still do all submitted operations
+    and then end.
     Invariant: `_wake_planned` is true if and only if `_wake_writer` is to be called at the end of the open batch.
     """
 
     def __init__(
         self, database: Database, *, batches: Batches | None = None, reading_threads: int = READING_THREADS
     ) -> None:
-        """batches: the node that the operations belong to; None does without, as some tests.
+        """batches: the node that submits the operations, or None if no node is involved, as in some tests.
 
-        Raises StorageError where a connection cannot be made.
+        Raises StorageError if a connection cannot be opened.
         """
         assert reading_threads > 0, "a runner needs a thread that reads"
         self._batches: Batches = NoBatches() if batches is None else batches
@@ -99,11 +101,13 @@ class ThreadRunner:
         self._completions.admit()
         self._writer.submit(operation)
         if self._completes_one:
-            # This follows the only operation of its transaction, so there are no others to be grouped with. The thread
-            # commits it while the trio thread makes the answers to the one before.
+            # This operation was submitted by the `on_done` of an operation that was alone in its transaction, so no
+            # other operations are likely to join it. The writing thread commits it while the trio thread makes the
+            # answers to the operation before.
             self._writer.wake_up()
         elif not self._wake_planned:
-            # The rest of the batch may submit more, for other streams; all of that is to be one transaction.
+            # The rest of the batch may submit more operations, for other streams. All of them should become one
+            # transaction.
             self._wake_planned = True
             self._batches.at_batch_end(self._wake_writer)
 
@@ -119,7 +123,10 @@ class ThreadRunner:
         self._arrow.submit(operation)
 
     def save_room(self, tight: bool) -> None:
-        """Keep the write-ahead log short, and copied into the file, while the disk has little room left."""
+        """Copy the write-ahead log into the database file after every commit while the disk has little room left.
+
+        tight: whether the disk has little room left.
+        """
         self._writer.save_room(tight)
 
     async def wait_idle(self) -> None:
@@ -128,20 +135,20 @@ class ThreadRunner:
     async def aclose(self) -> None:
         with trio.CancelScope(shield=True):
             if self._completions.closed:
-                # Another task closes already; both return when the threads have ended.
+                # Another task is closing the runner already. Both tasks return when the threads have ended.
                 await self._ended.wait()
                 return
             self._completions.closed = True
             await self.wait_idle()
-            # The reading threads end first: the writing thread empties the log at its end, and a reader would prevent
-            # that.
+            # End the reading threads first: the writing thread empties the log when it ends, and an open reader would
+            # prevent that.
             self._stop_reading()
             for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
                 await trio.to_thread.run_sync(reader.join)
             self._writer.stop()
             await trio.to_thread.run_sync(self._writer.join)
             if self._writer.failure is not None:
-                # The next open has to check the file, as after a crash.
+                # After a fatal error the next open must check the file, as after a crash.
                 self._database.distrust()
             self._ended.set()
 
@@ -174,11 +181,11 @@ class ThreadRunner:
         self._writer.wake_up()
 
     def _post(self, operations: list[Operation]) -> None:
-        """In a storage thread: have the trio thread complete these operations."""
+        """Hand operations over to the trio thread, which completes them. Called in a storage thread."""
         try:
             self._token.run_sync_soon(self._complete, operations)
         except trio.RunFinishedError:
-            # The trio run ended without closing the runner: no task is left that could be told.
+            # The trio run ended before the runner was closed: no task is left that waits for these operations.
             logger.warning("nobody_to_tell", operations=len(operations))
 
     def _complete(self, operations: list[Operation]) -> None:
@@ -189,7 +196,8 @@ class ThreadRunner:
             self._completes_one = False
 
     async def _end_with_trio(self) -> None:
-        """If nobody closes this runner, end its threads with the trio run, so that the process can end."""
+        """A system task that ends the threads when the trio run ends before the runner is closed. Otherwise the process
+        could not end."""
         try:
             await self._ended.wait()
         finally:
@@ -206,10 +214,10 @@ class ThreadRunner:
 
 
 class WritingThread(threading.Thread):
-    """The thread that owns the only session that writes. All operations that wait become one transaction.
+    """The writing thread: it owns the only session that writes. All waiting operations become one transaction.
 
-    post: called in this thread with each batch, in the order of submission.
-    failure: why the thread writes nothing any more, or None.
+    post: a function that this thread calls with each finished batch, in the order of submission. failure: the reason
+    why the thread writes nothing any more, or None.
     Invariant: each operation that was submitted is posted exactly once.
     """
 
@@ -234,18 +242,19 @@ class WritingThread(threading.Thread):
 
     @property
     def waiting(self) -> int:
-        """Operations in the queue."""
+        """The number of operations in the queue."""
         return len(self._queue)
 
     def submit(self, operation: Operation) -> None:
-        """Queue an operation until the thread is woken. Called in the trio thread, like all public methods."""
+        """Add an operation to the queue, which the thread reads at the next `wake_up`. Called in the trio thread, like
+        all public methods except `run`."""
         self._queue.append(operation)
 
     def wake_up(self) -> None:
         """Make `run` look at the queue again.
 
-        The lock is a signal: `run` waits by acquiring it, and it is released here. A `threading.Event` would do the
-        same, but it is written in Python and makes a lock for each wait.
+        `_signal` is a lock that serves as a signal: `run` waits by acquiring the lock, and this method releases it. A
+        `threading.Event` would do the same, but it is written in Python and makes a lock for each wait.
         """
         if not self._signalled:
             self._signalled = True
@@ -254,32 +263,35 @@ class WritingThread(threading.Thread):
     def save_room(self, tight: bool) -> None:
         """Copy the write-ahead log into the file after every commit, while the disk has little room.
 
-        A commit that stands only in the log needs room in the file later, and may not find it then.
+        A commit that is only in the log needs room in the database file later, and the disk may have no room then.
+
+        tight: whether the disk has little room left.
         """
         if tight != self._tight:
             self._tight = tight
             self.wake_up()
 
     def stop(self) -> None:
-        """Finish what was submitted, copy the log into the file, close the session, end."""
+        """Make the thread finish all submitted operations, copy the log into the database file, close the session and
+        end."""
         self._stopping = True
         self.wake_up()
 
     def run(self) -> None:
         stopping = False
         while not stopping:
-            # Sleep until woken. The flag falls before the queue is read: if an operation comes after this line, its
-            # `wake_up` releases the signal again, and the next turn finds the operation.
+            # Sleep until `wake_up`. Clear the flag before the queue is read: if an operation is submitted after this
+            # line, its `wake_up` releases the signal again, and the next turn of the loop finds the operation.
             self._signal.acquire()
             self._signalled = False
             stopping = self._stopping
-            # Take what waits by its count, since the trio thread appends at the same time.
+            # Take as many operations as wait at this moment. The trio thread may append more meanwhile.
             queue = self._queue
             batch = [queue.popleft() for _ in range(len(queue))]
             if batch:
                 self._write(batch)
                 self._post(batch)
-            # The log is copied after the batch is posted, so that no confirm waits for it.
+            # Copy the log after the batch is posted, so that no confirm waits for the copy.
             if self.failure is None and not stopping:
                 self.failure = self.checkpointer.after_commit(self.commits, waiting=bool(queue), tight=self._tight)
         failpoint("before_close")
@@ -288,7 +300,8 @@ class WritingThread(threading.Thread):
         _close_session(self._session)
 
     def _write(self, batch: list[Operation]) -> None:
-        """Commit the batch, or give each of its operations an error: nothing may leave an operation without an end."""
+        """Commit the batch, or set an error on each of its operations. Every operation must end in one of the two ways,
+        whatever is raised."""
         if self.failure is not None:
             fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
             return
@@ -298,14 +311,16 @@ class WritingThread(threading.Thread):
             if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
                 self._write_again(batch)
         except BaseException as error:
-            # A mistake of ours. It may have happened after the commit, so nobody knows what is stored.
+            # The code of storage has a mistake. The exception may have come after the commit, so nobody knows which
+            # operations are stored.
             self.failure = storage_error(error)
             fail_all(batch, CommitInDoubt(self.failure))
         if self.failure is not None:
             fail_all(batch, self.failure)
             logger.critical("writing_stopped", operations=len(batch), reason=str(self.failure))
             return
-        # Operations that failed alone do not count; a batch in which all failed has committed nothing.
+        # Count only the operations that did not fail. If all operations of a batch failed, the batch has committed
+        # nothing.
         done = [operation for operation in batch if operation.error is None]
         if done:
             self.commits += 1
@@ -316,7 +331,8 @@ class WritingThread(threading.Thread):
             self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
 
     def _write_again(self, batch: list[Operation]) -> None:
-        """The log found no room to grow: copy it into the file, so that it begins anew, and try the batch once more."""
+        """Commit a batch a second time, after its first commit found no room for a larger log. Copying the log into the
+        database file first makes the log begin anew."""
         self.failure = self.checkpointer.copy()
         if self.failure is None:
             for operation in batch:
@@ -325,9 +341,10 @@ class WritingThread(threading.Thread):
 
 
 class ReadingThread(threading.Thread):
-    """A thread that owns a session that cannot write. All reading threads take from one queue, where None means: end.
+    """A reading thread: it owns a session that cannot write. All reading threads take operations from one queue; the
+    entry None ends a thread.
 
-    post: called in this thread with each operation when it is done.
+    post: a function that this thread calls with each finished operation.
     """
 
     def __init__(
@@ -348,7 +365,7 @@ class ReadingThread(threading.Thread):
             try:
                 apply_read(self._session, operation)
             except BaseException as error:
-                # A mistake of ours. The thread goes on, or the other reads would wait for ever.
+                # The code of storage has a mistake. The thread must go on, or all later reads would wait for ever.
                 operation.error = storage_error(error)
                 logger.critical("read_failed", reason=str(error))
             self.operations += 1

@@ -1,7 +1,7 @@
 """Verifies a whole database: the file, the schema, every stream, every message, every seal. It repairs nothing.
 
-It reads one state of the database from beginning to end, with one row in memory at a time. While it reads the database
-of a running node, the write-ahead log cannot be emptied; it is better to verify a backup of a large database.
+It reads one state of the database from beginning to end, with one row in memory at a time. While the database of a
+running node is verified, its write-ahead log cannot be emptied, so verify a backup instead if the database is large.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from storage.seal import SEAL, find_broken
 from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
-"""Further problems are counted, but not listed."""
+"""The largest number of problems that a report lists. Further problems are only counted."""
 PROGRESS_MESSAGES = 10_000
-"""Progress is reported after this many messages of a stream."""
+"""The progress function is called each time this many messages of a stream were checked."""
 
 Progress = Callable[[int, int], None]
 """A function that is called with the numbers of streams and messages checked so far."""
@@ -31,8 +31,8 @@ Progress = Callable[[int, int], None]
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification.
 
-    streams, messages, size_bytes: how many were read, and the bytes of their data. problems: the first PROBLEMS_MAX
-    problems; problem_count: the number of all problems.
+    streams, messages: how many of them were read. size_bytes: the total size of the data of these messages. problems:
+    the first PROBLEMS_MAX problems. problem_count: the number of all problems.
     """
 
     streams: int
@@ -49,8 +49,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
     """Verify the whole database.
 
-    Damage that leaves the rest readable is a problem in the report. Raises StorageError where the database cannot be
-    read at all.
+    The report lists each damage as a problem, as long as other parts of the database can be read. Raises StorageError
+    if the database cannot be read at all.
     """
     session.begin()
     try:
@@ -62,11 +62,11 @@ def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
 
 
 def _ignore(streams: int, messages: int) -> None:
-    """The progress function of a caller that does not watch."""
+    """Does nothing: the progress function if the caller gives none."""
 
 
 class _Verification:
-    """One pass over a database. The counters say how much has been checked so far."""
+    """One verification of a database. Its counters hold the numbers of streams and messages checked so far."""
 
     def __init__(self, connection: sqlite3.Connection, progress: Progress) -> None:
         self._connection = connection
@@ -79,14 +79,14 @@ class _Verification:
         self._sealed = True
 
     def run(self) -> VerifyReport:
-        # The schema first: it tells whether the rows of this version have seals.
+        # Check the schema first: its version shows whether the rows have seals.
         self._check_schema()
         self._check_file()
         for stream_id in self._ids(NEXT_STREAM):
             self._check_stream(stream_id)
             self._streams += 1
             self._progress(self._streams, self._messages)
-        # Messages without a stream are in no stream that was checked above.
+        # Messages whose stream has no row were not checked with a stream above.
         self._check_orphans()
         self._check_seals()
         return VerifyReport(
@@ -110,7 +110,8 @@ class _Verification:
         version = execute("PRAGMA user_version").fetchone()[0]
         if not 1 <= version <= SCHEMA_VERSION:
             self._problem(f"the file has user_version {version}, not {SCHEMA_VERSION}")
-        # Version 1 is sound, too: its rows have no seals until a start brings the file up to date.
+        # A database of version 1 is sound although its rows have no seals: the next start of a node migrates the file
+        # and adds the seals.
         self._sealed = version != 1
         for table in metadata.sorted_tables:
             columns = {row[1] for row in execute(f"PRAGMA table_info('{table.name}')")}
@@ -146,12 +147,12 @@ class _Verification:
         """Check the indexes and checksums of one stream, and return the bytes of its data."""
         expected, size_bytes = record.first_index, 0
         for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
-            # The indexes follow each other without a gap.
+            # Check that the indexes have no gap.
             if index > expected:
                 self._problem(f"{name}: {_range(expected, index)} missing")
             elif index < expected:
                 self._problem(f"{name}: message {index} is stored where {expected} belongs")
-            # The checksum fits.
+            # Check that the checksum fits.
             damage = find_damage(record.stream_id, index, *columns)
             if damage is not None:
                 self._problem(damage)
@@ -161,7 +162,7 @@ class _Verification:
             if self._messages % PROGRESS_MESSAGES == 0:
                 self._progress(self._streams, self._messages)
         self._size_bytes += size_bytes
-        # The last message is the one before the next index.
+        # Check that the last message is the message before the next index.
         if expected < record.next_index:
             self._problem(f"{name}: {_range(expected, record.next_index)} missing")
         elif expected > record.next_index:
@@ -190,7 +191,8 @@ class _Verification:
                 self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
-        """All stream ids of a table. Each is found from the one before, so that no cursor stays open."""
+        """Yields all stream ids of a table. A statement finds each id from the id before, so that no cursor stays
+        open."""
         stream_id = -1
         while True:
             stream_id = self._connection.execute(statement, (stream_id,)).fetchone()[0]
@@ -200,5 +202,6 @@ class _Verification:
 
 
 def _range(start: int, end: int) -> str:
-    """A subject and its verb for the messages from `start` up to, not including, `end`."""
+    """Returns the subject and the verb of a problem text about the messages from `start` up to, not including, `end`:
+    "message 3 is", "messages 3 to 5 are"."""
     return f"message {start} is" if end == start + 1 else f"messages {start} to {end - 1} are"

@@ -1,1 +1,2 @@
-"""The write-ahead log of SQLite, read without SQLite: checked before a start, rewritten, searched for messages."""
+"""Reads the write-ahead log of SQLite without SQLite: checks the log before a start, rewrites it, and finds the
+messages in it."""

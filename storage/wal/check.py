@@ -1,6 +1,6 @@
 """Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
 
-SQLite reads a log up to the first frame that does not fit, and passes over the rest in silence.
+SQLite reads a log up to the first frame whose checksum does not fit, and ignores the rest without an error.
 `storage.wal.scan_machine` judges whether the rest is damage; this module opens, copies, cuts and replaces the files.
 `storage.wal.survey` finds the streams that have messages behind the damage.
 """
@@ -31,13 +31,13 @@ WAL_SUFFIX: Final = "-wal"
 SHM_SUFFIX: Final = "-shm"
 KEPT_SUFFIX: Final = ".damaged"
 PAGE_BYTES: Final = 8192
-"""The page size to assume where neither the file nor the log tells."""
+"""The assumed page size if neither the database file nor the log shows it."""
 CHUNK_BYTES: Final = 1024 * 1024
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class Examined(NamedTuple):
-    """An open log, its scan and the verdict on it."""
+    """An open log, the result of its scan, the verdict on it, and a function that reads pages of the database file."""
 
     wal: WalReader
     found: Scan
@@ -50,10 +50,11 @@ def wal_path(database: Path) -> Path:
 
 
 def prepare_log(database: Path, *, rebooted: bool) -> None:
-    """Prepare the log so that SQLite reads all of it. The caller has the lock, and nothing has opened the database.
+    """Prepare the log so that SQLite reads all of it. The caller must hold the lock on the directory, and no connection
+    may have the database open.
 
-    1. Refuse a damaged log, and a log whose database is gone. The log stays, and a copy of a damaged one is kept.
-    2. Complete the last transaction, if all its pages are known.
+    1. Refuse a damaged log, and a log whose database is gone. The log stays, and a copy of a damaged log is kept.
+    2. Complete the last transaction if some of its frames are damaged but all its pages are known.
     3. Cut off the frames that a kill or a power cut has left behind the last commit: the next commits would overwrite
        some of them, and the others would look like damage.
 
@@ -70,7 +71,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
             if log.verdict is Verdict.TORN:
                 _cut(database, log)
                 return
-            # The last transaction is changed or lost. A copy of the log stays for whoever wants to look.
+            # The last transaction will be changed or lost. Keep a copy of the log, so that a user can look into it.
             kept = keep_copy(database)
             behind = list_behind(database, log.wal, log.found)
             if log.verdict is Verdict.COMPLETED:
@@ -89,10 +90,10 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: Examined) -> None:
-    """Raises StorageError if the log has commits and the database is gone: SQLite would make an empty one and remove
-    the log.
+    """Raises StorageError if the log has commits and the database is gone: SQLite would create an empty database and
+    remove the log.
 
-    No power cut leaves that behind, since the first start syncs the database before it begins the log.
+    A power cut cannot cause this state, since the first start syncs the database before it begins the log.
     """
     found = log.found
     if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
@@ -103,11 +104,11 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 
 def refuse_damaged(database: Path) -> None:
-    """Refuse to read a database whose log is damaged. A running node has checked its log, so its database is not
-    refused.
+    """Raises WalDamaged if the log of a database is damaged, so that nobody reads the database. The database of a
+    running node is not refused, since the node has checked the log.
 
-    A last transaction that the next start would cut off is no reason to refuse: as far as anybody knows, it was never
-    confirmed. Raises WalDamaged; nothing is changed.
+    A last transaction that the next start would cut off is no reason to refuse: it was probably never confirmed. This
+    function changes no file.
     """
     try:
         if owner_lives(database.parent) and in_use(database.parent):
@@ -115,7 +116,8 @@ def refuse_damaged(database: Path) -> None:
         with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
             if log is None or log.verdict in (Verdict.SOUND, Verdict.TORN, Verdict.CUT):
                 return
-            # Look again: a node that started meanwhile writes to the log while we read it.
+            # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
+            # read here.
             if not in_use(database.parent):
                 raise damaged_error(database, log, kept=None)
     except OSError as error:
@@ -123,10 +125,10 @@ def refuse_damaged(database: Path) -> None:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a node has the data directory now.
+    """Whether a node holds the lock on the data directory now.
 
-    If no node has it, this takes the lock for a moment, and a node that starts in this moment is refused. So call this
-    only where a node probably runs, or where none could start.
+    If no node holds the lock, this function takes the lock for a moment, and a node that starts in this moment is
+    refused. So call this function only if a node probably runs, or if no node could start.
     """
     try:
         lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
@@ -143,7 +145,8 @@ def in_use(directory: Path) -> bool:
 
 @contextmanager
 def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
-    """Open and judge the log of a database; None if there is no log, or nothing in it. Raises OSError."""
+    """Opens and judges the log of a database. Yields None if the database has no log or an empty log. Raises
+    OSError."""
     try:
         opened = wal_path(database).open("rb")
     except FileNotFoundError:
@@ -162,7 +165,7 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
 
 @contextmanager
 def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
-    """Open a database file for reading its pages. Gives the page size and a function that reads a page."""
+    """Opens a database file. Yields the page size and a function that reads a page by its number."""
     try:
         opened: BinaryIO | None = database.open("rb")
     except FileNotFoundError:
@@ -189,7 +192,8 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
     """Keep a copy of the damaged log, and return the error that refuses it.
 
-    Without room for a copy the error is the same: the damage is why the node does not start, and the log itself stays.
+    If the disk has no room for the copy, the error is still WalDamaged: the damage prevents the start of the node, and
+    the log itself stays.
     """
     try:
         kept = keep_copy(database)
@@ -200,6 +204,10 @@ def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
 
 
 def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
+    """Returns the error that refuses a damaged log.
+
+    kept: the path of the copy of the log, or None.
+    """
     found = log.found
     return WalDamaged(
         database.parent,
@@ -213,9 +221,10 @@ def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamage
 
 
 def keep_copy(database: Path) -> Path:
-    """Make a synced copy of the log beside it.
+    """Make a copy of the log beside the log, and sync the copy. Returns the path of the copy.
 
-    The name comes from the content, so the same log is copied once, and no copy is ever overwritten. Raises OSError.
+    The name of the copy is made from the content of the log, so the same log is copied only once, and no copy is ever
+    overwritten. Raises OSError.
     """
     source = wal_path(database)
     with source.open("rb") as reading:
@@ -228,17 +237,18 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Replace the log by another one, with one rename: a kill or a power cut leaves one of the two, whole.
+    """Replace the log with a new log by one rename: after a kill or a power cut, either the old log or the new log is
+    there, complete.
 
-    Nobody may have the database open. Raises OSError.
+    pieces: the bytes of the new log. No connection may have the database open. Raises OSError.
     """
-    # SQLite's file of shared memory describes the old log.
+    # Remove SQLite's file of shared memory, since it describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)
     _write_synced(wal_path(database), pieces)
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Cut off the log behind the last commit that SQLite reads."""
+    """Shorten the log to its end after the last commit that SQLite reads."""
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:
         file.truncate(size_bytes)

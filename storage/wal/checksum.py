@@ -1,9 +1,10 @@
-"""The checksum of SQLite's write-ahead log, and the correction of one wrong word by it.
+"""Computes the checksum of SQLite's write-ahead log, and corrects one wrong word with its help.
 
 The checksum is two sums over pairs of 32-bit words, modulo 2**32: s0 += x0 + s1, then s1 += x1 + s0. The words are
 little-endian or big-endian, as the log's header says. A pair (x0, x1) turns the sums (s0, s1) into A * (s0, s1) + (x0,
-x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. That has two uses here: many pairs are summed at
-once, and an error in one word shows in the sums as a multiple of the weight of that word.
+x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. This module uses the linearity twice: it sums
+many pairs at once, and it finds an error in one word, since such an error changes the sums by a multiple of the weight
+of that word.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Final, NamedTuple, TypeAlias
 Sums: TypeAlias = tuple[int, int]
 
 LANES_MIN: Final = 64
-"""Fewer pairs than this are summed one by one."""
+"""The smallest number of pairs that are summed in lanes. Fewer pairs are summed one by one."""
 _MASK: Final = 0xFFFFFFFF
 _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """The sums over `data`, whose size is a multiple of 8. seed: the sums of the data before it."""
+    """Returns the two sums over `data`, whose size must be a multiple of 8 bytes.
+
+    seed: the sums of the data before.
+    """
     pairs = len(data) // 8
     at_once = 1 << (pairs.bit_length() - 1) if pairs >= LANES_MIN else 0
     first = pairs - at_once
@@ -35,7 +39,8 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """The sums for a number of pairs that is a power of two, four times as fast as `checksum` does it one by one.
+    """Returns the two sums over a number of pairs that is a power of two. This is four times as fast as adding pair by
+    pair.
 
     Two large integers hold the two sums of each pair in lanes of 64 bits. The first half of the lanes is added to the
     second half, until one lane is left.
@@ -51,7 +56,8 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
     s0, s1 = _step(seed)
     u, v = (u + s0) & plan.lanes, (v + s1) & plan.lanes
     for bits, low, lanes, (a, b, c, d) in plan.halvings:
-        # Each product fits into its lane; it is cut to 32 bits before anything is added, so that nothing is carried.
+        # Each product fits into its lane. It is cut to 32 bits before the addition, so that no carry reaches the next
+        # lane.
         first_u, first_v = u & low, v & low
         u, v = (
             ((first_u * a & lanes) + (first_v * b & lanes) + (u >> bits)) & lanes,
@@ -61,10 +67,10 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 class _Plan(NamedTuple):
-    """The constants for one number of pairs.
+    """The constants of `_sum_lanes` for one number of pairs.
 
-    lanes: a mask of the lower halves of all lanes. halvings: for each step, the bits of half the lanes, their mask, the
-    mask of their lower halves, and the matrix A to the power of their number.
+    lanes: a mask of the lower halves of all lanes. halvings: for each step, the number of bits in half of the lanes, a
+    mask of these lanes, a mask of their lower halves, and the matrix A to the power of the number of these lanes.
     """
 
     lanes: int
@@ -84,12 +90,13 @@ def _plan(pairs: int) -> _Plan:
 
 
 def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> list[bytes]:
-    """All versions of `data` in which one 32-bit word is changed so that the checksum is `wanted`. sums: the present
-    checksum.
+    """Returns all versions of `data` in which one 32-bit word is changed so that the checksum becomes `wanted`.
 
-    Usually there is one version or none. If only the upper ten bits of a word are wrong, several words can explain it,
-    since the sums are modulo 2**32. A word fits by accident with a chance of one in a million, a single byte with one
-    in 2**43.
+    sums: the present checksum of `data`.
+
+    Usually the result has one version or none. If only the upper ten bits of a word are wrong, changes of several words
+    give the same checksum, since the sums are modulo 2**32. The probability that a changed word fits by accident is one
+    in a million; for a single changed byte it is one in 2**43.
     """
     need = ((wanted[0] - sums[0]) & _MASK, (wanted[1] - sums[1]) & _MASK)
     order = ">I" if big_endian else "<I"
@@ -105,15 +112,17 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """The weights of each word: by how much each sum grows when the word grows by one, and the inverse of one weight.
+    """Returns the weights of each word (by how much each of the two sums grows when the word grows by one), and the
+    inverse of one weight.
 
     The two weights are Fibonacci numbers that follow each other, so at least one of them is odd and has an inverse. The
-    last value says whether it is the first.
+    last value of an entry is whether the inverse belongs to the first weight.
     """
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []
     for _ in range(words // 2):
-        # The second word of a pair counts in s1 alone, the first in both; each pair behind them adds up once more.
+        # The second word of a pair is added to s1 only, the first word to both sums. Each later pair transforms the
+        # weights once more.
         backwards += (second, first)
         first, second = _step(first), _step(second)
     return tuple((a, b, pow(a if a & 1 else b, -1, 1 << 32), bool(a & 1)) for a, b in reversed(backwards))

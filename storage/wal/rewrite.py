@@ -1,4 +1,4 @@
-"""Writes a write-ahead log anew from a scan. `storage.wal.scan_machine` draws the format."""
+"""Writes a new write-ahead log from the scan of an old log. `storage.wal.scan_machine` describes the format."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, 
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """The log up to `found.end`, in pieces: known pages corrected, and checksums that fit.
+    """Yields a new log in pieces: the frames up to `found.end`, with known pages corrected and with correct checksums.
 
-    A page that is lost, or that a later frame has too, stays as it was read.
+    A damaged page stays as it was read if it is lost, or if a later frame has the same page.
     """
     yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
 
 
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
-    """A header and the first `end` frames, with checksums that fit. A lost frame of an impossible page is left out."""
+    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums.
+
+    corrected: the damaged frames, by their numbers. A lost frame with an impossible page number is left out.
+    """
     last = corrected.get(end)
     pages = wal.head(end).commit if last is None else last.commit
     magic = MAGIC | wal.big_endian

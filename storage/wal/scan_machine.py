@@ -1,9 +1,9 @@
-"""Scans a write-ahead log of SQLite, and judges whether a frame that does not fit is damage.
+"""Scans a write-ahead log of SQLite, and judges whether a frame with a wrong checksum is damage.
 
-SQLite stops reading a log at the first frame whose checksum does not fit, and ignores all frames behind it without a
-word. A power cut leaves such a frame at the end of the log, where nothing is lost. Damage leaves one in the middle, and
-every commit behind it would be lost in silence. So this module reads the whole log. It gets bytes; `storage.wal.check`
-opens and changes the files.
+SQLite stops reading a log at the first frame whose checksum does not fit, and ignores all frames behind it without an
+error. After a power cut, such a frame is at the end of the log, where nothing is lost. After damage, it is in the
+middle, and every commit behind it would be lost without notice. So this module reads the whole log. It works on bytes;
+`storage.wal.check` opens and changes the files.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
          0     4   magic: 0x377f0682, or 0x377f0683 where checksums are taken over big-endian words
@@ -34,9 +34,10 @@ from typing import Final, NamedTuple, TypeAlias
 from storage.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
-"""Reads the log: gets an offset and a size, and gives the bytes there, fewer at the end of the log."""
+"""A function that reads the log: from an offset and a size it returns the bytes at this place, fewer at the end of the
+log."""
 FindPage: TypeAlias = Callable[[int], bytes | None]
-"""Gives a page of the database file by its number; None if the file has no such page."""
+"""A function that returns a page of the database file by its number, or None if the file has no such page."""
 
 HEADER_BYTES: Final = 32
 FRAME_HEAD_BYTES: Final = 24
@@ -44,17 +45,17 @@ MAGIC: Final = 0x377F0682
 VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
-"""A transaction of this many pages may have outgrown the page cache (16 MiB, some 2,000 pages). SQLite then writes
-pages to the log early, may overwrite them, and corrects the checksums behind them only at the end. A kill in between
-leaves frames that do not fit before a commit frame that fits."""
+"""A transaction with at least this many pages may have been larger than the page cache (16 MiB, some 2,000 pages).
+SQLite then writes pages to the log early, may overwrite them, and corrects the checksums behind them only at the end. A
+kill in between leaves frames that do not fit before a commit frame that fits."""
 CORRECTED_MAX: Final = 64
-"""A wrong word is looked for in at most this many frames, since each takes some milliseconds."""
+"""The largest number of frames in which a wrong word is searched. The search takes some milliseconds for each frame."""
 HEADER: Final = struct.Struct(">IIIIII")
 PAIR: Final = struct.Struct(">II")
 
 
 class Frame(NamedTuple):
-    """The head of a frame.
+    """The head of a frame of the log.
 
     commit: the number of pages of the database after this frame; 0 if the frame does not end a transaction.
     """
@@ -66,10 +67,10 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A frame that does not fit.
+    """A damaged frame: its checksum or its salts do not fit.
 
-    how: from where its page is known all the same, or LOST. content: the page, if it is known. page, commit: the
-    numbers as they were written.
+    frame: its number. how: how its page is known in spite of the damage, or that the page is lost. content: the page,
+    or None if it is not known. page, commit: the numbers in the head of the frame, corrected if possible.
     """
 
     frame: int
@@ -80,12 +81,12 @@ class Damage(NamedTuple):
 
 
 class How(Enum):
-    """From where the page of a damaged frame is known.
+    """How the page of a damaged frame is known in spite of the damage.
 
     SALT, CHECKSUM: only this part of the frame's head is wrong. BYTE, WORD: one byte or one word is wrong, and the
     checksum tells its right value. LATER: a later frame has the same page, so this one is not needed. FILE: the
-    database file has the page, and the checksum proves it. The page is not known: DOUBT, one byte is wrong, but several
-    bytes could be the one; LOST, for any other reason.
+    database file has the page, and the checksum proves it. DOUBT: the page is not known, since one byte is wrong but
+    several bytes could be the wrong one. LOST: the page is not known for another reason.
     """
 
     SALT = "salt"
@@ -99,7 +100,7 @@ class How(Enum):
 
 
 class Verdict(Enum):
-    """The state of a log.
+    """The verdict on a log: its state, and so what has to be done with it.
 
     SOUND: every commit can be read. TORN: frames without a commit stand behind the last commit, as a kill or a power
     cut leaves them. COMPLETED: the last transaction has damaged frames, and the pages of all of them are known. CUT:
@@ -115,7 +116,7 @@ class Verdict(Enum):
 
 
 class Scan(NamedTuple):
-    """The result of reading a log. Frames are numbered from 1; 0 means none.
+    """The result of scanning a log. Frames are numbered from 1; the number 0 means that no such frame exists.
 
     frames: the number of frames in the file. good: the last commit frame that SQLite reads. bad: the first frame that
     belongs to the log and does not fit. commits: the commit frames behind `good`; end: the last of them. damaged: the
@@ -132,7 +133,7 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The last commit frame before the first lost frame; 0 if there is none."""
+        """The number of the last commit frame before the first lost frame, or 0 if no such frame exists."""
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
@@ -143,13 +144,14 @@ class Scan(NamedTuple):
 
 
 class WalReader:
-    """A log that is read frame by frame. Only the heads of its frames are kept in memory.
+    """Reads a log frame by frame. It keeps only the heads of the frames in memory.
 
     Invariant: `seed` is the value with which the checksum of the first frame begins, as far as the header tells.
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
-        """page_bytes: the page size of the database file, for a log whose header is damaged."""
+        """read: reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of the database
+        file, which is used if the header of the log is damaged."""
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -177,16 +179,16 @@ class WalReader:
         return self._read(self.offset(number) + FRAME_HEAD_BYTES, self.page_bytes)
 
     def offset(self, number: int) -> int:
-        """The offset where a frame begins, and where the frame before ends."""
+        """Returns the offset in the log at which a frame begins."""
         return HEADER_BYTES + (number - 1) * self.frame_bytes
 
     def sums(self, number: int, seed: Sums) -> Sums:
-        """The checksum that a frame should have, if the frame before has the checksum `seed`."""
+        """Returns the checksum that a frame should have if the frame before has the checksum `seed`."""
         head = self.head(number)
         return checksum(PAIR.pack(head.page, head.commit) + self.page(number), seed, self.big_endian)
 
     def links(self, number: int, seed: Sums) -> bool:
-        """Whether a frame fits behind one with the checksum `seed`."""
+        """Whether the checksum of a frame is correct behind a frame with the checksum `seed`."""
         head = self.head(number)
         return head.page > 0 and self.sums(number, seed) == head.sums
 
@@ -196,22 +198,23 @@ class WalReader:
         return Frame(page, commit, raw[8:16], PAIR.unpack_from(raw, 16))
 
     def _guess_header(self, header: bytes) -> None:
-        """Recover from a damaged header: the salts from the first frames, then the byte order that makes a frame
-        fit."""
-        # Most of the first three frames have the right salts, even if one of them is damaged.
+        """Find the values of a damaged header: first the salts, from the first frames, then the byte order with which a
+        frame has a correct checksum."""
+        # Take the salts that most of the first three frames have, since one of these frames may be damaged.
         first = [frame.salts for frame in self.heads[:3]]
         if not first:
             return
         self.salts = max(first, key=first.count)
         stored = self.seed
-        # Either the header's checksum is right and another field is wrong, or the other way round.
+        # Assume that either only the checksum of the header is right, or only the checksum is wrong.
         for big_endian in (False, True):
             self.big_endian = big_endian
             for seed in (stored, checksum(header[:24], (0, 0), big_endian)):
                 self.seed = seed
                 if self.links(1, seed):
                     return
-        # Both are wrong: the second frame begins with the checksum of the first, and needs no header.
+        # If neither fits, use the second frame: its checksum begins with the checksum of the first frame and needs no
+        # header.
         for big_endian in (False, True):
             self.big_endian = big_endian
             if self.frames > 1 and self.links(2, self.head(1).sums):
@@ -219,25 +222,26 @@ class WalReader:
 
 
 def scan(wal: WalReader, find_page: FindPage) -> Scan:
-    """Read the whole log, also behind the first frame that does not fit.
+    """Read the whole log, also behind the first frame that does not fit, and return what was found.
 
-    A frame behind a damaged one is checked against the checksum that is stored in the damaged one. So it can be found
-    whole, whatever happened to the frames before it.
+    A frame behind a damaged frame is checked against the checksum that is stored in the damaged frame. So this function
+    can find that a frame is undamaged although frames before it are damaged.
     """
-    # `whole` has the frames that fit; `doubtful` those that do not, with the checksum before each; `found` the damage
-    # that is explained.
+    # `whole` has the frames that fit. `doubtful` has the frames that do not fit, each with the checksum of the frame
+    # before. `found` has the damaged frames whose damage is explained.
     belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
     last = belong[-1] if belong else 0
     seed, good, bad = wal.seed, 0, 0 if wal.header_valid else 1
     whole: dict[int, Frame] = {}
     doubtful: dict[int, Sums | None] = {}
     found: dict[int, Damage] = {}
-    # Read one frame behind the last that has the log's salts: its salts alone may be wrong.
+    # Also read one frame behind the last frame with the salts of the log: that frame may have wrong salts only.
     for number in range(1, min(last + 1, wal.frames) + 1):
         head = wal.head(number)
         sums = wal.sums(number, seed)
-        # A frame with other salts may be left over from an earlier life of the log, and fit behind another such frame.
-        # But if it fits behind a whole frame of this log, it belongs to this log and its salts alone are wrong.
+        # A frame with other salts may be left over from before the log began anew, and may fit behind another such
+        # frame. But if it fits behind an undamaged frame of this log, it belongs to this log, and only its salts are
+        # wrong.
         proven = head.salts == wal.salts or number == 1 or number - 1 in whole
         if sums == head.sums and head.page > 0 and proven:
             whole[number] = head
@@ -247,7 +251,8 @@ def scan(wal: WalReader, find_page: FindPage) -> Scan:
         elif number > last:
             break
         elif number < wal.frames and head.page > 0 and proven and wal.links(number + 1, sums):
-            # The next frame fits behind the checksum that this one should have, so only the stored checksum is wrong.
+            # The next frame fits behind the checksum that this frame should have, so only the stored checksum of this
+            # frame is wrong.
             whole[number] = head
             found[number] = Damage(number, How.CHECKSUM, head.page, head.commit, wal.page(number))
             seed = sums
@@ -259,7 +264,8 @@ def scan(wal: WalReader, find_page: FindPage) -> Scan:
             bad = bad or number
         elif not bad and head.commit:
             good = number
-    # Look for one wrong word in the frames that certainly belong to this log; in others it would be found by accident.
+    # Search one wrong word in the frames that certainly belong to this log. In other frames a correction could fit by
+    # accident.
     for number, seed in [(number, seed) for number, seed in doubtful.items() if seed is not None][:CORRECTED_MAX]:
         damage = _correct(wal, number, seed)
         if damage is not None:
@@ -276,10 +282,11 @@ def _finish(
     doubtful: dict[int, Sums | None],
     found: dict[int, Damage],
 ) -> Scan:
-    """Find the commits behind the first bad frame, and what is known of each damaged frame up to the last commit.
+    """Complete a scan: find the commits behind the first bad frame, and explain the damage of each frame up to the last
+    commit as far as possible.
 
-    whole: the frames that fit. doubtful: the frames that do not fit, each with the checksum that stands before it, or
-    None if the frame may belong to an earlier life of the log. found: the damage that is explained already.
+    whole: the frames that fit. doubtful: the frames that do not fit, each with the checksum of the frame before, or
+    None if the frame may be left over from before the log began anew. found: the damage that is explained already.
     """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
@@ -293,7 +300,7 @@ def _finish(
         head = wal.head(number)
         damage = found.get(number, Damage(number, How.LOST, head.page, head.commit, None))
         if damage.how in (How.LOST, How.DOUBT):
-            # Two more places may have the page: a later frame, and the database file.
+            # Two more places may have the page of a damaged frame: a later frame, and the database file.
             seed, content = doubtful[number], find_page(head.page)
             if last_written.get(head.page, 0) > number:
                 damage = damage._replace(how=How.LATER)
@@ -306,14 +313,14 @@ def _finish(
 
 
 def _correct(wal: WalReader, number: int, seed: Sums) -> Damage | None:
-    """The damage of a frame if one wrong word explains it, or None."""
+    """Returns the damage of a frame if one wrong word explains the wrong checksum, else None."""
     head = wal.head(number)
     data = PAIR.pack(head.page, head.commit) + wal.page(number)
     sums = checksum(data, seed, wal.big_endian)
     # No frame of this log follows, so nothing confirms the stored checksum.
     last = number == wal.frames or wal.head(number + 1).salts != wal.salts
     possible = correct_word(data, sums, head.sums, wal.big_endian)
-    # If only one of the two sums differs, the stored sum may be what is wrong, and not the page.
+    # If only one of the two sums differs, the stored sum may be wrong, and the page may be right.
     if last and head.page > 0 and (sums[0] == head.sums[0]) != (sums[1] == head.sums[1]):
         how = How.DOUBT if possible else How.CHECKSUM
         return Damage(number, how, head.page, head.commit, None if possible else data[8:])
@@ -331,21 +338,21 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
 
 
 def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
-    """Judge a scan: can a power cut or a kill have left these frames, or is this damage?
+    """Decides whether a power cut or a kill can have left the scanned frames, or whether they are damage. The rules:
 
     - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
       transaction only, and two commits behind a bad frame mean damage.
     - A killed process leaves every write that it has finished. So unless the machine was started anew since
-      (`rebooted`), a whole frame behind a bad one means damage too. The exception is a transaction that outgrew the
-      page cache: SQLite writes it to the log in several passes.
+      (`rebooted`), a whole frame behind a bad one means damage too. The exception is a transaction that was larger than
+      the page cache: SQLite writes it to the log in several passes.
     - Unless the machine was started anew, one wrong byte in the last frame means damage too: a kill may leave an older
       page in the place of the frame, but hardly a page that differs in one byte.
     - A power cut or a kill explains everything else. If every byte of the last transaction is known, it is completed.
       Otherwise it was never confirmed, and is cut off.
 
-    in_file: the database file has all pages of the log. SQLite syncs the log's header before it writes a frame, so a
-    bad header before commits means damage. The exception is a log that was about to begin anew: the file has all its
-    pages.
+    in_file: whether the database file has all pages of the log. SQLite syncs the log's header before it writes a frame,
+    so a bad header before commits means damage. The exception is a log that was about to begin anew: the file has all
+    its pages.
     """
     if not found.bad:
         return Verdict.SOUND
@@ -363,7 +370,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
 
 
 def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:
-    """Whether the database file has every page as it is at the end of the log."""
+    """Whether the database file has, for every page in the log, the content that the last frame of the page has."""
     if not found.end:
         return True
     contents = {each.frame: each for each in found.damaged}

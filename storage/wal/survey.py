@@ -1,7 +1,8 @@
 """Finds the streams that have messages behind the damage of a write-ahead log, by asking SQLite.
 
 SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with the
-whole log. The difference is what stands behind the damage. The file is opened for reading only; nothing is repaired.
+whole log. The difference shows the messages behind the damage. The file is opened for reading only; nothing is
+repaired.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from storage.wal.scan_machine import Scan, WalReader
 
 
 class Behind(NamedTuple):
-    """A stream-partition whose messages from `first` up to, not including, `end` stand behind the damage."""
+    """The messages of one stream-partition that are behind the damage: from index `first` up to, not including,
+    `end`."""
 
     name: str
     partition: int
@@ -36,7 +38,8 @@ class Behind(NamedTuple):
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
-    """The streams with messages behind `found.good`; None if SQLite cannot read them."""
+    """Returns the streams that have messages behind the frame `found.good`, or None if SQLite cannot read these
+    messages."""
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
         after = stream_ends(database, rebuild(wal, found))
@@ -51,13 +54,16 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
 
 
 def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """First and next index of every stream-partition, read with this log. Raises sqlite3.Error, OSError."""
+    """Returns the first and next index of every stream-partition, as the database shows them with the given log.
+
+    log: the pieces of the log. Raises sqlite3.Error, OSError.
+    """
     with opened_with_log(database, log) as connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
             return {}
         rows = connection.execute("SELECT name, partition, first_index, next_index FROM streams").fetchall()
     for name, *numbers in rows:
-        # Pages are missing in such a log, so SQLite may show rows that nobody ever wrote.
+        # Such a log lacks pages, so SQLite may show rows that nobody ever wrote.
         if not isinstance(name, str) or not all(isinstance(number, int) for number in numbers):
             raise sqlite3.DatabaseError(f"the table of streams has the row {name!r}, {numbers}")
     return {(name, partition): (first, end) for name, partition, first, end in rows}
@@ -65,7 +71,8 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 
 @contextmanager
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
-    """Open the database with another log: a hard link to the file, opened for reading only, and the log beside it.
+    """Opens a database with a different log, for reading only, and yields the connection. It makes a hard link to the
+    database file in a scratch folder, and writes the log beside the link.
 
     Raises sqlite3.Error, OSError.
     """
