@@ -1,10 +1,12 @@
-"""The table of the commit store, its statements and its rows. It runs no statement.
+"""The table of the commit store, the SQL statements on it, and the conversion between rows and blocks. This module runs
+no statement.
 
-Each row is one block of one store. The primary key is (store, number): a store holds one branch, whose
-numbers increase, so a second block of one number cannot get in, and the head is the last key of the store.
+Each row is one block of one store. The primary key is (store, number): a store holds one branch, whose numbers
+increase, so the table refuses a second block with the same number, and the head is the row with the largest key of the
+store.
 
 checksum: the CRC-32 of `number:previous_id:block_id` continued over the data. It finds damage, and rows whose parts
-changed places. It does not resist an attacker.
+changed places. It does not protect against an attacker.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ commit_blocks = Table(
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
-"""The range of an integer in SQLite."""
+"""The smallest and the largest number of a block in a commit store: the range of an integer in SQLite."""
 
 Row: TypeAlias = tuple[int, str, str, int, bytes]
-"""number, block id, previous id, checksum, data."""
+"""A stored block: its number, block id, previous id, checksum and data."""
 
 _columns = commit_blocks.c
 _of_store = _columns.store == bindparam("store")
@@ -70,13 +72,14 @@ FIND: Final = compiled(
 )
 FIND_NUMBER: Final = compiled(select(_columns.number).where(_of_block), *("store", "block_id"))
 NEWEST: Final = compiled(_page, *("store", "limit"))
-"""number and block id of the newest blocks, newest first."""
+"""Reads the numbers and block ids of the newest blocks, newest first."""
 NEWEST_BELOW: Final = compiled(_page.where(_columns.number < bindparam("number")), *("store", "number", "limit"))
-"""The same, of the blocks below a number."""
+"""Reads the numbers and block ids of the newest blocks below a number, newest first."""
 
 
 def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, bytes]:
-    """The parameters of INSERT. Raises BlockStoreError for what SQLite cannot hold."""
+    """Returns the parameters of INSERT for a block. Raises BlockStoreError if SQLite cannot store its number or its
+    ids."""
     if not NUMBER_MIN <= block.number <= NUMBER_MAX:
         raise BlockStoreError(f"block {block.block_id} has number {block.number}, which a commit store cannot hold")
     if not (is_text(block.block_id) and is_text(block.previous_id)):
@@ -85,7 +88,7 @@ def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, byte
 
 
 def is_text(block_id: str) -> bool:
-    """Whether UTF-8 can write it; SQLite has no block whose id it cannot."""
+    """Whether UTF-8 can encode a block id. SQLite can store no other ids."""
     try:
         block_id.encode()
     except UnicodeEncodeError:
@@ -94,7 +97,7 @@ def is_text(block_id: str) -> bool:
 
 
 def block_of(row: Row) -> Block:
-    """Raises BlockStoreError where it is not what was written."""
+    """Returns the block in a row. Raises BlockStoreError if the checksum is wrong, so the row is damaged."""
     number, block_id, previous_id, checksum, data = row
     block = Block(block_id, previous_id, number, data)
     if _checksum(block) != checksum:

@@ -1,7 +1,8 @@
-"""A block store on disk: the committed branch in one table of the node's database, with an LRU cache above it.
+"""A block store on disk: it keeps the committed branch in one table of the node's database, and recently used blocks in
+a cache.
 
-All writes go to disk at once, each `put` and each `delete` as one transaction. The cache keeps the last N
-blocks that were used, where "used" is a read or a write (RFC block-manager, "Internal Representation").
+All writes go to disk at once, each `put` and each `delete` as one transaction. The cache keeps the last N blocks that
+were used, where "used" is a read or a write (RFC block-manager, "Internal Representation").
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from block_manager.transactions import Transactions
 from storage.errors import StorageError
 
 CACHED_BLOCKS_MAX: Final = 256
-"""Blocks kept in memory unless told otherwise: deeper than forks go, small beside what else a node keeps."""
+"""The default number of blocks in the cache. It is more than the depth of usual forks, and takes little memory compared
+with the rest of a node."""
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
-    """CommitStoreStatistics: counts since the start.
+    """CommitStoreStatistics: the counters of a commit store since its start.
 
-    hit_count: blocks found in the cache. miss_count: blocks read from the disk. write_count: transactions.
-    cached_count: blocks in the cache now.
+    hit_count: the number of blocks found in the cache. miss_count: the number of blocks read from the disk.
+    write_count: the number of write transactions. cached_count: the number of blocks in the cache at this moment.
     """
 
     hit_count: int
@@ -42,14 +44,15 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 class CommitStore:
     """CommitStore: a `BlockStore` on disk.
 
-    Invariant: every block in the cache is on disk, except while a write runs. During a write, reads go past the
-    cache; a read during which a write began or ended leaves nothing in the cache.
+    Invariant: every block in the cache is on disk, except while a write runs. During a write, reads do not use the
+    cache. If a write begins or ends during a read, the read adds nothing to the cache.
     """
 
     def __init__(
         self, transactions: Transactions, name: str = "commit", *, cached_blocks_max: int = CACHED_BLOCKS_MAX
     ) -> None:
-        """name: the name of this branch; a database may hold several. Raises BlockStoreError."""
+        """name: the name of this store; a database may contain several commit stores. cached_blocks_max: the largest
+        number of blocks in the cache. Raises BlockStoreError."""
         self._transactions = transactions
         self._name = name
         self._table = CommitTable(name)
@@ -115,7 +118,8 @@ class CommitStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One write. If it fails, the cache forgets everything: the commit may have been done all the same."""
+        """Returns a context manager for one write. If the write fails, the cache is cleared, since the commit may have
+        happened all the same."""
         with self._write_lock, self._mapped_errors("be written"):
             self._mark(writing=True)
             try:
@@ -147,7 +151,7 @@ class CommitStore:
         return cached
 
     def _read(self, block_ids: Sequence[str]) -> dict[str, Block]:
-        """The asked blocks that are on disk, as they were at one moment."""
+        """Reads blocks from the disk, all in one transaction. Returns the found blocks by id."""
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):

@@ -1,6 +1,7 @@
-"""The rows of one commit store, inside a transaction that the caller begins and commits.
+"""Reads and writes the rows of one commit store, inside a transaction that the caller begins and commits.
 
-A mistake of the caller is returned, not raised: the transaction may be shared with the work of others.
+The error for a mistake of the caller is returned, not raised, since the transaction may contain the work of other
+callers.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ PAGE_IDS = 64
 
 
 class CommitTable:
-    """CommitTable: the rows of the store with this name. Every method raises sqlite3.Error."""
+    """CommitTable: the rows of one commit store. Every method raises sqlite3.Error if SQLite fails."""
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
 
     def ensure(self, connection: sqlite3.Connection) -> None:
-        """Make the table, where the database was opened before this package was loaded."""
+        """Create the table if it is missing. It is missing if the database was opened before this package was
+        imported."""
         connection.execute(sql.CREATE_TABLE)
 
     def exchange(
         self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
     ) -> BlockManagerError | None:
-        """As `BlockStore.put`. Returns the problem, if there is one; then nothing was changed."""
+        """Do the work of `BlockStore.put`. Returns None, or the error for a mistake of the caller; then nothing was
+        changed."""
         for block_id in displaced_ids:
             if not self._has(connection, block_id):
                 return UnknownBlock(block_id)
@@ -47,7 +50,8 @@ class CommitTable:
         return None
 
     def delete(self, connection: sqlite3.Connection, block_ids: Sequence[str]) -> list[Block] | BlockManagerError:
-        """As `BlockStore.delete`. Returns the problem, if there is one; then nothing was changed."""
+        """Do the work of `BlockStore.delete`. Returns the deleted blocks, or the error for a mistake of the caller;
+        then nothing was changed."""
         try:
             blocks = {row[1]: sql.block_of(row) for row in self.select(connection, block_ids)}
         except BlockStoreError as problem:
@@ -59,14 +63,15 @@ class CommitTable:
         return [blocks[block_id] for block_id in block_ids]
 
     def select(self, connection: sqlite3.Connection, block_ids: Iterable[str]) -> list[sql.Row]:
-        """The rows of the asked blocks that are here."""
+        """Returns the rows of the blocks with these ids. Ids without a row are left out."""
         rows: list[sql.Row] = []
         for key in self._keys(block_ids):
             rows += connection.execute(sql.FIND, key)
         return rows
 
     def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:
-        """The ids below `last`, newest first; without `last`, the id of the head. None where `last` is not here."""
+        """Returns the next PAGE_IDS block ids below the block `last`, newest first; if `last` is None, the id of the
+        head only. Returns None if the block `last` is not in the store."""
         if last is None:
             rows = connection.execute(sql.NEWEST, (self._store_name, 1))
         elif self._has(connection, last.block_id):
@@ -84,5 +89,6 @@ class CommitTable:
         return any(connection.execute(sql.FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
 
     def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
-        """The keys of these ids. Ids that the driver would refuse are left out: no row can have them."""
+        """Returns the parameters of `FIND` for these block ids. Ids that the driver would refuse are left out, since no
+        row can have them."""
         return [(self._store_name, block_id) for block_id in block_ids if sql.is_text(block_id)]

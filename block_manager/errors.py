@@ -1,21 +1,23 @@
-"""The errors of the block manager. Each says whose fault it was: that of the caller or that of a store."""
+"""The errors of the block manager. The type of an error shows whether the caller or a store has failed."""
 
 from __future__ import annotations
 
 
 class BlockManagerError(Exception):
-    """BlockManagerError: the base of every error here. Unless the error says otherwise, nothing was changed."""
+    """BlockManagerError: the base class of all errors of this package. Unless the docstring of an error says otherwise,
+    the failed call has changed nothing."""
 
 
 class MissingInput(BlockManagerError):
-    """`put` was given no block."""
+    """The error of a `put` without blocks."""
 
     def __init__(self) -> None:
         super().__init__("put needs at least one block")
 
 
 class MissingPredecessor(BlockManagerError):
-    """The parent of the first block of a branch is not here: put the parent first."""
+    """The error of a `put` whose first block has a parent that the block manager does not have. Put the parent
+    first."""
 
     def __init__(self, block_id: str, previous_id: str) -> None:
         super().__init__(f"the parent {previous_id} of block {block_id} is not here; put it first")
@@ -24,7 +26,10 @@ class MissingPredecessor(BlockManagerError):
 
 
 class MissingPredecessorInBranch(BlockManagerError):
-    """A block of a branch does not follow the block before it. expected_id: that block."""
+    """The error of a branch in which the parent of a block is not the block before it.
+
+    expected_id: the id of the block before it.
+    """
 
     def __init__(self, block_id: str, previous_id: str, expected_id: str) -> None:
         super().__init__(f"block {block_id} names {previous_id} as its parent, but follows {expected_id}")
@@ -34,7 +39,7 @@ class MissingPredecessorInBranch(BlockManagerError):
 
 
 class NumberNotIncreasing(BlockManagerError):
-    """A block's number is not larger than its parent's."""
+    """The error of a block whose number is not larger than the number of its parent."""
 
     def __init__(self, block_id: str, number: int, previous_number: int) -> None:
         super().__init__(f"block {block_id} has number {number}, its parent has {previous_number}")
@@ -44,7 +49,7 @@ class NumberNotIncreasing(BlockManagerError):
 
 
 class BlockConflict(BlockManagerError):
-    """Two different blocks with one id, or a block with the null id."""
+    """The error of two different blocks with the same id, or of a block with the null id."""
 
     def __init__(self, block_id: str, what: str) -> None:
         super().__init__(f"block {block_id} cannot be taken: {what}")
@@ -52,7 +57,7 @@ class BlockConflict(BlockManagerError):
 
 
 class UnknownBlock(BlockManagerError):
-    """No block here has this id: it was never put, or it was dropped."""
+    """The error of using a block id that the block manager does not have: the block was never put, or was dropped."""
 
     def __init__(self, block_id: str) -> None:
         super().__init__(f"block {block_id} is not here")
@@ -60,7 +65,7 @@ class UnknownBlock(BlockManagerError):
 
 
 class ReferenceBelowZero(BlockManagerError):
-    """More `unref_block` than `ref_block` for one block: a mistake in the program that calls."""
+    """The error of more `unref_block` calls than `ref_block` calls for one block. The calling program has a mistake."""
 
     def __init__(self, block_id: str) -> None:
         super().__init__(f"block {block_id} has no reference left to release; it was released too often")
@@ -68,7 +73,7 @@ class ReferenceBelowZero(BlockManagerError):
 
 
 class UnknownStore(BlockManagerError):
-    """No store was added under this name."""
+    """The error of using a store name under which no store was added."""
 
     def __init__(self, store_name: str) -> None:
         super().__init__(f"there is no store {store_name!r}; add it first")
@@ -76,7 +81,7 @@ class UnknownStore(BlockManagerError):
 
 
 class StoreExists(BlockManagerError):
-    """A store was added under this name before."""
+    """The error of adding a store under a name that another store has already."""
 
     def __init__(self, store_name: str) -> None:
         super().__init__(f"there is a store {store_name!r} already; choose another name")
@@ -84,8 +89,9 @@ class StoreExists(BlockManagerError):
 
 
 class IntegrityBroken(BlockManagerError):
-    """An invariant does not hold: a mistake of this package, or a store that is not what it promised to be."""
+    """The error of an invariant that does not hold: this package has a mistake, or a store does not keep its
+    contract."""
 
 
 class BlockStoreError(BlockManagerError):
-    """A block store failed. As far as it knows, it changed nothing."""
+    """The error of a block store that failed. As far as the store knows, it has changed nothing."""

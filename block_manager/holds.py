@@ -1,4 +1,5 @@
-"""Holds: objects that keep blocks from being dropped. Each releases its blocks exactly once, however it ends."""
+"""Holds: objects that keep blocks from being dropped. Each hold releases its blocks exactly once, when it is closed or
+garbage-collected."""
 
 from __future__ import annotations
 
@@ -11,29 +12,35 @@ from block_manager.walk import Walk
 
 
 class ReferenceCounter(Protocol):
-    """ReferenceCounter: the side of the block manager that holds need. It counts who refers to which block."""
+    """ReferenceCounter: the interface through which holds use the block manager. It counts the references to each
+    block."""
 
     def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
         """Count one reference to each block, and return the blocks.
 
-        Raises UnknownBlock where a block is not here; then no reference is counted.
+        Raises UnknownBlock if the block manager does not have a block; then no reference is counted.
         """
         ...
 
     def release(self, block_ids: tuple[str, ...]) -> None:
-        """Count one reference less to each block. A block without references is dropped."""
+        """Remove one reference to each block. A block that has no references left is dropped."""
         ...
 
     def release_later(self, block_ids: tuple[str, ...]) -> None:
-        """As `release`, but only when the block manager is called next.
+        """Remove one reference to each block at the next call of the block manager.
 
-        The garbage collector calls this at any moment, also while the block manager holds its own lock.
+        The garbage collector calls this method at any moment, also while the block manager holds its own lock, so
+        `release` could block for ever.
         """
         ...
 
 
 class Hold:
-    """Hold: references to some blocks. They count from its creation until `close`, or until it is garbage."""
+    """Hold: references to some blocks. The references count from the creation of the hold until `close`, or until the
+    hold is garbage-collected.
+
+    blocks: the held blocks.
+    """
 
     def __init__(self, counter: ReferenceCounter, *block_ids: str) -> None:
         self._held_ids: tuple[str, ...] = ()
@@ -61,10 +68,10 @@ class Hold:
 
 
 class BlockIterator(Iterator[Block]):
-    """BlockIterator: the blocks of a walk, from a tip towards the root.
+    """BlockIterator: an iterator over the blocks of a walk, from a tip towards the root.
 
-    It holds the block at which the walk began, and so all ancestors of that block, until its end or `close`. A step
-    that raised may be repeated: the iterator is where it was.
+    Until its end or `close`, it holds the block at which the walk began, and so all ancestors of that block. A step
+    that raised may be repeated, since it has not moved the iterator.
     """
 
     def __init__(self, walk: Walk, find: Callable[[str], Block | None], hold: Hold) -> None:
@@ -94,7 +101,8 @@ class BlockIterator(Iterator[Block]):
 
 
 class BlockContext:
-    """BlockContext: for `with`; it holds one block inside the `with` (RFC, "Ensuring Holds are Released")."""
+    """BlockContext: a context manager that holds one block until the end of the `with` statement (RFC, "Ensuring Holds
+    are Released")."""
 
     def __init__(self, counter: ReferenceCounter, block_id: str) -> None:
         self._counter = counter
@@ -102,7 +110,7 @@ class BlockContext:
         self._holds: list[Hold] = []
 
     def __enter__(self) -> Block:
-        """Raises UnknownBlock."""
+        """Hold the block and return it. Raises UnknownBlock."""
         hold = Hold(self._counter, self._block_id)
         self._holds.append(hold)
         return hold.blocks[0]

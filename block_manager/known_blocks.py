@@ -1,6 +1,7 @@
-"""All blocks of the manager, in memory and in stores, under one lock. `persist` moves blocks between the two.
+"""All blocks of the block manager, in memory and in stores, under one lock. `block_manager.persist` moves blocks
+between memory and stores.
 
-Threads: the lock is held for one call, and while a store reads; never while a store writes.
+The lock is held during one call, which includes reads of a store. It is never held while a store writes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from block_manager.tree import ForkTree
 
 
 class KnownBlocks:
-    """Every block that the manager has: those in the fork tree and those in the stores.
+    """KnownBlocks: every block of the manager, which is in the fork tree or in a store.
 
     A method whose name ends in "_locked" may be called only by a caller that holds the lock.
 
-    Invariant: a block is in the tree, or in one or more stores; both only while a transfer is under way.
+    Invariant: a block is in the tree, or in one or more stores. It is in both only during a transfer.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,8 @@ class KnownBlocks:
     @contextmanager
     def lock(self) -> Iterator[None]:
         with self._lock:
-            # Holds that became garbage could not release their blocks at that moment; the next caller does it for them.
+            # Release the blocks of garbage-collected holds here: the garbage collector could not release them, since it
+            # may run while the lock is held.
             while self._released_later:
                 self._release_locked(self._released_later.popleft())
             yield
@@ -58,7 +60,8 @@ class KnownBlocks:
         return found
 
     def get_many_locked(self, block_ids: Iterable[str]) -> list[Block]:
-        """Raises UnknownBlock where one is nowhere."""
+        """Returns the blocks with these ids, in order. Raises UnknownBlock if a block is neither in the tree nor in a
+        store."""
         wanted = list(block_ids)
         found = self.find_many_locked(wanted)
         for block_id in wanted:
@@ -67,7 +70,8 @@ class KnownBlocks:
         return [found[block_id] for block_id in wanted]
 
     def check_known_locked(self, block_id: str) -> None:
-        """Raises UnknownBlock. A block that is held is known without asking a store."""
+        """Raises UnknownBlock if a block is neither in the tree nor in a store. No store is asked for a held block,
+        since a held block is always known."""
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:
             self.get_many_locked((block_id,))

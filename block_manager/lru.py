@@ -1,4 +1,5 @@
-"""A cache of the blocks that were used last, up to a count. One thread at a time may use it; it reads no store."""
+"""A cache of the most recently used blocks, up to a maximal number. One thread at a time may use it. It reads no
+store."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from block_manager.block import Block
 
 
 class LruCache:
-    """LruCache: blocks by id. A new block pushes out the block that was used longest ago.
+    """LruCache: a cache of blocks by id. In a full cache, a new block replaces the least recently used block.
 
-    Invariant: at most `block_count_max` blocks, the one used longest ago first.
+    Invariant: the cache has at most `block_count_max` blocks, ordered from the least to the most recently used.
     """
 
     def __init__(self, block_count_max: int) -> None:
@@ -19,14 +20,15 @@ class LruCache:
         self._blocks: OrderedDict[str, Block] = OrderedDict()
 
     def find(self, block_id: str) -> Block | None:
-        """The block with this id, which becomes the block used last; None where the cache lacks it."""
+        """Returns the block with this id, or None if it is not in the cache. The block becomes the most recently used
+        block."""
         block = self._blocks.get(block_id)
         if block is not None:
             self._blocks.move_to_end(block_id)
         return block
 
     def use(self, block: Block) -> None:
-        """Remember a block that was written, or that was read from the disk, as the block used last."""
+        """Add a block that was written, or read from the disk. It becomes the most recently used block."""
         self._blocks[block.block_id] = block
         self._blocks.move_to_end(block.block_id)
         if len(self._blocks) > self._block_count_max:
@@ -39,5 +41,5 @@ class LruCache:
         self._blocks.clear()
 
     def block_ids(self) -> list[str]:
-        """From the one used longest ago to the one used last."""
+        """Returns the ids of the blocks in the cache, from the least to the most recently used."""
         return list(self._blocks)

@@ -1,37 +1,40 @@
-"""The block manager of RFC block-manager: it keeps every block, and its parents, for as long as somebody refers to it.
+"""The block manager of RFC block-manager: it keeps every block, and the ancestors of the block, as long as the block
+has a reference.
 
 It counts references. It does not validate blocks, choose between forks or use a network.
 
 The RFC leaves two questions open.
 
 Can a block live both in a store and in the main cache? No. A body is in memory, or in one or more stores.
-`persist` moves it: it leaves memory when the store has it, and comes back when the store gives it up for
-another fork. Reference counts do not move: one map has them for blocks on both sides, and an entry for a
-stored block exists only while somebody holds that block or a block in memory is its child. So memory is
-bounded by the blocks that no store has, plus one small entry for each stored block that is held or forked from,
-and `persist` never has to merge two counts of one block.
+`persist` moves it: the body leaves memory when the store has it, and returns to memory when the store replaces it by a
+block of another fork. Reference counts do not move: one map has the counts of all blocks. The map has an entry for a
+stored block only while the block is held or has a child in memory. So memory contains the blocks that no store has,
+plus one small entry for each stored block that is held or has a child in memory. And `persist` never has to merge two
+counts of one block.
 
-How is a branch persisted correctly? With D the blocks of the store's branch that are not on the new one, and I
-those of the new branch that the store lacks:
+How is a branch persisted correctly? D denotes the blocks of the store's branch that are not on the new branch. I
+denotes the blocks of the new branch that the store lacks. The steps are:
 
-1. Hold the new head: nothing of I can be dropped on the way. D is stored, and what is stored is not dropped.
-2. Put the bodies of D where every reader looks. The bodies of I are in memory and stay there.
+1. Hold the new head, so that no block of I can be dropped meanwhile. The blocks of D are stored, and stored blocks are
+   never dropped.
+2. Put the bodies of D into the transfer, where every reader finds them. The bodies of I are in memory and stay there.
 3. The store deletes D and adds I in one transaction: one call, `BlockStore.put(I, D)`.
-4. Only then do the bodies of I leave memory, and those of D enter it under the counts they always had.
+4. Only then remove the bodies of I from memory, and add the bodies of D to memory. Their counts have not changed.
 
-A reader at any moment finds every block, and no reader waits for the store to write. If step 3 raises, the
-store is asked what it has: all of I, then the persist happened; all of D and nothing of I, then it did not. If
-it cannot be asked, the bodies of both stay in memory until it can. If there is no I, the head is on the store's
-branch already and nothing is done: a branch is never shortened.
+A reader finds every block at every moment, and no reader waits while the store writes. If step 3 raises, the manager
+asks the store which blocks it has. If it has all of I, the persist has happened; if it has all of D and nothing of I,
+the persist has not happened. If the store cannot be read, the bodies of I and D stay in memory until it can. If I is
+empty, the head is on the store's branch already and nothing is done: a branch is never shortened.
 
-Where the RFC and its first implementation differ, this follows the RFC: releasing a stored block never drops it;
-a release below zero, a second store of one name and numbers that do not increase are errors. Of what the
-RFC leaves open, this is as that implementation: `get` has None for an unknown block, `put` of known blocks
-changes nothing, and the head of an added store is held once, for the caller.
+If the RFC and its first implementation differ, this package follows the RFC: releasing a stored block never drops it,
+and it is an error to release below zero, to add a second store with the same name, or to put numbers that do not
+increase. In these points, which the RFC leaves open, this package does what the first implementation does: `get`
+returns None for an unknown block, `put` of known blocks changes nothing, and the head of an added store is held once,
+for the caller.
 
-A branch with several faults gets one error. The errors that the first implementation has come first, in its order,
-which is that of the conditions of the RFC: MissingInput, MissingPredecessor, MissingPredecessorInBranch. The errors
-that only this package has, NumberNotIncreasing and BlockConflict, follow for a branch without those faults.
+A branch with several faults raises one error. The errors of the first implementation are checked first, in the order of
+the conditions in the RFC: MissingInput, MissingPredecessor, MissingPredecessorInBranch. A branch without these faults
+is then checked for the errors that only this package has: NumberNotIncreasing and BlockConflict.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class ManagerStatistics(msgspec.Struct, frozen=True):
-    """ManagerStatistics: counts of the blocks in memory, of the persists, and of the stores that were added."""
+    """ManagerStatistics: the counters of the blocks in memory, of the persists, and of the added stores."""
 
     tree: TreeStatistics
     persist: PersistStatistics
@@ -62,10 +65,10 @@ class ManagerStatistics(msgspec.Struct, frozen=True):
 class BlockManager:
     """BlockManager: a tree of blocks in memory above any number of stores. Any thread may call any method.
 
-    A call that reaches a store takes as long as the store does.
+    A call that reads or writes a store takes as long as the store needs.
 
-    Invariant: every block is here with its parent, except first blocks and the oldest blocks of stores; see
-    `check_integrity`.
+    Invariant: for every block, the manager also has its parent, except for first blocks and the oldest blocks of
+    stores. `check_integrity` checks this.
     """
 
     def __init__(self) -> None:
@@ -73,14 +76,15 @@ class BlockManager:
         self._persister = Persister(self._known)
 
     def put(self, branch: Iterable[Block]) -> None:
-        """Atomically add the blocks that are not here yet; the last of them is held once, for the caller.
+        """Atomically add the blocks of a branch that the manager does not have yet. The last added block is held once,
+        for the caller.
 
-        The blocks must follow each other with increasing numbers, and the parent of the first must be here or
-        be null (RFC, `put`). Blocks that are here are left as they are, with no further hold.
+        Each block must be the parent of the next block, the numbers must increase, and the parent of the first block
+        must be known or null (RFC, `put`). Blocks that the manager has already stay unchanged and get no further hold.
 
-        Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing,
-        BlockConflict, BlockStoreError; then nothing was added. Of several faults one is raised: see the
-        module's last paragraph.
+        Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict,
+        BlockStoreError; then nothing was added. The last paragraph of the module's docstring tells which error is
+        raised if a branch has several faults.
         """
         blocks = list(branch)
         if not blocks:
@@ -89,8 +93,8 @@ class BlockManager:
         with self._known.lock():
             found = self._known.find_many_locked([first.previous_id, *(block.block_id for block in blocks)])
             parent = found.get(first.previous_id)
-            # Condition 1 of the RFC comes before the order inside the branch. Callers that fetch a missing
-            # parent and try again depend on it: the parent may be in the same list, behind its child.
+            # Check condition 1 of the RFC before the order inside the branch. Callers that fetch a missing parent and
+            # try again depend on it: the parent may be in the same list, behind its child.
             if parent is None and first.previous_id != NULL_BLOCK_ID:
                 raise MissingPredecessor(first.block_id, first.previous_id)
             check_branch(blocks)
@@ -102,28 +106,33 @@ class BlockManager:
             self._known.tree.add([block for block in blocks if block.block_id not in found])
 
     def get(self, block_ids: Sequence[str]) -> Iterator[Block | None]:
-        """The blocks with these ids, in order, as they were at one moment. None stands for a block that is not here."""
+        """Returns the blocks with these ids, in order, all read at one moment. For a block that the manager does not
+        have, the iterator yields None."""
         with self._known.lock():
             found = self._known.find_many_locked(block_ids)
         return iter([found.get(block_id) for block_id in block_ids])
 
     def contains(self, block_id: str) -> bool:
-        """Whether the block is here; the null id always is."""
+        """Whether the manager has a block with this id. The result for the null id is always True."""
         return block_id == NULL_BLOCK_ID or self._known.find(block_id) is not None
 
     def branch(self, tip: str) -> BlockIterator:
-        """The blocks from the tip to the root. The tip is held until the end, or until it is closed.
+        """Returns an iterator over the blocks from the tip to the root. The iterator holds the tip until its end or its
+        `close`.
 
-        Raises UnknownBlock here, and BlockStoreError from a step, which may be repeated.
+        This method raises UnknownBlock. A step of the iterator may raise BlockStoreError; the step may then be
+        repeated.
         """
         return BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip))
 
     def branch_diff(self, tip: str, exclude: str) -> BlockIterator:
-        """As `branch`, without the blocks that are on the branch of `exclude` as well. Both are held."""
+        """Returns an iterator over the blocks from the tip down to, not including, the first block that is also on the
+        branch of `exclude`. The iterator holds both blocks until its end or its `close`. Raises the same errors as
+        `branch`."""
         return BlockIterator(DiffWalk(tip, exclude), self._known.find, Hold(self._known, tip, exclude))
 
     def ref_block(self, block_id: str) -> None:
-        """Keep the block, and so its ancestors, until a matching `unref_block`. Raises UnknownBlock."""
+        """Hold a block, and so its ancestors, until a matching `unref_block`. Raises UnknownBlock."""
         with self._known.lock():
             self._known.check_known_locked(block_id)
             self._known.tree.hold(block_id)
@@ -131,23 +140,25 @@ class BlockManager:
     def unref_block(self, block_id: str) -> bool:
         """Release one `ref_block`, or the hold of `put` or `add_store`. Returns whether the block was dropped.
 
-        A stored block is never dropped. Raises UnknownBlock, and ReferenceBelowZero where every such hold was
-        released; the holds of iterators and contexts cannot be released here.
+        A stored block is never dropped. Raises UnknownBlock. Raises ReferenceBelowZero if all these holds of the block
+        were released already. This method cannot release the holds of iterators and contexts.
         """
         with self._known.lock():
             self._known.check_known_locked(block_id)
             return self._known.tree.release(block_id)
 
     def ref_block_ctx(self, block_id: str) -> BlockContext:
-        """For `with`: it returns the block and holds it inside the `with`. Entering raises UnknownBlock."""
+        """Returns a context manager that holds a block until the end of the `with` statement. Entering it returns the
+        block, or raises UnknownBlock."""
         return BlockContext(self._known, block_id)
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """Take over a store. Its head, if nothing refers to it yet, is held once, for the caller.
+        """Add a store under a name. From then on, only the manager may write to the store. If the store's head has no
+        reference yet, it is held once, for the caller.
 
-        Blocks in memory that the store has are from now on in the store only, with their counts.
+        Blocks in memory that the store also has are removed from memory. They keep their reference counts.
 
-        Raises StoreExists, BlockStoreError, and BlockConflict where the store's blocks do not fit those in
+        Raises StoreExists and BlockStoreError. Raises BlockConflict if the blocks of the store do not fit the blocks in
         memory.
         """
         self._persister.add_store(store_name, store)
@@ -155,16 +166,17 @@ class BlockManager:
     def persist(self, head: str, store_name: str) -> None:
         """Move the branch that ends at `head` into a store, in one atomic step.
 
-        Blocks that the store held and that are not on this branch come back into memory; those without references
-        are dropped. If the store has `head` already, nothing changes. Other calls are served while the store writes.
+        Blocks of the store that are not on this branch return to memory; the ones without references are dropped. If
+        the store has `head` already, nothing changes. Other threads can call the manager while the store writes.
 
-        Raises UnknownStore, UnknownBlock, and what the store raises: then no block was lost, and the same call
-        may be repeated.
+        Raises UnknownStore, UnknownBlock, and every error that the store raises. After an error no block is lost, and
+        the same call may be repeated.
         """
         self._persister.persist(head, store_name)
 
     def get_reference_count(self, block_id: str) -> ReferenceCount:
-        """The counts of a block. During a persist, a child may count twice at its parent. Raises UnknownBlock."""
+        """Returns the reference counts of a block. During a persist, a child of the block may be counted twice. Raises
+        UnknownBlock."""
         with self._known.lock():
             self._known.get_many_locked((block_id,))
             entry = self._known.tree.find_references(block_id)
@@ -174,7 +186,8 @@ class BlockManager:
         return ReferenceCount(entry.external, entry.dependents + implicit)
 
     def check_integrity(self) -> None:
-        """Check every count, every block's parent and every store's branch; the work grows with all of them.
+        """Check every reference count, the parent of every block and the branch of every store. The time grows with the
+        number of all blocks.
 
         Raises IntegrityBroken, BlockStoreError.
         """

@@ -1,4 +1,4 @@
-"""A block store in memory, for tests, and for programs that may lose their blocks when they end."""
+"""A block store in memory, for tests and for programs that need not keep their blocks when they end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from block_manager.store import changed_error, check_follows
 
 
 class MemoryStore:
-    """MemoryStore: a `BlockStore` in memory. blocks: its first blocks, oldest first.
+    """MemoryStore: a `BlockStore` in memory.
 
-    Invariant: the branch, oldest first, and the map by id have the same blocks.
+    blocks: the blocks that the new store contains, oldest first.
+
+    Invariant: `_branch` (a list, oldest first) and `_blocks` (a map by id) have the same blocks.
     """
 
     def __init__(self, blocks: Sequence[Block] = ()) -> None:
@@ -57,7 +59,7 @@ class MemoryStore:
         return deleted
 
     def _branch_without(self, block_ids: Sequence[str]) -> list[Block]:
-        """Raises UnknownBlock."""
+        """Returns the branch without the blocks with these ids. Raises UnknownBlock."""
         if not block_ids:
             return self._branch
         for block_id in block_ids:

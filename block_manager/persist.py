@@ -1,8 +1,8 @@
-"""Persisting: moves a branch from memory into a store. One move at a time; readers go on meanwhile.
+"""Moves a branch of blocks from memory into a store. Only one move runs at a time; readers need not wait for it.
 
-A reader finds every block at every moment: first in the tree, then in the transfer, then in the store. A transfer
-ends when the store is known to have done all of it or nothing of it. If the store raised and then cannot be asked,
-the transfer stays in doubt and keeps all its blocks; the next call asks the store again.
+A reader finds every block at every moment: first in the tree, then in the transfer, then in the store. A transfer ends
+when it is known that the store has done either the whole transfer or nothing of it. If the store raised an error and
+then cannot be read, the transfer stays in doubt and keeps all its blocks; the next call reads the store again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class PersistStatistics(msgspec.Struct, frozen=True):
-    """PersistStatistics: counts since the start.
+    """PersistStatistics: the counters of persists since the start.
 
-    persist_count: persists that changed a store. failed_count: persists whose store raised. stored_count,
-    displaced_count: blocks that stores took and gave up. in_doubt: whether a persist is under way, or has failed and
-    its outcome is unknown.
+    persist_count: the number of persists that changed a store. failed_count: the number of persists whose store raised.
+    stored_count, displaced_count: the numbers of blocks that were added to stores and removed from stores. in_doubt:
+    whether a persist is running, or has failed with an unknown outcome.
     """
 
     persist_count: int
@@ -36,9 +36,9 @@ class PersistStatistics(msgspec.Struct, frozen=True):
 
 
 class Persister:
-    """Persister: adds stores and moves branches into them.
+    """Persister: the part of the block manager that adds stores and moves branches into them.
 
-    Invariant: between two calls there is no transfer, or one that is in doubt.
+    Invariant: between two calls there is no transfer, or one transfer that is in doubt.
     """
 
     def __init__(self, known: KnownBlocks) -> None:
@@ -50,33 +50,36 @@ class Persister:
         self._displaced_count = 0
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """As `BlockManager.add_store`."""
+        """Do the work of `BlockManager.add_store`."""
         known = self._known
         with self._lock:
             self._settle_doubt()
             head = next(store.iter(), None)
             with known.lock():
-                # Every check comes before the first change, so that an error leaves the manager as it was.
+                # Make all checks before the first change, so that an error leaves the manager unchanged.
                 known.stores.check_absent(store_name)
                 shared = {block.block_id: block for block in store.get(list(known.tree.block_ids()))}
                 for block in shared.values():
                     self._check_shared(block, shared)
-                # A block is in memory or in stores, never in both: the store's copies stay, ours leave.
+                # A block must not be in memory and in a store at the same time, so remove from memory the blocks that
+                # the store has.
                 known.stores.add(store_name, store)
                 known.tree.unload(shared)
-                # The caller holds the head, as after `put`, unless somebody refers to it already.
+                # Hold the head for the caller, as `put` does, unless the head has a reference already.
                 if head is not None and known.tree.find_references(head.block_id) is None:
                     known.tree.hold(head.block_id)
 
     def persist(self, head: str, store_name: str) -> None:
-        """As `BlockManager.persist`.
+        """Do the work of `BlockManager.persist`.
 
-        1. Settle what an earlier failure left in doubt.
-        2. Hold the new head, so that nothing of its branch is dropped meanwhile. The store keeps its own.
-        3. Where the store has the new head, stop. Find what it lacks, and what it has beside the new branch.
-        4. Tell everybody who reads where the displaced blocks will be.
-        5. The store deletes and adds in one step. If it raises, ask it what it has.
-        6. Bodies that are stored leave the tree, bodies that are displaced come back under their counts.
+        1. Settle a transfer that an earlier failure left in doubt.
+        2. Hold the new head, so that no block of its branch is dropped meanwhile. Blocks in the store are never
+           dropped.
+        3. Stop if the store has the new head. Find the blocks of the new branch that the store lacks, and the blocks of
+           the store that are not on the new branch.
+        4. Make the displaced blocks visible to all readers in the transfer.
+        5. Let the store delete and add the blocks in one step. If the store raises, read which blocks it has.
+        6. Remove the stored blocks from the tree, and add the displaced blocks to the tree. All reference counts stay.
         """
         known = self._known
         with self._lock:
@@ -88,7 +91,7 @@ class Persister:
                     self._move(store, self._plan(store, store_name, head))
 
     def check(self) -> None:
-        """As `BlockManager.check_integrity`."""
+        """Do the work of `BlockManager.check_integrity`."""
         known = self._known
         with self._lock:
             self._settle_doubt()
@@ -108,7 +111,10 @@ class Persister:
         )
 
     def _check_shared(self, block: Block, shared: dict[str, Block]) -> None:
-        """Check that a block of the tree may be left to a store that has it already. Raises BlockConflict."""
+        """Check that a block may be removed from the tree because a new store has it too. Raises BlockConflict.
+
+        shared: all blocks that are in the tree and in the store, by id.
+        """
         tree = self._known.tree
         if tree.find(block.block_id) != block:
             raise BlockConflict(block.block_id, "the store has another block under this id")
@@ -116,11 +122,13 @@ class Persister:
             raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
 
     def _plan(self, store: BlockStore, store_name: str, head: str) -> Transfer:
-        """The blocks that must move. If the two branches meet below the oldest stored block, all of them must."""
+        """Returns the blocks that must move. If the two branches meet below the oldest stored block, all stored blocks
+        are displaced."""
         stored_head = next(store.iter(), None)
         if stored_head is None:
             return Transfer(store_name, tuple(reversed(self._branch(head))), (), (), None)
-        # Stored blocks that are not on the new branch. They end where the two branches meet.
+        # Find the stored blocks that are not on the new branch, from the stored head down to the block where the two
+        # branches meet.
         beside_ids = {block.block_id for block in self._diff(stored_head.block_id, head)}
         displaced: list[Block] = []
         for block in store.iter():
@@ -132,7 +140,7 @@ class Persister:
         else:
             inserted = self._branch(head)
             root_id = displaced[-1].block_id
-        # A displaced block that another store keeps must not come back into memory: it would be in two places.
+        # A displaced block that another store has must not return to memory, since it would be in two places.
         with self._known.lock():
             displaced_ids = [block.block_id for block in displaced]
             elsewhere = self._known.stores.find_many(displaced_ids, besides=store_name)
@@ -148,11 +156,12 @@ class Persister:
     def _move(self, store: BlockStore, transfer: Transfer) -> None:
         with self._known.lock():
             self._known.stores.begin(transfer)
-        # No lock is held here: readers find all blocks of the transfer in memory while the store writes.
+        # Do not hold the lock here: while the store writes, readers find all blocks of the transfer in memory.
         try:
             store.put(transfer.inserted, [block.block_id for block in transfer.displaced])
         except BaseException as error:
-            # A store may raise after it has done its work, for example when a commit loses its answer. So we ask.
+            # A store may raise although it has done its work, for example if a commit succeeds but its answer is lost.
+            # So read which blocks the store has.
             self._failed_count += 1
             try:
                 self._settle_doubt()
@@ -162,7 +171,8 @@ class Persister:
         self._settle(transfer, done=True)
 
     def _settle_doubt(self) -> None:
-        """Ask the store of a failed transfer which blocks it has. Raises what the store raises, and IntegrityBroken."""
+        """Settle a transfer in doubt, if there is one: read from its store which blocks the store has. Raises
+        IntegrityBroken, and every error that the store raises."""
         transfer = self._known.stores.transfer
         if transfer is None:
             return
@@ -191,7 +201,8 @@ class Persister:
 
 
 def _check_store(store_name: str, store: BlockStore) -> set[str]:
-    """Check that the store holds one branch. Returns the ids of its blocks. Raises IntegrityBroken, BlockStoreError."""
+    """Check that a store contains exactly one branch. Returns the ids of its blocks. Raises IntegrityBroken,
+    BlockStoreError."""
     block_ids: set[str] = set()
     child: Block | None = None
     for block in store.iter():

@@ -1,4 +1,4 @@
-"""The reference counts of one block. They know neither the block nor where it is."""
+"""The reference counts of one block. This module knows neither the block nor the place where it is kept."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import msgspec
 
 
 class References(msgspec.Struct):
-    """References: the reasons why a block may not be dropped (RFC block-manager, "Ensuring Integrity").
+    """References: the reference counts of one block. A block with references may not be dropped (RFC block-manager,
+    "Ensuring Integrity").
 
-    external: references from outside: every `ref_block` that was not undone, and every owned reference.
-    owned: the part of `external` that iterators, contexts and persists hold. Only they can release it.
-    dependents: children of this block that are in memory. Children in the same store as the block are not counted,
-    since the store keeps both.
+    external: the number of references from outside the manager: `ref_block` calls without a matching `unref_block`, and
+    owned references.
+    owned: the number of references in `external` that iterators, contexts and persists hold. Only their owner can
+    release them.
+    dependents: the number of children of this block that are in memory. Children in the same store as the block are not
+    counted, since the store keeps both.
     """
 
     external: int = 0
@@ -24,11 +27,10 @@ class References(msgspec.Struct):
 
 
 class ReferenceCount(msgspec.Struct, frozen=True):
-    """ReferenceCount: the one count of the RFC in its two parts.
+    """ReferenceCount: the reference count that the RFC defines, split into two parts.
 
-    external: as in `References`.
-    internal: the children of the block that are in memory, and 1 more if a store holds the block and a child of
-    it (the implicit count of the RFC).
+    external: the same number as in `References`. internal: the number of children of the block that are in memory, plus
+    1 if a store has the block and a child of it (the implicit count of the RFC).
     """
 
     external: int

@@ -1,11 +1,11 @@
 """The interface of block stores (RFC block-manager, "Block Store Interface").
 
-A store holds one branch: blocks of which each follows the one before it, with increasing numbers. Its newest
-block is its head; its oldest is a first block, or a block whose parent was archived elsewhere. A store belongs to
-the manager that it was added to: from then on nobody else writes to it.
+A store contains one branch: a sequence of blocks in which each block is the parent of the next block, with increasing
+numbers. Its newest block is its head. Its oldest block is a first block, or a block whose parent was archived
+elsewhere. When a store was added to a manager, only that manager may write to it.
 
-Other threads may call `get` and `iter` while `put` or `delete` runs. Only one thread at a time calls `put` or
-`delete`. Every method raises BlockStoreError for a failure of the disk or the file.
+Other threads may call `get` and `iter` while `put` or `delete` runs. Only one thread at a time calls `put` or `delete`.
+Every method raises BlockStoreError for a failure of the disk or the file.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ class BlockStore(Protocol):
     """BlockStore: a place that keeps one branch of blocks, from its oldest block to its head."""
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
-        """Atomically delete the displaced blocks and add the others, oldest first: both, or nothing.
+        """Atomically delete the displaced blocks and add the new blocks: both, or nothing.
 
-        The first must follow the store's head as it is without the displaced blocks. Raises UnknownBlock for a
-        displaced block that is not here, BlockStoreError.
+        blocks: the new blocks, oldest first. The parent of the first one must be the head that the store has without
+        the displaced blocks. Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError.
         """
         ...
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
-        """The asked blocks that are here, in the order asked, as they were at one moment."""
+        """Returns the blocks with these ids, in order, all read at one moment. Ids that the store does not have are
+        left out."""
         ...
 
     def iter(self) -> Iterator[Block]:
-        """All blocks from the head down.
+        """Iterates over all blocks from the head to the oldest block.
 
-        Raises BlockStoreError where the next block was displaced meanwhile: it never mixes two branches.
+        Raises BlockStoreError if the next block was displaced meanwhile, so one iteration never mixes two branches.
         """
         ...
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
-        """Atomically delete the newest or the oldest blocks. Returns them in the order asked.
+        """Atomically delete the newest or the oldest blocks. Returns the deleted blocks in the order of `block_ids`.
 
-        Raises UnknownBlock where a block is not here; then none is deleted.
+        Raises UnknownBlock if the store does not have a block; then no block is deleted.
         """
         ...
 
@@ -64,7 +65,7 @@ def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
 
 
 def changed_error(block_id: str) -> BlockStoreError:
-    """The error of an `iter` that cannot go on at or below this block."""
+    """Returns the error for an `iter` call that cannot continue at or below this block."""
     return BlockStoreError(
         f"the store has nothing that follows below block {block_id}: it was displaced meanwhile, or the store is "
         "damaged; iterate again"

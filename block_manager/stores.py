@@ -1,7 +1,8 @@
-"""The stores of a block manager by name, and the one transfer that may be under way to one of them.
+"""The stores of a block manager by name, and the transfer between memory and one of the stores, if one is running.
 
-A reader finds every block at every moment of a transfer. Blocks on their way into the store stay in the tree until
-the store has confirmed them. Blocks that the store gives up stay here until the tree has them.
+A reader finds every block at every moment of a transfer. Blocks that are being added to the store stay in the tree
+until the store has confirmed them. Blocks that are being removed from the store stay in the transfer until the tree has
+them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from block_manager.store import BlockStore
 class Transfer(msgspec.Struct, frozen=True):
     """Transfer: the blocks that one persist moves into and out of one store.
 
-    inserted: the blocks that the store gets, oldest first. displaced: the blocks that it gives up, newest first.
-    returning: the displaced blocks that no other store has; they come back into memory. root_id: the oldest block
-    of the store, if it is displaced.
+    inserted: the blocks that are added to the store, oldest first. displaced: the blocks that are removed from the
+    store, newest first. returning: the displaced blocks that no other store has; they return to memory. root_id: the
+    oldest block of the store, if it is displaced.
     """
 
     store_name: str
@@ -31,7 +32,8 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class StoreSet:
-    """StoreSet: the stores by name, and the transfer under way. Its caller, `KnownBlocks`, holds the lock."""
+    """StoreSet: the stores of a block manager by name, and the running transfer. Its caller, `KnownBlocks`, holds the
+    lock."""
 
     def __init__(self) -> None:
         self._stores: dict[str, BlockStore] = {}
@@ -39,7 +41,7 @@ class StoreSet:
         self.transfer: Transfer | None = None
 
     def check_absent(self, store_name: str) -> None:
-        """Raises StoreExists."""
+        """Raises StoreExists if a store was added under this name."""
         if store_name in self._stores:
             raise StoreExists(store_name)
 
@@ -47,7 +49,7 @@ class StoreSet:
         self._stores[store_name] = store
 
     def get(self, store_name: str) -> BlockStore:
-        """Raises UnknownStore."""
+        """Returns the store with this name. Raises UnknownStore."""
         try:
             return self._stores[store_name]
         except KeyError:
@@ -57,7 +59,10 @@ class StoreSet:
         return list(self._stores)
 
     def find_many(self, block_ids: Iterable[str], *, besides: str | None = None) -> dict[str, Block]:
-        """The blocks that some store has, or had before the transfer under way. The store `besides` is not asked."""
+        """Returns the blocks with these ids that a store has, or had before the running transfer, by id.
+
+        besides: the name of a store that is not searched, or None.
+        """
         wanted = dict.fromkeys(block_ids)
         found: dict[str, Block] = {}
         for block_id in wanted.keys() & self._displaced.keys():

@@ -1,7 +1,8 @@
-"""Transactions: how a commit store reaches its database. One piece of work is one transaction. It knows no tables.
+"""Transactions: the access of a commit store to its database. It runs each piece of work in one transaction, and knows
+no tables.
 
-There are two kinds. `SessionTransactions` has sessions of its own, for a database to which nothing else writes.
-`RunnerTransactions` uses the writing thread of a node, where everything that waits shares one commit.
+There are two kinds. `SessionTransactions` opens its own sessions, for a database to which nothing else writes.
+`RunnerTransactions` uses the writing thread of a node, where all waiting operations share one commit.
 """
 
 from __future__ import annotations
@@ -17,37 +18,40 @@ from storage.errors import StorageClosed, StorageError, storage_error
 Result = TypeVar("Result")
 
 CHECKPOINT_PAGES = 1_000
-"""SQLite's own default: this much of the write-ahead log is copied into the file at the end of a commit. Other
-sessions of the database never copy it."""
+"""When the write-ahead log has this many pages, SQLite copies it into the file at the end of a commit. This number is
+SQLite's default. The other sessions of the database never copy the log at a commit."""
 
 
 class Transactions(Protocol):
-    """Transactions: reads and writes of a database, for any thread that may block.
+    """Transactions: the interface for reads and writes of a database. Any thread that may block can use it.
 
-    A piece of work may run twice, the first time in vain. It may raise only sqlite3.Error; every other problem it
-    returns, before it has changed anything.
+    A piece of work is a function of the connection. It may run twice, if the first run was rolled back. It may raise
+    only sqlite3.Error; it returns every other error, before it has changed anything.
     """
 
     def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do the work in a transaction, and return when that is on disk.
+        """Run a piece of work in a transaction. Returns its result when the transaction is on disk.
 
-        Raises StorageError: then nothing of it was stored, unless the commit itself failed without an answer.
+        Raises StorageError; then nothing of the work was stored, unless the result of the commit is unknown.
         """
         ...
 
     def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do the work on one state of the database. Raises StorageError."""
+        """Run a piece of work that only reads, on one state of the database. Returns its result. Raises
+        StorageError."""
         ...
 
 
 class SessionTransactions:
-    """`Transactions` with one writing and one reading session, opened here and closed by `close`.
+    """SessionTransactions: an implementation of `Transactions` with one writing and one reading session, which it
+    opens, and closes in `close`.
 
-    Invariant: after a fatal error nothing is written any more.
+    Invariant: after a fatal error nothing more is written.
     """
 
     def __init__(self, source: SessionSource, *, on_fatal: Callable[[], object] | None = None) -> None:
-        """on_fatal: called after such an error, as `Database.distrust` of `storage` is. Raises StorageError."""
+        """on_fatal: a function that is called after a fatal error, for example `Database.distrust` of `storage`. Raises
+        StorageError."""
         self._failure: StorageError | None = None
         self._on_fatal = on_fatal
         self._write_lock = Lock()
@@ -78,18 +82,19 @@ class SessionTransactions:
             return _run(self._reading, work, commit=False)
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Close both sessions. Safe to repeat."""
         with self._write_lock, self._read_lock:
             self._reading.close()
             self._writing.close()
 
 
 class RunnerTransactions:
-    """`Transactions` through a `storage.runner.Runner`, from threads that its trio run started.
+    """RunnerTransactions: an implementation of `Transactions` with a `storage.runner.Runner`, for threads that the trio
+    run of the runner has started.
 
-    submit_write, submit_read: pass an operation to the runner in its trio thread, as
-    `lambda operation: trio.from_thread.run_sync(runner.submit_write, operation)` does. The trio thread itself
-    must not call `write` or `read`: it would wait for what only it can deliver.
+    submit_write, submit_read: pass an operation to the runner in its trio thread, as `lambda operation:
+    trio.from_thread.run_sync(runner.submit_write, operation)` does. The trio thread must not call `write` or `read`: it
+    would wait for a result that only the trio thread can deliver.
     """
 
     def __init__(self, submit_write: Callable[[Operation], object], submit_read: Callable[[Operation], object]) -> None:
@@ -104,7 +109,7 @@ class RunnerTransactions:
 
 
 class Work(Operation):
-    """Work: an operation of the storage that one thread waits for."""
+    """Work: a storage operation for whose end one thread waits."""
 
     __slots__ = ("done", "results", "work")
 

@@ -1,8 +1,8 @@
-"""The fork tree in memory: blocks that no store has, and the reference counts of all blocks. It does no I/O.
+"""The fork tree in memory: the blocks that no store has, and the reference counts of all blocks. It does no I/O.
 
-The counts also have entries for blocks that are in a store and not here. Such an entry is an anchor (RFC
-block-manager, "Ensuring Integrity"): somebody holds the stored block, or a block here is its child. When a block moves
-between memory and a store, only its body moves; its entry stays.
+The reference counts also have entries for stored blocks that are not in the tree. Such an entry is called an anchor
+(RFC block-manager, "Ensuring Integrity"). It exists while the stored block is held or has a child in the tree. When a
+block moves between memory and a store, only its body moves; its entry stays.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from block_manager.references import References
 
 
 class TreeStatistics(msgspec.Struct, frozen=True):
-    """block_count: bodies in memory; anchor_count: entries for stored blocks; external_count: holds; purged_count:
-    blocks dropped since the start."""
+    """TreeStatistics: the counters of a fork tree.
+
+    block_count: the number of blocks in memory. anchor_count: the number of entries for stored blocks. external_count:
+    the number of holds. purged_count: the number of blocks dropped since the start.
+    """
 
     block_count: int
     anchor_count: int
@@ -34,9 +37,11 @@ class TreeStatistics(msgspec.Struct, frozen=True):
 
 
 def check_branch(branch: Sequence[Block]) -> None:
-    """Check that each block follows the one before it (RFC, `put`, conditions 2 and 3).
+    """Check that the parent of each block is the block before it, and that the numbers increase (RFC, `put`, conditions
+    2 and 3).
 
-    Raises MissingPredecessorInBranch for a gap anywhere, else NumberNotIncreasing or BlockConflict.
+    Raises MissingPredecessorInBranch if the parent of any block is not the block before it, else NumberNotIncreasing or
+    BlockConflict.
     """
     for before, block in pairwise(branch):
         if block.previous_id != before.block_id:
@@ -53,7 +58,7 @@ def check_branch(branch: Sequence[Block]) -> None:
 
 
 def check_number(block: Block, parent: Block) -> None:
-    """Raises NumberNotIncreasing."""
+    """Raises NumberNotIncreasing if the number of a block is not larger than the number of its parent."""
     if block.number <= parent.number:
         raise NumberNotIncreasing(block.block_id, block.number, parent.number)
 
@@ -61,7 +66,7 @@ def check_number(block: Block, parent: Block) -> None:
 class ForkTree:
     """ForkTree: the blocks in memory, their reference counts, and anchors.
 
-    Invariant: the dependents of every entry are the blocks here whose parent it is; every block here has an
+    Invariant: the dependents of every entry are the number of its children in the tree; every block in the tree has an
     entry; no entry is empty.
     """
 
@@ -82,10 +87,12 @@ class ForkTree:
         return self._entries.get(block_id)
 
     def add(self, new: Sequence[Block]) -> None:
-        """Add blocks that neither the tree nor a store has, parents first. The parent of the first is known or null.
+        """Add blocks that neither the tree nor a store has.
 
-        Each block then has a count of 1 (RFC, `put`): from its child, or, where it has no child among `new`, from
-        the caller, who holds it.
+        new: the blocks, parents before children. The parent of the first block must be known or null.
+
+        Each new block gets the reference count 1 (RFC, `put`): from its child in `new`, or if it has no child there,
+        from the caller, who holds it.
         """
         for block in new:
             self._insert(block)
@@ -95,16 +102,19 @@ class ForkTree:
                 self.hold(block.block_id)
 
     def hold(self, block_id: str, *, owned: bool = False) -> None:
-        """Count one more reference to a block that is known."""
+        """Count one more reference to a known block.
+
+        owned: whether an iterator, a context or a persist holds the reference.
+        """
         entry = self._ensure_entry(block_id)
         entry.external += 1
         entry.owned += owned
 
     def release(self, block_id: str, *, owned: bool = False) -> bool:
-        """Count one reference less. Returns whether the block was dropped. Raises ReferenceBelowZero.
+        """Remove one reference to a block. Returns whether the block was dropped. Raises ReferenceBelowZero.
 
-        A block without references is dropped; then its parent, if that has no reference left, and so on up to a
-        block that is stored. A stored block is never dropped; only its anchor is forgotten.
+        A block without references is dropped. Then its parent is dropped if it has no reference left, and so on up to a
+        stored block. A stored block is never dropped; only its anchor is removed.
         """
         entry = self._entries.get(block_id)
         if owned:
@@ -119,7 +129,7 @@ class ForkTree:
         return here and block_id not in self._blocks
 
     def unload(self, block_ids: Iterable[str]) -> None:
-        """Forget the bodies of blocks that a store has taken over. Their counts stay."""
+        """Remove blocks from memory that a store has now. Their reference counts stay."""
         for block_id in block_ids:
             block = self._blocks.pop(block_id)
             self._roots.discard(block_id)
@@ -127,9 +137,12 @@ class ForkTree:
             self._leave_parent(block)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Take back blocks that no store has any more, children first, under the counts that they have.
+        """Add blocks that no store has any more. They keep their reference counts.
 
-        Blocks without references are dropped at once. root_id: the block whose parent may be missing everywhere.
+        displaced: the blocks, children before parents.
+
+        Blocks without references are dropped at once. root_id: the id of the block whose parent may be missing in the
+        tree and in all stores.
         """
         for block in displaced:
             self._insert(block)
@@ -139,9 +152,10 @@ class ForkTree:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Check the invariant, that every block has its parent, and that no block is in two places.
+        """Check the invariant. Also check that the parent of every block is known, and that no block is in the tree and
+        in a store.
 
-        is_stored: tells whether some store has a block. Raises IntegrityBroken.
+        is_stored: a function that returns whether a store has a block. Raises IntegrityBroken.
         """
         dependents: dict[str, int] = {}
         for block in self._blocks.values():
@@ -188,7 +202,7 @@ class ForkTree:
             self._ensure_entry(block.previous_id).dependents += 1
 
     def _purge(self, block_id: str) -> None:
-        """Drop the block if it has no reference, and then its ancestors that have none left."""
+        """Drop a block if it has no references, then its parent if it has no references left, and so on."""
         while (entry := self._entries.get(block_id)) is not None and entry.empty:
             del self._entries[block_id]
             block = self._blocks.pop(block_id, None)
@@ -206,7 +220,8 @@ class ForkTree:
             self._drop_empty_anchor(block.previous_id)
 
     def _drop_empty_anchor(self, block_id: str) -> None:
-        """Forget an anchor without references. A block that is still in memory keeps its entry: it is unloaded next."""
+        """Remove an anchor that has no references. A block that is still in memory keeps its entry, since the caller
+        removes that block next."""
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]

@@ -1,6 +1,6 @@
 """Walks from a tip towards the root, one block at each step. The caller holds the blocks and fetches them with `find`.
 
-A step that raises leaves the walk where it was, so it can be repeated.
+A step that raises does not move the walk, so the step can be repeated.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import Protocol, TypeAlias
 from block_manager.block import NULL_BLOCK_ID, Block
 
 Find: TypeAlias = Callable[[str], Block | None]
-"""The block with an id, or None where it is not known."""
+"""A function that returns the block with an id, or None if the block is not known."""
 
 
 class Walk(Protocol):
-    """Walk: a way through the tree, one block at each step."""
+    """Walk: the interface of a walk through the tree, which visits one block at each step."""
 
     def step(self, find: Find) -> Block | None:
-        """The next block; None at the end, and at every later step."""
+        """Returns the next block. At the end, and at every later step, returns None."""
         ...
 
 
 class _Cursor:
-    """_Cursor: a place on a branch. `look` fetches the block once; `descend` goes on to its parent."""
+    """_Cursor: a place on a branch. `look` returns the block at the place and fetches it only once; `descend` moves to
+    the parent."""
 
     def __init__(self, block_id: str) -> None:
         self._block_id = block_id
@@ -45,7 +46,7 @@ class _Cursor:
 
 
 class BranchWalk:
-    """BranchWalk: from the tip to the root. The root is a first block, or a block whose parent is not here."""
+    """BranchWalk: a walk from the tip to the root. The root is a first block, or a block whose parent is not known."""
 
     def __init__(self, tip: str) -> None:
         self._cursor = _Cursor(tip)
@@ -60,10 +61,11 @@ class BranchWalk:
 
 
 class DiffWalk:
-    """DiffWalk: from the tip down to, not including, the first block that is also on the branch of `exclude`.
+    """DiffWalk: a walk from the tip down to, not including, the first block that is also on the branch of `exclude`.
 
-    Two cursors go down, always the one with the higher number. Numbers increase along every branch, so both meet at
-    the common ancestor. Without a common ancestor the walk covers the whole branch of the tip.
+    Two cursors move down, one from each block; each time the cursor with the higher number moves. Numbers increase
+    along every branch, so the cursors meet at the common ancestor. Without a common ancestor the walk covers the whole
+    branch of the tip.
     """
 
     def __init__(self, tip: str, exclude: str) -> None:
