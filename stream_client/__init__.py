@@ -1,4 +1,5 @@
-"""The client of a stream node: `connect` for async programs, `blocking.connect` for all others, and the typed errors.
+"""The client of a stream node: `connect` for async programs, `blocking.connect` for blocking programs, and typed
+errors.
 
 async with connect("127.0.0.1:4000") as client:
     stream = await client.create("orders")
@@ -6,7 +7,7 @@ async with connect("127.0.0.1:4000") as client:
     for message in await stream.pull(0, 10):
         print(message.index, message.data)
 
-`connect` is loaded when it is first asked for, so that the blocking client works where trio and AnyIO are missing.
+The module loads `connect` only when a program uses it, so the blocking client works without trio and AnyIO installed.
 """
 
 from __future__ import annotations

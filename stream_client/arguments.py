@@ -38,7 +38,10 @@ A = TypeVar("A")
 
 
 def to_bytes(value: BytesLike, what: str) -> bytes:
-    """`value` as it is sent. what: how an error names the value. Raises InvalidArgument."""
+    """Converts text or any bytes-like value to the bytes that are sent.
+
+    what: the name of the argument, for the text of the error. Raises InvalidArgument for any other type.
+    """
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -52,7 +55,7 @@ def to_bytes(value: BytesLike, what: str) -> bytes:
 
 
 def to_address(address: str) -> str:
-    """`host:port` of a node, port 4000 where none was written. Raises InvalidArgument."""
+    """Completes a node's address to `host:port`; without a port it gets port 4000. Raises InvalidArgument."""
     if not isinstance(address, str):
         raise InvalidArgument(f"the address of a node is a str such as '127.0.0.1:4000', not {type(address).__name__}")
     try:
@@ -62,12 +65,12 @@ def to_address(address: str) -> str:
 
 
 def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
-    """`value` as it is sent, or None where there is none. Raises InvalidArgument."""
+    """Converts a message's key to bytes, or returns None if the message has no key. Raises InvalidArgument."""
     return None if value is None else to_bytes(value, what)
 
 
 def to_headers(headers: HeadersLike) -> Sequence[Header]:
-    """`headers` as they are sent, in order. Raises InvalidArgument."""
+    """Converts headers to the list of name and value that is sent, in the same order. Raises InvalidArgument."""
     if not headers:
         return ()
     if isinstance(headers, Mapping):
@@ -81,7 +84,7 @@ def to_headers(headers: HeadersLike) -> Sequence[Header]:
 
 
 def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
-    """The payload of a request. Raises InvalidArgument where a value in it has the wrong type or size."""
+    """Encodes a request to its payload. Raises InvalidArgument if a value in the request has the wrong type or size."""
     try:
         return protocol.encode_request(request)
     except bare.EncodeError as error:
@@ -89,7 +92,10 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
 
 
 def start_of(start: StartLike) -> Start:
-    """`start` as it is sent. Raises InvalidArgument for another type, and for a time without a time zone."""
+    """Converts the place where reading starts to its wire type.
+
+    Raises InvalidArgument for a value of another type, and for a time without a time zone.
+    """
     if isinstance(start, int):
         return FromIndex(start)
     if isinstance(start, datetime):
@@ -101,7 +107,10 @@ def start_of(start: StartLike) -> Start:
 
 
 def before_of(before: BeforeLike) -> Before:
-    """`before` as it is sent. Raises InvalidArgument for another type, and for a time without a time zone."""
+    """Converts the end of the messages to delete, an index or a time, to its wire type.
+
+    Raises InvalidArgument for a value of another type, and for a time without a time zone.
+    """
     if isinstance(before, int):
         return BeforeIndex(before)
     if isinstance(before, datetime):
@@ -112,7 +121,9 @@ def before_of(before: BeforeLike) -> Before:
 
 
 def microseconds(time: datetime) -> int:
-    """Microseconds since 1970, exactly. Raises InvalidArgument where a time has no time zone."""
+    """Returns the exact number of microseconds from 1970 to a time. Raises InvalidArgument if the time has no time
+    zone.
+    """
     if time.tzinfo is None:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)

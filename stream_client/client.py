@@ -1,4 +1,4 @@
-"""The client of a node: makes, finds and lists streams."""
+"""StreamClient: creates, finds and lists the streams of one node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stream_service.names import near_names
 
 
 class StreamClient(Session):
-    """A session with one node that makes, finds and lists its streams.
+    """The client of one node: creates, finds and lists the node's streams.
 
-    Made by `connect`; its methods may be used from many tasks at once.
+    `connect` makes it. Many tasks may use its methods at once.
     """
 
     def __repr__(self) -> str:
@@ -27,22 +27,23 @@ class StreamClient(Session):
         return f"<StreamClient of {self.address}, {state}>"
 
     async def reached(self) -> None:
-        """Wait for a sign of life of the stream service. Raises NodeUnreachable, NotAStreamNode, RequestTimeout."""
+        """Wait for the stream service's first answer. Raises NodeUnreachable, NotAStreamNode or RequestTimeout."""
         route = self.core.service_route
         if not route.reached:
-            # A service that refuses the question, or fails to answer it, is there.
+            # A refusal and a failure are answers too: they prove that the service is there.
             with suppress(RequestRefused, NodeFailed):
                 await self.finished(route.ask(), self.answer_timeout_s)
 
     async def create(self, name: str | None = None) -> Stream:
-        """The stream of that name, made if it does not exist; without a name the node makes one up."""
+        """Create the stream if it does not exist, and return it. name: None lets the node choose a name."""
         return (await create_streams(self, name))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """All partitions of a stream. Those missing of the first `partitions` are made, which moves keys to others.
+        """Create the missing ones among the first `partitions` partitions, and return all partitions of the stream.
 
-        A stream that has more partitions keeps them, and its keys stay where they are. A node without
-        `node/stream_list/1` does not tell of those; the result then has the first `partitions` only.
+        Messages with the same key may go to another partition afterwards, since keys are spread over all partitions. If
+        the stream already has more partitions, nothing changes. A node without `node/stream_list/1` cannot report such
+        further partitions; the result then has the first `partitions` only.
         """
         made = await create_streams(self, name, partitions)
         try:
@@ -52,7 +53,9 @@ class StreamClient(Session):
         return existing if existing is not None and existing.count > partitions else PartitionedStream(made)
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
-        """All partitions of a stream, or None; nothing is made. Needs a node that has `node/stream_list/1`."""
+        """Return all partitions of a stream, or None if the stream does not exist. Needs `node/stream_list/1` on the
+        node.
+        """
         partitions = []
         async for info in self.list_streams(name):
             if info.stream_name != name:
@@ -62,7 +65,7 @@ class StreamClient(Session):
         return PartitionedStream([Stream(self, handle) for handle in handles]) if handles else None
 
     async def get_stream(self, name: str) -> PartitionedStream:
-        """As `find_stream`. Raises StreamNotFound, which names streams with similar names."""
+        """Return all partitions of a stream. Raises StreamNotFound, whose text suggests streams with similar names."""
         found = await self.find_stream(name)
         if found is None:
             near = near_names(name, await self._some_names(name[:1]))
@@ -70,19 +73,29 @@ class StreamClient(Session):
         return found
 
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> StreamListing:
-        """The stream-partitions whose name begins with `prefix`, by name and partition, fetched a page at a time."""
+        """Return an iterator over the partitions of all streams whose name begins with `prefix`, sorted by name and
+        partition.
+
+        page_streams: the number of partitions fetched at once.
+        """
         return StreamListing(self, prefix, page_streams)
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
-        """A party of two-way messaging. inbox: the stream that its answers come to; None: the node makes up a name."""
+        """Create a party of two-way messaging.
+
+        inbox: the stream that receives the answers; None lets the node choose a name.
+        """
         return Correspondent(self, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Messages back and forth with one service of the node, to be closed by the caller."""
+        """Begin a conversation: messages back and forth with one service of the node. The caller must close it."""
         return Conversation(self, service)
 
     async def _some_names(self, prefix: str) -> set[str]:
-        """A page of names with that prefix and a page of all names, for a hint; empty where the node does not tell."""
+        """Return some stream names for a hint: a page of names with this prefix, and a page of all names.
+
+        Returns an empty set if the node cannot list its streams.
+        """
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:

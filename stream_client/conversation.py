@@ -1,6 +1,6 @@
-"""Messages back and forth with one service of a node, over the client's connection.
+"""Conversation: messages back and forth with one service of a node, over the client's connection.
 
-It waits and sends; what happens when the connection ends is decided in `core.conversation`.
+This module waits and sends. `core.conversation` decides how a conversation ends when the connection ends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ A = TypeVar("A")
 
 
 class Conversation:
-    """A conversation with one service. Made by `StreamClient.converse`, to be ended by `close`.
+    """An exchange of messages with one service of a node. `StreamClient.converse` begins it and `close` ends it.
 
-    It ends when its connection does, with ConnectionLost from each later call; a program that goes on begins another
-    one, and `opened` waits until the client has made the next connection.
+    A conversation ends with its connection; every later call then raises ConnectionLost. To go on, begin another
+    conversation: its `opened` waits until the client has made the next connection.
     """
 
     def __init__(self, session: Session, service: str) -> None:
@@ -39,15 +39,16 @@ class Conversation:
 
     @property
     def received(self) -> deque[bytes]:
-        """The messages that have come and were not received by the program."""
+        """The messages that have arrived and that the program has not received yet."""
         return self._core.received
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        """Wait until messages can be sent. Raises NodeUnreachable where the next attempt to connect fails."""
+        """Wait until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails."""
         connection = self._session.core.connection
         while not self._core.is_open:
             self._check()
-            # An attempt that has failed already says nothing: the node may have come back since.
+            # Wait for the next attempt, since the result of an earlier one may be out of date: the node may have come
+            # back.
             attempted = connection.attempted()
             await self._session.shell.wait(attempted, timeout_s)
             if not attempted.done:
@@ -58,7 +59,10 @@ class Conversation:
         self._check()
 
     async def send(self, payload: bytes) -> None:
-        """Send a message; waits first while much is unsent. Raises ConnectionLost, and RequestRefused if too large."""
+        """Send a message. First waits while too many bytes of the connection are unsent.
+
+        Raises ConnectionLost, and RequestRefused if the message is too large.
+        """
         connection = self._session.core.connection
         while self._core.is_open and connection.outgoing_bytes > UNSENT_BYTES_MAX:
             await self._session.shell.wait(connection.taken())
@@ -66,16 +70,16 @@ class Conversation:
         # blocking only: self._session.shell.give_way()
 
     def send_nowait(self, payload: bytes) -> None:
-        """As `send`, without waiting: the message goes out with the next ones, however much is unsent."""
+        """Queue a message without waiting, however many bytes are unsent. Raises as `send`."""
         self._check()
         self._core.send(payload)
 
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """The next message; None where none came in that time.
+        """Return the next message, or None if no message comes within `timeout_s`.
 
-        Raises ConnectionLost, and the error that an `error` of the other side says, such as RequestRefused.
+        Raises ConnectionLost, and the error that the other side reports in an `error` message, such as RequestRefused.
         """
-        # Messages that came before the connection ended are whole, and are received first.
+        # Messages that came before the connection ended are complete, so the program receives these first.
         if not self._core.received:
             self._check()
             self._changed = Waiting()
@@ -85,7 +89,7 @@ class Conversation:
         return self._core.take()
 
     async def ask(self, protocol: WireProtocol[Q, A], request: Q, timeout_s: float) -> A:
-        """Send a request and receive its one answer. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
+        """Send a request and return its one answer. Raises RequestRefused, RequestTimeout or UnexpectedAnswer."""
         await self.send(protocol.encode_request(request))
         payload = await self.receive(timeout_s)
         if payload is None:
@@ -96,11 +100,12 @@ class Conversation:
             raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
 
     def close(self) -> None:
-        """Drop the messages that still come. Safe to repeat."""
+        """End the conversation; messages that still come are dropped. Safe to repeat."""
         self._session.core.end_conversation(self._core)
 
     def _check(self) -> None:
-        """Raises the reason why the conversation has ended. A connection made since is for another conversation."""
+        """Raise the reason why the conversation has ended, if it has. A new connection does not revive a
+        conversation."""
         if self._lost is not None:
             raise self._lost
         if self._was_open and self._core.error is not None:

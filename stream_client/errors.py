@@ -1,6 +1,6 @@
-"""The errors of the clients: each says whose fault it is, and whether asking again helps.
+"""The errors of the clients. Each error says whose fault it is, and whether it helps to ask again.
 
-Errors of other libraries are mapped to these where they enter: in `shell.async_shell`, `shell.blocking_shell` and
+Errors of other libraries are converted to these errors in three places: `shell.async_shell`, `shell.blocking_shell` and
 `core.payloads`.
 """
 
@@ -17,10 +17,11 @@ Fault: TypeAlias = Literal["caller", "node", "network"]
 
 
 class ClientError(Exception):
-    """Base of every error of the clients.
+    """The base class of all errors of the clients.
 
-    fault: who must act. retriable: the same request may succeed later, unchanged. in_doubt: the request may have been
-    carried out all the same. Without in_doubt it has not been carried out, and you may safely send it again.
+    fault: who must act. retriable: whether the same request may succeed later. in_doubt: whether the node may have
+    carried out the request in spite of the error. If in_doubt is false, the request was not carried out and you may
+    safely send it again.
     """
 
     fault: Fault = "caller"
@@ -29,11 +30,14 @@ class ClientError(Exception):
 
 
 class InvalidArgument(ClientError, ValueError):
-    """The program passed a value that cannot be sent, or that has no meaning; nothing was sent."""
+    """The program passed a value that cannot be sent or that makes no sense. Nothing was sent."""
 
 
 class NodeUnreachable(ClientError):
-    """No connection could be made, or nothing answers. Requests sent over an earlier one may have been carried out."""
+    """No connection could be made, or the service does not answer.
+
+    Requests that were sent over an earlier connection may have been carried out.
+    """
 
     fault: Fault = "network"
     retriable = True
@@ -41,7 +45,7 @@ class NodeUnreachable(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection ended with this request unanswered: it may or may not have been carried out."""
+    """The connection ended before this request was answered. The request may have been carried out."""
 
     fault = "network"
     retriable = True
@@ -49,7 +53,7 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimeout(ClientError):
-    """No answer in time: the request may or may not have been carried out."""
+    """The answer did not come in time. The request may have been carried out."""
 
     fault = "network"
     retriable = True
@@ -57,13 +61,13 @@ class RequestTimeout(ClientError):
 
 
 class RequestRefused(ClientError):
-    """The node answered with `error`: the request is wrong as it stands. The text is the node's reason."""
+    """The node refused the request with `error`: the request itself is wrong. The text is the node's reason."""
 
 
 class NodeFailed(ClientError):
-    """The node could not carry the request out (its disk is full, say), and answered so. The text is the node's reason.
+    """The node could not carry out the request, for example because its disk is full. The text is the node's reason.
 
-    The reason says so where the request may have been carried out all the same.
+    If the request may have been carried out in part, the reason mentions it.
     """
 
     fault = "node"
@@ -72,14 +76,15 @@ class NodeFailed(ClientError):
 
 
 class PushFailed(ClientError):
-    """The node could not save this message, and answered so: PushNotStored or PushUnknown. The text has its reason."""
+    """The node reports that it failed to save a pushed message: PushNotStored or PushUnknown. The text is its
+    reason."""
 
     fault: Fault = "node"
     retriable = True
 
 
 class PushNotStored(PushFailed):
-    """The message is not stored (the disk is full, say), and will not be unless it is pushed again."""
+    """A pushed message is not stored, for example because the disk is full. It stays so unless you push it again."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -87,9 +92,10 @@ class PushNotStored(PushFailed):
 
 
 class PushUnknown(PushFailed):
-    """It is not known whether the message is stored: its sync failed, say. Pushed again, it may be stored twice.
+    """The node does not know whether a pushed message is stored, for example because a sync failed.
 
-    An idempotent publisher does not raise this at once: it sends the message again until the node knows.
+    If you push the message again, it may be stored twice. An idempotent publisher does not raise this error at once: it
+    sends the message again until the node knows.
     """
 
     in_doubt = True
@@ -100,44 +106,44 @@ class PushUnknown(PushFailed):
 
 
 class UnexpectedAnswer(ClientError):
-    """The other side sent bytes that are no answer to this request; it is not a stream node."""
+    """The answer cannot be decoded as an answer to this request: the other side is not a stream node."""
 
     fault = "node"
     in_doubt = True
 
 
 class NotAStreamNode(UnexpectedAnswer):
-    """Another kind of server answers at that address; the text says which."""
+    """A server of another kind answers at this address. The text names the kind."""
 
 
 class NotSupported(RequestRefused):
-    """The other side is a stream service without this protocol; the text says which action it cannot do."""
+    """The stream service does not have the protocol that this action needs. The text names the action."""
 
 
 class RouteRefused(NodeUnreachable):
-    """A node on the route does not pass messages on to the next one: its operator does not allow that destination."""
+    """A node on the route does not forward messages to the next node: its operator does not allow that destination."""
 
     fault = "caller"
     retriable = False
 
 
 class RouteLost(NodeUnreachable):
-    """A node on the route cannot reach the next one just now: the request may or may not have been carried out."""
+    """A node on the route cannot reach the next node at the moment. The request may have been carried out."""
 
 
 class StreamNotFound(ClientError):
-    """The node has no stream of that name."""
+    """The node has no stream of this name."""
 
 
 class PositionBeyondEnd(ClientError):
-    """A saved position lies beyond the stream's end: since the save, the stream was deleted and made again."""
+    """A saved position is higher than the stream's end: the stream was deleted and created again after the save."""
 
 
 class LeaseLost(ClientError):
-    """This consumer has lost the leases of these partitions. Messages behind its last save go to another member.
+    """This consumer has lost the leases of these partitions. Other members get the messages after its last save.
 
-    Raised inside the iterator. You may take the iteration up again: it goes on with the partitions that are left, and
-    with those that it gets later.
+    The iterator of a shared consumer raises this error. You may continue the iteration: it goes on with the partitions
+    that the consumer still has and with partitions that it gets later.
     """
 
     retriable = True
@@ -150,18 +156,18 @@ class LeaseLost(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The program has closed the client. Requests without an answer then may have been carried out."""
+    """The program has closed the client. Requests that were unanswered then may have been carried out."""
 
     in_doubt = True
 
 
 def silent(address: str) -> NodeUnreachable:
-    """The error for an address that accepts connections and sends nothing over any of them."""
+    """Returns the error for an address that accepts connections but never sends a byte."""
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """The error for bytes that no node sends: NotAStreamNode if the first ones were wrong already."""
+    """Returns the error for bytes that no node sends: NotAStreamNode if already the first bytes were wrong."""
     if error.kind == "header":
         return NotAStreamNode(f"{address} is no stream node: {error}")
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

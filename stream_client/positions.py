@@ -1,4 +1,4 @@
-"""The positions of consumers: kept in the node's index service by name, or anywhere by the protocol `Positions`."""
+"""The saved positions of consumers: in the node's index service (`SavedIndexes`), or in any object like `Positions`."""
 
 from __future__ import annotations
 
@@ -20,30 +20,33 @@ P = TypeVar("P")
 
 
 class Positions(Protocol):
-    """Keeps the next index to read of each partition. `SavedIndexes` does so on the node; you may write another."""
+    """The interface of an object that saves the next index to read of each partition.
+
+    `SavedIndexes` saves positions on the node. A program may write its own class, for example over its database.
+    """
 
     async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """The saved index of each partition, 0 where there is none."""
+        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         ...
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save indexes by partition; they are kept when this returns."""
+        """Save the index of each partition in `indexes`. When this method returns, the indexes are safely stored."""
         ...
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same without waiting; it is lost where there is no connection just now."""
+        """Send the indexes to be saved without waiting. They are lost if there is no connection at the moment."""
         ...
 
 
 class SavedIndexes:
     """The positions that a node's index service keeps under one client id: the next index to read of each partition.
 
-    The service keeps the highest index ever saved, and does not answer a save. So `save` asks for the kept index
-    afterwards, and saves again where a lost connection took the save with it.
+    The service keeps the highest index ever saved, and does not confirm a save. So `save` reads the indexes back, and
+    saves again if a lost connection took the save with it.
     """
 
     def __init__(self, client: Session, client_id: str) -> None:
-        """client: a StreamClient."""
+        """client: a StreamClient. client_id: the name under which the positions are kept."""
         self._session = client
         self.client_id = client_id
 
@@ -51,11 +54,14 @@ class SavedIndexes:
         return f"<SavedIndexes of {self.client_id!r}>"
 
     async def get(self, stream_name: str, partition: int = 0) -> int:
-        """The saved index; 0 where none was saved. Raises ClientErrors of the client, and ProtocolError."""
+        """Return the saved index of one partition; 0 if no index was saved. Raises ClientError and ProtocolError."""
         return (await self.load(stream_name, (partition,)))[0]
 
     async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """The saved index of each, 0 where there is none. Raises ClientErrors of the client, and ProtocolError."""
+        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index.
+
+        Raises ClientError and ProtocolError.
+        """
         requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
         answers = await self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
         for request, answer in zip(requests, answers, strict=True):
@@ -63,7 +69,9 @@ class SavedIndexes:
         return [answer.index or 0 for answer in answers]
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save indexes by partition; they, or higher ones, are kept when this returns."""
+        """Save the index of each partition in `indexes`. When this method returns, the node has these indexes or higher
+        ones.
+        """
         missing = dict(indexes)
         while missing:
             self.save_nowait(stream_name, missing)
@@ -71,21 +79,24 @@ class SavedIndexes:
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same without waiting; it is lost where there is no connection just now."""
+        """Send the indexes to be saved without waiting. They are lost if there is no connection at the moment."""
         for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
             self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
 
 
 def to_positions(session: Session, positions: Positions | str) -> Positions:
-    """Positions as they are, or for a name those that the node keeps under it. Raises InvalidArgument."""
+    """Turn a consumer's name into the positions that the node keeps under this name; return other objects unchanged.
+
+    Raises InvalidArgument if the name is empty or the object cannot keep positions.
+    """
     if isinstance(positions, str):
         return SavedIndexes(session, check_name(positions))
     return check_keeps_positions(positions)
 
 
 def check_keeps_positions(positions: P) -> P:
-    """Raises InvalidArgument for an object that keeps no positions."""
+    """Return the object if it can keep positions, else raise InvalidArgument."""
     if not hasattr(positions, "save_nowait"):
         raise InvalidArgument(
             "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
@@ -95,14 +106,14 @@ def check_keeps_positions(positions: P) -> P:
 
 
 def check_name(name: str) -> str:
-    """The name of a consumer or of a group. Raises InvalidArgument where it is empty."""
+    """Return the name of a consumer or of a consumer group. Raises InvalidArgument if the name is empty."""
     if not name:
         raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
     return name
 
 
 def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
-    """Raises ProtocolError for an answer to another request."""
+    """Raise ProtocolError if the index service's answer belongs to another request."""
     asked = (request.client_id, request.stream_name, request.partition)
     if (answer.client_id, answer.stream_name, answer.partition) != asked:
         raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")

@@ -31,10 +31,10 @@ _decoder = bare.Decoder(Envelope)
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
-    """A message with its routes, as it travels inside a stream.
+    """A message together with its routes, in the form in which a stream stores it.
 
-    onward_route: the workers that the message is for. return_route: the workers that an answer is for. return_stream:
-    the stream that an answer is pushed to; empty where no answer is expected.
+    onward_route: the workers that receive the message. return_route: the workers that receive an answer. return_stream:
+    the stream to push an answer to; empty if no answer is expected.
     """
 
     onward_route: Route
@@ -44,13 +44,13 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_routed(routed: RoutedMessage) -> bytes:
-    """The data to push into a stream."""
+    """Encode a routed message to the data that is pushed into a stream."""
     message = LEGACY.encode_routes(routed.onward_route, routed.return_route) + LEGACY.encode_payload(routed.payload)
     return _encoder.encode(Envelope(routed.return_stream, message))
 
 
 def decode_routed(data: bytes) -> RoutedMessage:
-    """The routed message in the data of a stream message. Raises UnexpectedAnswer where there is none."""
+    """Decode the data of a stream message. Raises UnexpectedAnswer if the data is not a routed message."""
     try:
         envelope = _decoder.decode(data)
         message = envelope.message

@@ -1,7 +1,7 @@
-"""A session with one node: sends requests to its workers and waits for the answers.
+"""Session: sends requests to the workers of one node and waits for the answers.
 
-The rooms of the client (`streams`, `publish`, `consume`, `share`, `positions`, `admin`) are written once, as coroutines
-over a `Session`. `tools/generate_blocking.py` makes the blocking half of each from them.
+The modules that use a `Session` (`streams`, `publish`, `consume`, `share`, `positions`, `admin`) are written once, as
+coroutines. `tools/generate_blocking.py` makes their blocking versions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Target: TypeAlias = str | Route | PartitionHandle
 
 
 class Shell(Timers, Protocol):
-    """Sockets, time and waiting around one core."""
+    """The interface of a shell: the sockets, the clock and the waiting around one client's core."""
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Return when `waiting` is done, or when the time is over."""
+        """Return when `waiting` is done, or after `timeout_s`."""
         ...
 
     async def give_way(self) -> None:
-        """Send as many bytes as the socket takes and read those that have come, without waiting for either."""
+        """Send as many bytes as the socket takes and read the bytes that have arrived, without waiting."""
         ...
 
     # blocking only: def send_lagging(self) -> None:
@@ -47,10 +47,10 @@ class Shell(Timers, Protocol):
 
 
 class Session:
-    """One client's core and shell, and requests to the workers of its node.
+    """The connection of one client to its node, and the requests it sends to the node's workers.
 
-    address: `host:port` of the node connected to. answer_timeout_s: how long a request may be without an answer; None:
-    for ever. has_rich_pull: whether the node has answered a `node/stream_pull/1`.
+    address: `host:port` of the node connected to. answer_timeout_s: how long a request waits for its answer; None: for
+    ever. has_rich_pull: whether the node has ever answered a `node/stream_pull/1`.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
@@ -61,33 +61,35 @@ class Session:
         self.has_rich_pull = False
 
     def statistics(self) -> CoreStatistics:
-        """Connections, bytes, and requests without an answer, counted over the whole life of the client."""
+        """Return the counts of connections, bytes and unanswered requests over the whole life of the client."""
         return self.core.statistics()
 
     def now_s(self) -> float:
-        """The shell's clock (`Timers.now_s`)."""
+        """Return the time in seconds on the shell's clock (`Timers.now_s`)."""
         return self.shell.now_s()
 
     async def request(self, service: str, payload: bytes) -> bytes:
-        """Ask a service of the node; its one answer. Raises RequestRefused, RequestTimeout."""
+        """Send a payload to a service of the node and return its one answer. Raises RequestRefused, RequestTimeout."""
         return (await self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     async def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Ask a worker in that protocol; its one answer. Raises RequestRefused, RequestTimeout, UnexpectedAnswer."""
+        """Send a request to a worker and return its one answer. Raises RequestRefused, RequestTimeout or
+        UnexpectedAnswer.
+        """
         return answer_of(await self.answered(self.call(target, protocol, request)), protocol)
 
     async def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
-        """The answers to many requests, all on their way at once. Raises the first error."""
+        """Send all requests at once and return their answers in order. Raises the first error."""
         return await self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
 
     def ask_nowait(
         self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
     ) -> Callable[[], None]:
-        """Ask without waiting, and call back with the answer or the error, maybe at once.
+        """Send a request without waiting, and call `on_answer` with the answer or the error, maybe before this returns.
 
-        The function returned prevents the call back.
+        Returns a function that cancels the call of `on_answer`.
         """
-        # The caller handles errors in one place, whether they come now or later.
+        # An error at once goes to `on_answer` too, so that the caller handles errors in one place.
         try:
             call = self.call(target, protocol, request)
         except ClientError as error:
@@ -102,7 +104,7 @@ class Session:
             on_answer(answer)
 
         def cancel() -> None:
-            # Both: the call must not tell the listener, and the core must not send the call again.
+            # Both lines are needed: `on_answer` must not be called, and the core must not send the request again.
             call.forget(answered)
             self.core.forget(call)
 
@@ -110,15 +112,17 @@ class Session:
         return cancel
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a service a message that it does not answer; the message is lost where the connection is."""
+        """Send a message to a service that does not answer it. The message is lost if the connection is lost."""
         self.core.tell(service, payload)
         # blocking only: self.shell.give_way()
 
     def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
-        """Send a request; `answered` waits for its answer. Raises InvalidArgument, and the error that ended the client.
+        """Send a request and return its call; `answered` waits for the answer.
 
-        An index service that has none of our own protocols does not answer a request in one of them. `ServiceRoute`
-        then finds out whether it has any, so that the call fails at once and not after its whole timeout.
+        Raises InvalidArgument, and the error that ended the client if the client has ended.
+
+        An index service without our own protocols never answers a request in one of them. `ServiceRoute` then finds out
+        whether the service has any, so that the call fails at once and not after its whole timeout.
         """
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
@@ -127,7 +131,10 @@ class Session:
         return call
 
     async def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """The call, answered. wait_s: how long the node was allowed to hold the answer. Raises the call's error."""
+        """Wait until the call has its answer and return it. Raises the call's error.
+
+        wait_s: how long the node may hold the answer back; this time is added to the timeout.
+        """
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
             await self.finished(call, timeout_s)
@@ -136,7 +143,7 @@ class Session:
         return call
 
     async def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
-        """The one answer to each of these calls, which are under way. Raises the first error."""
+        """Wait for the one answer of each of these calls, and return the answers in order. Raises the first error."""
         try:
             return [answer_of(await self.answered(call), protocol) for call in calls]
         finally:
@@ -144,7 +151,7 @@ class Session:
                 self.core.forget(call)
 
     async def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Wait until it is done. Raises its error, and RequestTimeout."""
+        """Wait until `waiting` is done. Raises its error, and RequestTimeout after `timeout_s`."""
         if not waiting.done:
             await self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:

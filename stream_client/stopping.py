@@ -1,6 +1,7 @@
-"""Ends a block of a program when a signal says to stop, so that consumers and publishers end in good order.
+"""Ends a block of a program when a signal asks it to stop, so that its consumers and publishers can end cleanly.
 
-Without it, SIGTERM kills a Python program at once: leases stay until they run out, and positions are not saved.
+Without such a block, SIGTERM kills a Python program at once: positions are not saved, and leases stay until they
+expire.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STOP_SIGNALS: Sequence[signal.Signals] = tuple(
 
 
 class Stopped:
-    """How a block ended. signal: the number of the signal that ended it, or None where it ended by itself."""
+    """How a block ended. signal: the number of the signal that ended the block; None if no signal did."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -27,12 +28,13 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancel the block at the first of these signals (STOP_SIGNALS by default), and go on behind the block.
+    """Cancel the block at the first of these signals, and continue with the code after the block.
 
     async with stop_on_signals(), connect() as client: ...
 
-    The message at hand does not count as processed and comes again. The second signal acts as it does without this
-    block. A signal that the program was started to ignore (`nohup`) stays ignored. For the main thread only.
+    signals: STOP_SIGNALS if none are given. The message being processed does not count as processed, so it comes again.
+    The second signal acts as it does without this block. A signal that the program was started to ignore (`nohup`)
+    stays ignored. Use this in the main thread only.
     """
     import anyio
 
@@ -47,7 +49,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
                 async for number in received:
                     stopped.signal = number
                     break
-            # The receiver is closed by now, so the next signal acts as ever and does not wait for a slow end.
+            # The receiver is closed by now, so a second signal has its normal effect and need not wait for a slow end.
             tasks.cancel_scope.cancel()
 
         if chosen:
@@ -57,7 +59,8 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
-            # Raised behind the task group, so that the error leaves the block as it is and not as a group of one.
+            # Raised after the task group has ended, so that the error leaves the block itself and not inside an
+            # exception group.
             body_error = error
         tasks.cancel_scope.cancel()
     if body_error is not None:
@@ -66,20 +69,20 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """As `stop_on_signals`, for the blocking client: an exception leaves the block from wherever it stands."""
+    """As `stop_on_signals`, for the blocking client: an exception leaves the block wherever the program is."""
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
     def restore() -> None:
-        """Make each signal act as it did before the block."""
+        """Give each signal back the handler that it had before the block."""
         for number, handler in previous.items():
             signal.signal(number, handler)
 
     def leave(number: int, frame: FrameType | None) -> None:
-        # The second signal acts as it does without this block, since the end of the block may be slow.
+        # A second signal acts as it does without this block, because the end of the block may be slow.
         restore()
         stopped.signal = number
-        # In the middle of an exchange of bytes, the exception would cost the connection.
+        # An exception in the middle of an exchange of bytes would cost the connection.
         raise_when_whole(_Leave())
 
     try:
@@ -93,7 +96,10 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 
 
 class _Leave(BaseException):
-    """Raised by the signal handler. It is no Exception, so that no `except Exception` of the program stops it."""
+    """The exception that the signal handler raises to leave the block.
+
+    It is not an `Exception`, so no `except Exception` of the program catches it.
+    """
 
 
 def _not_ignored(signals: Sequence[signal.Signals]) -> list[signal.Signals]:

@@ -1,7 +1,7 @@
 # Generated from stream_client/admin.py by tools/generate_blocking.py; do not edit.
-"""Administration: look into streams, truncate and delete them, set retentions, list and set positions.
+"""Administration: look into streams, truncate and delete streams, set retentions, list and set positions.
 
-Streams are made and found by `client.StreamClient`, whose `list_streams` lists them.
+This module does not create or find streams: `client.StreamClient` does.
 """
 
 from __future__ import annotations
@@ -47,45 +47,51 @@ T = TypeVar("T")
 
 
 class StreamAdmin:
-    """The administrator's part of `streams.Stream`: one partition of one stream."""
+    """The administrator's operations on one partition of one stream; the base class of `streams.Stream`."""
 
     def __init__(self, session: Session, handle: PartitionHandle) -> None:
         self.session = session
         self.handle = handle
 
     def info(self) -> StreamInfo:
-        """Where the stream-partition begins and ends, its size, its times, its retention."""
+        """Ask the node for the partition's first and next index, its size, its times and its retention."""
         return (self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages before an index or a time."""
+        """Delete the messages before the given index or time. Returns the node's answer."""
         return self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """Set how much the node keeps at most; None: the node's default. Raises InvalidArgument."""
+        """Set how much of the partition the node keeps at most. Returns the partition's description after the change.
+
+        retention: the limits to set; None restores the node's default. Raises InvalidArgument for any other type.
+        """
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
             raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
         return (self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
 
     def delete(self) -> int:
-        """Delete the stream-partition with all its messages; how many messages that were. This object ends too."""
+        """Delete the partition with all its messages, and return the number of deleted messages.
+
+        Do not use this object afterwards: the partition it refers to is gone.
+        """
         deleted = (self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
         self.session.core.drop(self.handle)
         return deleted
 
     def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Store messages of another stream with their times, the first at `index` (`node/stream_copy/1`).
+        """Store messages of another stream in this one and keep their times (`node/stream_copy/1`).
 
-        index: this stream's next index, or where a stream without messages is to begin. One request carries them all,
-        so pass a page of some MiB at most.
+        index: the index that the first message gets. It must be the partition's next index; a partition without
+        messages may begin at any index. messages: at most a page of some MiB, since one request carries all of them.
         """
         copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
         return self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
 
 
 class Listing(Generic[T]):
-    """An iteration over items, which are fetched a page at a time. You may leave it at any item."""
+    """An asynchronous iterator over items of the node, fetched a page at a time. You may stop at any item."""
 
     def __init__(self, session: Session, page_items: int) -> None:
         self._session = session
@@ -108,12 +114,12 @@ class Listing(Generic[T]):
         return item
 
     def _next_page(self) -> Sequence[T]:
-        """The items behind the last item of the page at hand. Sets `_more`: whether there is a page behind them."""
+        """Fetch the page that follows the current page, and set `_more` to whether yet another page follows."""
         raise NotImplementedError
 
 
 class StreamListing(Listing[StreamInfo]):
-    """The stream-partitions whose name begins with a prefix, by name and partition."""
+    """An iterator over the partitions of all streams whose name begins with a prefix, sorted by name and partition."""
 
     def __init__(self, session: Session, prefix: str, page_items: int) -> None:
         super().__init__(session, page_items)
@@ -128,7 +134,7 @@ class StreamListing(Listing[StreamInfo]):
 
 
 class PositionListing(Listing[SavedPosition]):
-    """Saved positions, by client id, stream and partition."""
+    """An iterator over saved positions of consumers, sorted by client id, stream and partition."""
 
     def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
@@ -149,14 +155,21 @@ class PositionListing(Listing[SavedPosition]):
 def list_positions(
     client: Session, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
 ) -> PositionListing:
-    """The saved positions of one stream, of one client id, of both, or all of them (`node/index_list/1`)."""
+    """Return an iterator over the saved positions of consumers (`node/index_list/1`).
+
+    stream_name: list only the positions in this stream. client_id: list only the positions saved under this client id.
+    page_positions: the number of positions fetched at once.
+    """
     return PositionListing(client, stream_name, client_id, page_positions)
 
 
 def set_position(client: Session, client_id: str, stream_name: str, partition: int, index: int | None) -> int | None:
-    """Set a position, also back, or delete it (None); the position before. Needs `node/index_set/1`.
+    """Set a consumer's saved position in one partition, and return the position it had before. Needs
+    `node/index_set/1`.
 
-    Raises RequestRefused while a live consumer holds the partition's lease.
+    index: the next index that the consumer will read, higher or lower than before; None deletes the position.
+
+    Raises RequestRefused while a running consumer holds a lease of the partition.
     """
     key = PositionKey(client_id, stream_name, partition)
     return (client.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before

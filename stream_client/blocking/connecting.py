@@ -1,5 +1,5 @@
 # Generated from stream_client/connecting.py by tools/generate_blocking.py; do not edit.
-"""The door of the client: `connect`."""
+"""`connect`: opens an async client of a node."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ def connect(
     on_link: OnLink | None = None,
     waits: bool = True,
 ) -> Iterator[StreamClient]:
-    """A client of the node at `host:port` (port 4000 by default), or of the node behind it at the end of `via`.
+    """Open a client of the node at `address` (`host:port`; the default port is 4000), or of a node behind that node.
 
-    via: the route from the node connected to. service, index_service: the names of these services at the node. Real
-    Ockam services are at `stream` and `stream_index`; the second name follows from the first. framing: `auto` tries the
-    head framing and falls back to legacy. contact_timeout_s: if the service has not answered anything within this time,
-    every request fails with NodeUnreachable; None: each request waits for its own time. on_link: called when the
-    connection is lost, and when it is back. answer_timeout_s: how long a request may be without an answer
-    (RequestTimeout); None: for ever. waits: whether to wait for the first connection; without it, `connect` returns at
-    once, and the first connection is made as all later ones are.
+    via: the route from the node at `address` to the node to use; empty: use the node at `address` itself. service,
+    index_service: the names of the stream service and the index service. Real Ockam services are named `stream` and
+    `stream_index`; the default of index_service follows from service. framing: how messages are cut on the connection;
+    `auto` tries the head framing and falls back to the legacy framing. contact_timeout_s: if the service has not
+    answered anything within this time, every request fails with NodeUnreachable; None: each request waits for its own
+    timeout. on_link: a function that the client calls when the connection is lost and when the connection is back.
+    answer_timeout_s: how long a request waits for its answer before it raises RequestTimeout; None: for ever. waits:
+    whether `connect` waits for the first connection. If false, `connect` returns at once and the client connects in the
+    background.
 
-    Raises InvalidArgument for a text that cannot be an address, and NodeUnreachable where the first connection fails.
-    A lost connection is made again as `reconnect` says, and requests without an answer are sent again: a push whose
-    confirm was lost can then be stored twice, unless its publisher is idempotent. With reconnect None, a lost
-    connection fails every request, then and later, with ConnectionLost.
+    Raises InvalidArgument if an argument cannot be an address, and NodeUnreachable if the first connection fails.
+
+    reconnect: how the client replaces a lost connection. The client then sends all unanswered requests again. If only
+    the confirm of a push was lost, the message is then stored twice, unless its publisher is idempotent. None: the
+    client does not reconnect; when the connection is lost, every present and later request fails with ConnectionLost.
     """
     address = to_address(address)
     asks_route = contact_timeout_s is not None or on_link is not None

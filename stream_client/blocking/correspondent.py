@@ -1,9 +1,9 @@
 # Generated from stream_client/correspondent.py by tools/generate_blocking.py; do not edit.
-"""Two-way messaging over streams: a request goes into the other party's stream, its answer into one's own.
+"""Two-way messaging over streams: each party stores its messages in the stream that the other party reads.
 
-Neither party needs a connection to the other, and either may be away when a message comes for it. The messages
-(`routed_messages`) are those of the Elixir bidirectional workers; `Correspondent.reply` does what their PublisherProxy
-does inside a node.
+Neither party needs a connection to the other party, and each may be offline when a message for it is stored. The
+messages have the format of the Elixir bidirectional workers (`routed_messages`). `Correspondent.reply` does the job of
+their PublisherProxy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stream_service.extensions import FromIndex, RichMessage
 
 
 class Correspondent:
-    """Correspondent: one party of two-way messaging, with a stream of its own (`inbox`) for the answers.
+    """One party of two-way messaging. It receives answers in a stream of its own, its `inbox`.
 
-    strays: how many messages of the inbox `request` has passed over, since they were no routed messages, or answers
-    that no request waited for. Made by `StreamClient.correspondent`.
+    strays: how many messages of the inbox `request` has skipped, because they were not routed messages or no request
+    was waiting for them. `StreamClient.correspondent` makes this object.
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:
@@ -42,7 +42,11 @@ class Correspondent:
         self.inbox = inbox
 
     def send(self, to_stream: str, onward_route: Route, payload: bytes, *, return_route: Route = ()) -> None:
-        """Store a message in that stream, which is made if it does not exist. Answers to it come to the inbox."""
+        """Store a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
+        inbox.
+
+        onward_route: the workers that receive the message. return_route: the workers here that receive an answer.
+        """
         stream = self._streams.get(to_stream)
         if stream is None:
             [stream] = create_streams(self._session, to_stream)
@@ -50,7 +54,10 @@ class Correspondent:
         stream.push(encode_routed(RoutedMessage(onward_route, return_route, payload, self.inbox.name)))
 
     def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
-        """Answer a message: into its return stream, along its return route. Raises ValueError where it wants none."""
+        """Store an answer to `routed` in its return stream, addressed to its return route.
+
+        Raises ValueError if the message names no return stream.
+        """
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
         self.send(routed.return_stream, routed.return_route, payload, return_route=return_route)
@@ -58,11 +65,12 @@ class Correspondent:
     def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Send a message and wait for its answer. timeout_s: how long to wait; None: the client's own timeout.
+        """Send a message and return its answer. timeout_s: how long to wait; None: the client's own timeout.
 
-        Raises RequestTimeout; an answer that comes later is a stray.
+        Raises RequestTimeout. An answer that comes after the timeout counts as a stray.
         """
-        # Reading begins before the question goes out: the position behind the answer would else skip it.
+        # The reader must have its position in the inbox before the question goes out, or it would begin behind the
+        # answer.
         reader = self._reading()
         self._requests += 1
         address = local(f"{self._name}{self._requests}")
@@ -78,19 +86,19 @@ class Correspondent:
         return answer.routed
 
     def routed(self, messages: Iterator[RichMessage]) -> RoutedMessages:
-        """The routed messages among the messages of an inbox. messages: a follower or a consumer of the inbox."""
+        """Return an iterator over the routed messages of an inbox. messages: a follower or a consumer of the inbox."""
         return RoutedMessages(messages)
 
     def _reading(self) -> Reader:
-        """The reader of answers. It begins with the first message stored in the inbox after the first request."""
+        """Return the reader of the inbox. The first call makes it, and it begins at the end that the inbox then has."""
         if self._reader is None:
             try:
                 index = self.inbox.find_index(NEW)
             except RequestRefused:
-                # A node without our own protocols cannot tell where its stream ends. The reader then begins with the
-                # first message stored, and passes over the old ones as strays.
+                # A node without our own protocols cannot report where its stream ends. The reader then begins with the
+                # first message stored, and counts all old messages as strays.
                 index = 0
-            # Another task may have made the reader meanwhile.
+            # Another task may have made the reader during the wait above.
             if self._reader is None:
                 self._reader = Reader(
                     self._session,
@@ -103,7 +111,7 @@ class Correspondent:
         return self._reader
 
     def _arrived(self, reader: Reader) -> None:
-        """Hand each answer to the request that waits for it. Nothing is read while no request waits."""
+        """Hand each answer to the request that waits for it. Asks for another page only while a request is waiting."""
         try:
             page = reader.take()
         except ClientError as error:
@@ -116,7 +124,7 @@ class Correspondent:
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
-        """Finish the request that this message of the inbox answers, or count the message as a stray."""
+        """Finish the request that this message answers, or count the message as a stray if it answers no request."""
         try:
             routed = decode_routed(data)
         except UnexpectedAnswer:
@@ -131,7 +139,7 @@ class Correspondent:
 
 
 class RoutedMessages:
-    """An iteration over routed messages. strays: how many other messages it has passed over."""
+    """An iterator over the routed messages of a stream. strays: how many messages it skipped as not routed."""
 
     def __init__(self, messages: Iterator[RichMessage]) -> None:
         self._messages = messages

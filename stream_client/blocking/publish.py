@@ -1,5 +1,5 @@
 # Generated from stream_client/publish.py by tools/generate_blocking.py; do not edit.
-"""Publishers push many messages without waiting for each confirm, to one partition or to all of a stream."""
+"""Publishers: push many messages without waiting for each confirm, to one or to all partitions of a stream."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ PUBLISHER_ID_BYTES = 16
 
 
 class Publisher:
-    """Pushes to one partition, at most `window` of them unconfirmed. A context manager. Made by `Stream.publisher`.
+    """Pushes messages to one partition without waiting for each confirm. A context manager; `Stream.publisher` makes
+    it.
 
-    When the block ends without an exception, every push has been answered. If pushes failed whose result the program
-    has not taken, the end of the block raises PushesFailed, unless `keep_failed` leaves the failures to the owner.
+    At most `window` pushes are unconfirmed at a time. When the block ends without an exception, every push has been
+    answered. The end of the block then raises PushesFailed if pushes failed and the program has not looked at their
+    results; with `keep_failed` it does not raise.
     """
 
     def __init__(
@@ -69,32 +71,32 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """Failed pushes whose result the program has not taken; empty where the publisher keeps failures."""
+        """The failed pushes whose result the program has not taken; always empty with `keep_failed`."""
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """End the publisher. Pushes on their way still get their answers. Safe to repeat."""
+        """Stop accepting pushes. Pushes that were already sent still get their answers. Safe to repeat."""
         self._session.core.close_queue(self._handle, self._queue)
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes have been sent, or wait to be sent, without an answer."""
+        """The number of pushes without an answer, both sent and still waiting to be sent."""
         return len(self._queue.pushes)
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Send one message, waiting first while the window is full; the result has its `index` once it is `done`.
+        """Send one message. First waits while the window is full. The result has its `index` once it is `done`.
 
-        data, key, headers: as `Stream.push`.
+        data, key, headers: as in `Stream.push`.
         """
         queue = self._queue
-        # Most messages are bytes alone, and this test is cheaper than the call.
+        # Most messages have neither key nor headers and are bytes already, and this test is cheaper than the call.
         if data.__class__ is not bytes:
             data = to_bytes(data, "the data of a message")
-        # A full window waits for confirms, which bounds the memory that unconfirmed pushes take.
+        # A full window waits for confirms, so unconfirmed pushes take a bounded amount of memory.
         if len(queue.pushes) >= self._window:
             while len(queue.pushes) >= self._window:
                 self._session.shell.wait(queue.room())
-        # A program that never waits would else encode its whole window before the first byte is sent.
+        # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
             self._session.shell.give_way()
         if self._sequenced or key is not None or headers:
@@ -105,7 +107,7 @@ class Publisher:
         return push
 
     def wait(self, push: Push) -> int:
-        """The index of one push, once it is stored. Raises its error."""
+        """Wait until one push is stored and return its index. Raises the push's error."""
         try:
             self._session.finished(push, None)
         finally:
@@ -113,7 +115,9 @@ class Publisher:
         return push.index
 
     def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Store messages in order; their indexes. Raises PushesFailed after all have been answered."""
+        """Store messages in order and return their indexes. Waits for all answers, then raises PushesFailed if any
+        failed.
+        """
         pushes = [self.push(data) for data in messages]
         self.flush()
         failed = [push for push in pushes if push.error is not None]
@@ -123,15 +127,16 @@ class Publisher:
         return [push.index for push in pushes]
 
     def flush(self) -> None:
-        """Wait until each push has its answer, a confirm or an error."""
+        """Wait until each push of this publisher has been confirmed or has failed."""
         while self._queue.pushes:
             self._session.shell.wait(self._queue.room())
 
 
 class PartitionChooser:
-    """Chooses partitions: by key, or one after the other.
+    """Decides which partition a message goes to: by its key, or to the partitions in turn if it has no key.
 
-    partitions: how many partitions the stream has, those missing too. present: the numbers of those it still has.
+    partitions: the number of partitions of the stream, deleted ones included. present: the numbers of the partitions
+    that still exist.
     """
 
     def __init__(self, partitions: int, present: Sequence[int]) -> None:
@@ -140,7 +145,10 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """The number of a partition; a key may choose one that is missing. partition_key: used in place of the key."""
+        """Return the number of the partition for a message. A key may lead to a partition that was deleted.
+
+        key: the message's key. partition_key: decides in place of the key if it is not None.
+        """
         by = partition_key if partition_key is not None else key
         if by is not None:
             return partition_of(by, self._partitions)
@@ -151,11 +159,12 @@ class PartitionChooser:
 class PartitionedPublisher:
     """Pushes to the partitions of a stream, by key or in turn, with a window for each partition. A context manager.
 
-    Made by `PartitionedStream.publisher`. Its block ends as that of a `Publisher` does.
+    `PartitionedStream.publisher` makes it. The end of its block waits and raises as the end of a `Publisher` block
+    does.
     """
 
     def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
-        """by_partition: publishers by the number of their partition; the stream may have lost some partitions."""
+        """by_partition: the publisher of each partition that still exists, by the partition's number."""
         self._name = name
         self._by_partition = by_partition
         self._publishers = tuple(by_partition.values())
@@ -182,7 +191,7 @@ class PartitionedPublisher:
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes have no answer, in all partitions."""
+        """The number of pushes without an answer, in all partitions together."""
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
     def push(
@@ -193,10 +202,11 @@ class PartitionedPublisher:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> Push:
-        """Send one message to the partition of its key, or to the next partition where it has none.
+        """Send one message to the partition of its key. A message without a key goes to the next partition in turn.
 
-        key: stored with the message. partition_key: chooses the partition in its place, and is not stored. Raises
-        StreamNotFound where the partition of the key is missing.
+        key: stored with the message. partition_key: decides the partition in place of the key, and is not stored.
+
+        Raises StreamNotFound if the partition of the key was deleted.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         partition = self._chooser.choose(key, partition_key)
@@ -206,7 +216,7 @@ class PartitionedPublisher:
         return publisher.push(data, key=key, headers=headers)
 
     def flush(self) -> None:
-        """Wait until each push has its answer, a confirm or an error."""
+        """Wait until each push to each partition has been confirmed or has failed."""
         for publisher in self._publishers:
             publisher.flush()
 
@@ -217,7 +227,7 @@ def _raise_failed(pushes: Sequence[Push]) -> None:
 
 
 def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    """The error for a partition that does not exist. partitions: how many partitions the stream has."""
+    """Returns the error for a partition that does not exist. partitions: the number of partitions of the stream."""
     if 0 <= partition < partitions:
         return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
     return StreamNotFound(
@@ -227,7 +237,10 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
 
 
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
-    """The numbers of an idempotent publisher; None for a plain one. A publisher id makes it idempotent."""
+    """Returns the message numbers of an idempotent publisher, or None for a plain publisher.
+
+    A publisher with a publisher id is idempotent, whatever `idempotent` is.
+    """
     if publisher_id is not None:
         publisher_id = to_bytes(publisher_id, "a publisher id")
         if not publisher_id:

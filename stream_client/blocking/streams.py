@@ -1,5 +1,5 @@
 # Generated from stream_client/streams.py by tools/generate_blocking.py; do not edit.
-"""Streams as a program uses them: one partition, or several of one name."""
+"""Stream and PartitionedStream: one partition of a stream, and several partitions of one stream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from stream_service.protocol import StreamMessage
 
 
 class Stream(StreamAdmin):
-    """One partition of one stream. Made by a client; may be used from many tasks at once."""
+    """One partition of one stream. `StreamClient.create` makes it; many tasks may use it at once."""
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
@@ -57,14 +57,15 @@ class Stream(StreamAdmin):
 
     @property
     def unconfirmed(self) -> int:
-        """How many pushes to this partition, of all publishers of this client, have no answer."""
+        """The number of pushes without an answer to this partition, by all publishers of this client."""
         return self.handle.unconfirmed
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
-        """Store one message; its index, once the message is on disk. Raises PushFailed and other ClientErrors.
+        """Store one message and return its index as soon as the message is on disk. Raises PushFailed and other
+        ClientErrors.
 
-        data: bytes, or str, which is stored in UTF-8. key, headers: stored beside the data by a protocol of our own
-        (`node/stream_push/1`); headers are a dictionary, or a list of (name, value).
+        data: bytes, or text, which is stored in UTF-8. key, headers: stored with the data, by our own protocol
+        `node/stream_push/1`. headers: a dictionary, or a list of (name, value).
         """
         queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
@@ -77,13 +78,16 @@ class Stream(StreamAdmin):
         return push.index
 
     def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
-        """Up to `limit` messages from `index` on (0: from the earliest stored); empty where there are none yet."""
+        """Return up to `limit` messages from `index` on; an empty list if there are none yet. index: 0 means the
+        earliest.
+        """
         return pulled(self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
-        """Messages with time, key and headers, and where the stream begins and ends (`node/stream_pull/1`).
+        """Return a page of messages with time, key and headers, and the stream's first and next index.
 
-        wait_s: how long the node may hold the answer while there is no message; the node allows 5 s at most.
+        Uses our own protocol `node/stream_pull/1`. wait_s: how long the node may wait for a message before it answers
+        with an empty page; the node allows 5 s at most.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
@@ -99,9 +103,12 @@ class Stream(StreamAdmin):
         page_messages: int = PAGE_MESSAGES,
         on_hole: OnHole | None = None,
     ) -> Follower:
-        """Iterate over the messages from `start` on, for ever, or until the stream has no more (`stop_at_end`).
+        """Iterate over the messages from `start` on.
 
-        A time, LAST and NEW need a node that has our own `node/stream_pull/1`; with others they raise RequestRefused.
+        stop_at_end: whether to stop at the end of the stream; if false, the iteration waits for new messages for ever.
+        page_messages: the number of messages pulled at once. on_hole: called for each range of missing indexes.
+
+        A time, LAST and NEW as `start` need a node with our own `node/stream_pull/1`; other nodes raise RequestRefused.
         """
         return Follower(
             self.session,
@@ -114,13 +121,13 @@ class Stream(StreamAdmin):
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the saved position on, and save the position as the program goes on.
+        """Iterate from the saved position on, and save the position as the program processes messages.
 
         positions: the name under which the node keeps the position, or an object that keeps it (`Positions`).
-        page_messages: how many messages to pull at once. save_messages: save the position after this many messages;
-        None: after a page. save_interval_s: save also when this time has passed. on_hole: called with partition, first
-        missing index and next index there. idle_delay_s: how long to wait before asking again where the node does not
-        hold answers.
+        page_messages: the number of messages pulled at once. save_messages: save the position after this many messages;
+        None: after each page. save_interval_s: save also when this time has passed. on_hole: called with the partition,
+        the first missing index and the next existing index. idle_delay_s: how long to wait before asking again if the
+        node does not hold answers back until there is a message.
         """
         return Consumer(self, positions, **options)
 
@@ -133,24 +140,24 @@ class Stream(StreamAdmin):
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:
-        """Push without waiting for each confirm; all are confirmed when the block ends without an exception.
+        """Push without waiting for each confirm. When the block ends without an exception, all pushes are confirmed.
 
-        idempotent: store each message once, also when its confirm was lost and it is sent again. publisher_id: an id
-        that the program keeps when it is restarted. The program then numbers its messages itself: the first message of
-        this block has `first_number`, and a message whose number was stored before counts as stored. keep_failed: do
-        not raise PushesFailed at the end of the block.
+        idempotent: store each message once, even if its confirm was lost and the client sends it again. publisher_id:
+        an id that stays the same when the program is restarted. The program then numbers its messages itself: the first
+        message of this block has the number `first_number`, and a message whose number was stored before is not stored
+        again. keep_failed: whether the end of the block does not raise PushesFailed.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
         return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     def find_index(self, start: StartLike) -> int:
-        """The index that `start` means just now: that of the first message there, or of the next one to be stored."""
+        """Return the index that `start` refers to now: that of an existing message, or of the next one to be stored."""
         page = self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream. partitions: in order, without those that were deleted."""
+    """Some or all partitions of one stream. partitions: the partitions in order, without deleted ones."""
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
@@ -170,18 +177,18 @@ class PartitionedStream:
 
     @property
     def count(self) -> int:
-        """How many partitions the stream has, those missing too. Keys are spread over this many."""
+        """The number of partitions of the stream, deleted ones included. Keys are spread over this number."""
         return self._count
 
     def partition_for(self, key: BytesLike) -> Stream:
-        """The partition that messages with this key go to (`stream_service.names.partition_of`).
+        """Return the partition that receives messages with this key (`stream_service.names.partition_of`).
 
-        Raises StreamNotFound where that one is missing.
+        Raises StreamNotFound if that partition was deleted.
         """
         return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
 
     def get_partition(self, partition: int) -> Stream:
-        """The partition of that number. Raises StreamNotFound where it is missing."""
+        """Return the partition with this number. Raises StreamNotFound if it does not exist."""
         found = self._by_number.get(partition)
         if found is None:
             raise missing_partition(self.name, partition, self.count)
@@ -195,10 +202,10 @@ class PartitionedStream:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> int:
-        """Store a message in the partition of its key, or in the next partition where it has no key; its index there.
+        """Store one message in the partition of its key, and return its index in that partition.
 
-        key: stored with the message. partition_key: chooses the partition in place of the key, and is not stored. The
-        rest as `Stream.push`.
+        A message without a key goes to the next partition in turn. key: stored with the message. partition_key: decides
+        the partition in place of the key, and is not stored. data, headers and the errors: as in `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         stream = self.get_partition(self._chooser.choose(key, partition_key))
@@ -207,7 +214,9 @@ class PartitionedStream:
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Push to partitions by key, or in turn, with a window for each partition. The rest as `Stream.publisher`."""
+        """Push to the partitions by key or in turn, with a window for each partition. Everything else as
+        `Stream.publisher`.
+        """
         publishers = {
             stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
             for stream in self.partitions
@@ -222,39 +231,45 @@ class PartitionedStream:
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all partitions, or those named, each from its saved position on. The rest as `Stream.consumer`.
+        """Iterate over all or some partitions, each from its saved position on.
 
-        Raises StreamNotFound where a named partition is missing.
+        partitions: the numbers of the partitions to read; None: all. The other arguments are those of
+        `Stream.consumer`.
+
+        Raises StreamNotFound if a chosen partition does not exist.
         """
         chosen = self.partitions if partitions is None else [self.get_partition(partition) for partition in partitions]
         return PartitionedConsumer(chosen, positions, **options)
 
     @with_options_shown
     def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that this member of a consumer group gets.
+        """Iterate over the partitions that a consumer group assigns to this member.
 
-        membership: the name of the group, or a LeaseMember. The rest as `Stream.consumer`.
+        membership: the name of the group, or a LeaseMember. The options are those of `Stream.consumer`.
 
-        Raises StreamNotFound where a partition is missing: leases are given for all of them.
+        Raises StreamNotFound if a partition was deleted, since a group needs all partitions of its stream.
         """
         for partition in range(self.count):
             self.get_partition(partition)
         return SharedConsumer(self.partitions, membership, **options)
 
     def info(self) -> list[StreamInfo]:
-        """Of each partition, as `Stream.info`."""
+        """Return the description of each partition, as `Stream.info` does for one."""
         session = self.partitions[0].session
-        # All requests are on their way at once: the time of one round trip, however many partitions there are.
+        # All requests go out at once, so this takes one round trip however many partitions there are.
         calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
         return [answer.info for answer in session.answers_of(calls, INFO)]
 
     def delete(self) -> int:
-        """Delete every partition; how many messages that were."""
+        """Delete every partition, and return the number of deleted messages."""
         return sum([stream.delete() for stream in self.partitions])
 
 
 def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """The first `partitions` partitions of that stream; those missing are made. None: the node makes up a name."""
+    """Create the missing ones among the first `partitions` partitions of a stream, and return these partitions.
+
+    name: None lets the node choose a name.
+    """
     call = session.core.create(name, partitions)
     session.answered(call)
     return [Stream(session, handle) for handle in session.core.handles(call)]

@@ -1,6 +1,6 @@
-"""Consumers that resume where they stopped: of one partition, or of some or all partitions of a stream.
+"""Consumers: iterators that resume at their saved position, over one partition or over several partitions of a stream.
 
-`ReadingLoop` reads, and decides which messages count as processed; `Positions` keep the positions.
+`ReadingLoop` reads the messages and decides which count as processed. `Positions` saves the positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class BaseConsumer:
-    """The base of all consumers: everything except iterating. A context manager, which saves the position."""
+    """The base class of all consumers, without the iteration. A context manager that saves the position when it
+    ends."""
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
@@ -33,7 +34,8 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the position. A block without an error has processed its last message, and waits for the save."""
+        """Save the position. If the block ended without an error, its last message counts as processed, and this
+        waits."""
         try:
             if kind is None:
                 await self.save(with_last=True)
@@ -51,18 +53,18 @@ class BaseConsumer:
 
     @property
     def holes(self) -> int:
-        """How many indexes were missing between messages (retention, or deletion), since the start."""
+        """The number of missing indexes between messages since the start. Retention and deletion make such holes."""
         return self._loop.holes
 
     @property
     def processed(self) -> int:
-        """How many messages have been processed since the start."""
+        """The number of messages that the program has processed since the start."""
         return self._loop.processed
 
     async def save(self, *, with_last: bool = False) -> None:
-        """Save the position now, if it has moved; it is kept when this returns.
+        """Save the position now, if it has changed. When this method returns, the position is safely stored.
 
-        with_last: the message handed out last counts as processed too.
+        with_last: whether the message handed out last counts as processed too.
         """
         if with_last:
             self._loop.commit()
@@ -70,7 +72,7 @@ class BaseConsumer:
 
 
 class Consumer(BaseConsumer):
-    """Iterates over the messages of one partition from the saved position on."""
+    """Iterates over the messages of one partition, beginning at the saved position."""
 
     @with_options_shown
     def __init__(self, stream: StreamAdmin, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
@@ -82,17 +84,21 @@ class Consumer(BaseConsumer):
 
     @property
     def next_index(self) -> int | None:
-        """The next index to read; everything below is processed. None before the first message is asked for."""
+        """The next index to read: all messages below it are processed. None before the program has asked for a
+        message."""
         reading = self._loop.readings.get(self._partition)
         return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
-        """Messages in order, for ever, or until the stream has no more (`stop_at_end`). May be taken up again."""
+        """Return an iterator over the messages in order. You may leave it and iterate again to go on.
+
+        stop_at_end: whether to stop at the end of the stream; if false, the iteration waits for new messages for ever.
+        """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
-    """Iterates over several partitions of a stream, each from its saved position on, a page of each in turn."""
+    """Iterates over several partitions of a stream, each from its saved position on, with one page of each in turn."""
 
     @with_options_shown
     def __init__(
@@ -105,18 +111,22 @@ class PartitionedConsumer(BaseConsumer):
 
     @property
     def next_indexes(self) -> dict[int, int]:
-        """By partition, the next index to read; empty before the first message is asked for."""
+        """The next index to read of each partition. Empty before the program has asked for a message."""
         return {partition: reading.next_index for partition, reading in self._loop.readings.items()}
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
-        """Partition and message, in order within each partition, for ever, or until no partition has more."""
+        """Return an iterator over pairs of partition and message, in order within each partition.
+
+        stop_at_end: whether to stop at the end of all partitions; if false, the iteration waits for new messages for
+        ever.
+        """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out_named)
 
 
 class Messages(Generic[T]):
-    """An iteration over the messages that a consumer hands out, in the form that `show` gives them.
+    """An iterator over the messages of a consumer, each in the form that the function `show` gives it.
 
-    You may leave it at any message, take it up again, and need not close it.
+    You may stop at any message, go on later, and need not close the iterator.
     """
 
     def __init__(
@@ -137,7 +147,7 @@ class Messages(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next item. Every message handed out before it counts as processed from now on."""
+        """Return the next item. Every message handed out earlier counts as processed as soon as this is called."""
         # blocking only: self._loop.send_lagging()
         self._loop.commit()
         reading = self._reading
@@ -149,10 +159,10 @@ class Messages(Generic[T]):
         return self._show(reading)
 
     async def aclose(self) -> None:
-        """There is nothing to close; for `contextlib.aclosing`."""
+        """Do nothing, since there is nothing to close. `contextlib.aclosing` calls this."""
 
     async def _find_reading(self) -> PartitionReading | None:
-        """The partition that has the next message; None at the end."""
+        """Return the reading of the partition that has the next message; None at the end."""
         if not self._begun:
             await self._loop.add(self._handles)
             self._loop.begin()

@@ -1,4 +1,4 @@
-"""The options of a consumer, once as values with defaults and once as keyword arguments."""
+"""The options of a consumer, as a class with defaults and as keyword arguments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ IDLE_DELAY_S = 0.25
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer reads and saves.
+    """How a consumer reads messages and saves its position.
 
-    page_messages: how many messages to pull at once. save_messages: save the position after this many messages; None:
-    after a page. save_interval_s: save also when this time has passed. on_hole: called for each range of missing
-    indexes. idle_delay_s: how long to wait before asking again where the node does not hold answers.
+    page_messages: the number of messages pulled at once. save_messages: save the position after this many messages;
+    None: after each page. save_interval_s: save also when this time has passed. on_hole: called for each range of
+    missing indexes. idle_delay_s: how long to wait before asking again if the node does not hold answers back until
+    there is a message.
     """
 
     page_messages: int = PAGE_MESSAGES
@@ -32,7 +33,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerArguments(TypedDict, total=False):
-    """The fields of ConsumerOptions, as keyword arguments."""
+    """The fields of ConsumerOptions as the type of keyword arguments."""
 
     page_messages: int
     save_messages: int | None
@@ -45,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_options_shown(function: F) -> F:
-    """Have `help()` show each field of ConsumerOptions with its default in place of the function's **options."""
+    """Decorate a function with **options so that `help()` shows each field of ConsumerOptions with its default."""
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     shown = [

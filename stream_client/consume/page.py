@@ -1,4 +1,4 @@
-"""One page of messages, and the indexes that are missing in it."""
+"""Page: the messages of one answer to a pull, and the missing indexes between them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ OnHole: TypeAlias = Callable[[int, int, int], None]
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages in order, maybe none. resume_index: where the next page begins.
+    """The messages of one answer to a pull, in order; possibly none. resume_index: the index where the next page
+    begins.
 
-    first_index, next_index: the stream's when the page was read; None where the node does not tell.
+    first_index, next_index: the stream's first and next index when the page was read; None if the node did not report
+    them.
     """
 
     messages: Sequence[RichMessage]
@@ -29,14 +31,18 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def at_end(self) -> bool:
-        """Whether there was nothing behind this page."""
-        # A page has at least one message where there is one. An empty one goes on where it was asked for, which is
-        # before the end of a stream whose messages have all been deleted.
+        """Whether there was no message behind this page when it was read."""
+        # A page is empty only if no message follows. The resume index of an empty page is the index that was asked for,
+        # which is below the end of a stream whose messages have all been deleted.
         return not self.messages or (self.next_index is not None and self.resume_index >= self.next_index)
 
 
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
-    """Ranges [first missing, next there) in front of and between messages. expected: None where any begin is right."""
+    """Return the ranges of missing indexes before and between messages, each as (first missing index, next existing
+    index).
+
+    expected: the index that the first message should have; None if any index is right.
+    """
     first = messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []
     if messages[-1].index - first + 1 != len(messages):

@@ -1,8 +1,9 @@
-"""Readers pull one partition page by page, one page ahead of the program; `Merge` waits for the pages of several.
+"""Reader and Merge: a reader pulls one partition page by page; a merge waits for the pages of several readers.
 
-Pages come by `node/stream_pull/1`, which the node holds until there is a message (a long poll). A node that answers
-this pull with `error`, and has never answered it otherwise, is asked by the specification's `stream_pull`; messages
-then have no time, key or headers. Where the node did not hold an empty answer, the reader asks again after a delay.
+A reader fetches one page ahead of the program. It uses `node/stream_pull/1`, which the node answers only when there is
+a message (a long poll). If a node refuses this request and has never answered one before, the reader uses the
+specification's `stream_pull`; its messages have no time, key or headers. If the node answers at once with no message,
+the reader waits before it asks again.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ LONG_POLL_S = 5.0
 
 
 class Reader:
-    """The pages of one stream-partition, from `start` on. It waits for nothing itself: `on_page` tells of each page.
+    """Fetches the pages of one partition from `start` on, one page ahead. Its methods never wait.
 
-    waits: whether the node may hold an answer while there is no message; else an empty page comes at once.
-    on_page: called when `take` has a page or an error.
+    waits: whether the node may hold the answer until there is a message; if false, an empty page comes at once.
+    on_page: a function that the reader calls when `take` has a page or an error.
+
     Invariant: there is at most one of a call under way, a page not taken, and an error not taken.
     """
 
@@ -62,15 +64,15 @@ class Reader:
         self._cancel: Callable[[], None] | None = None
 
     def ask(self) -> None:
-        """Ask for the next page, unless it is on its way or here already. Safe to repeat."""
-        # One page ahead of the program is enough; more would fill the memory of a slow one.
+        """Request the next page, unless it is already requested or has arrived. Safe to repeat."""
+        # One page ahead of the program is enough; more pages would fill the memory of a slow program.
         if self._stopped or self._call is not None or self._page is not None or self._error is not None:
             return
-        # A request is planned already.
+        # A delayed request is already planned.
         if self._cancel is not None:
             return
         try:
-            # The node did not hold the last, empty answer: asking again at once would keep both sides busy in vain.
+            # The last answer was empty and came at once. Asking again at once would keep both sides busy in vain.
             if self._idle and self.waits:
                 self._idle = False
                 self._cancel = self._session.shell.call_later(self._idle_delay_s, self._ask_later)
@@ -84,7 +86,8 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """The page that has come. Raises the error that came in place of a page; you may then `ask` again."""
+        """Return the page that has arrived. If an error came in place of the page, raise it; you may then `ask`
+        again."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -93,7 +96,7 @@ class Reader:
         return page
 
     def stop(self) -> None:
-        """Ask for no more pages, and drop the one on its way."""
+        """Request no more pages, and drop a page that is still on its way."""
         self._stopped = True
         if self._cancel is not None:
             self._cancel()
@@ -106,21 +109,22 @@ class Reader:
         self.ask()
 
     def _pull(self) -> Call:
-        """Ask for the page at `_start`, by our own protocol where the node has it."""
+        """Send the request for the page at `_start`, in our own protocol if the node has it."""
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
             return core.pull(self.handle, start.index, self._page_messages)
-        # A request may be sent again after a lost connection. An index then means the same as before, while a start
-        # such as "the latest" may have moved during a long wait: so the node resolves such a start without waiting.
+        # The client may send this request again after a lost connection. An index then still means the same, but a
+        # start such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
         wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
         request = RichPull(0, start, self._page_messages, int(wait_s * 1000))
         return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
-        """Keep the page or the error that has come, and tell the owner. A page moves the start behind itself."""
+        """Keep the page or the error of the answered call, move the start behind the page, and call `on_page`."""
         call, self._call = self._call, None
         assert call is not None
-        # An older node, or an Ockam service, refuses our protocol: it is asked again by the specification's pull.
+        # An older node, or an Ockam service, refuses our protocol, so the reader asks again with the specification's
+        # pull.
         if isinstance(call.error, RequestRefused) and self._may_be_unknown():
             self._plain = True
             self.ask()
@@ -129,21 +133,23 @@ class Reader:
             self._page = self._read(call)
         except ClientError as error:
             self._error = error
-            # The next attempt may reach a node that has our protocol: the old one may have been replaced.
+            # The old node may have been replaced by one that has our protocol, so the next request uses it again.
             self._plain = False
         else:
             self._session.has_rich_pull |= not self._plain
             self._start = FromIndex(self._page.resume_index)
-            # An empty answer that came at once was not held.
+            # An empty answer that came at once shows that the node does not hold answers back.
             self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
         self._on_page(self)
 
     def _may_be_unknown(self) -> bool:
-        """Whether a node that refused our pull may not know it, so that the specification's pull is worth a try."""
+        """Whether a refusal may mean that the node does not know our pull, so that the specification's pull may
+        succeed.
+        """
         return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
 
     def _read(self, call: Call) -> Page:
-        """The page in an answer. Raises the call's error, and UnexpectedAnswer."""
+        """Return the page in an answered call. Raises the call's error, and UnexpectedAnswer."""
         if call.error is not None:
             raise call.error
         if not self._plain:
@@ -155,14 +161,17 @@ class Reader:
 
 
 def patience_for(wait_s: float) -> int:
-    """After how many checks without an answer to send a pull again that the node may hold for `wait_s`."""
+    """Return after how many checks without an answer the client sends a pull again.
+
+    wait_s: how long the node may hold the answer to this pull.
+    """
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 
 
 class Merge:
-    """The pages of several readers in the order in which they come.
+    """Hands out the readers of several partitions in the order in which their pages arrive.
 
-    Each reader has at most one page here, so that a busy partition cannot starve the others.
+    Each reader has at most one page here, so a busy partition cannot hold up the others.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -171,12 +180,12 @@ class Merge:
         self._signal: Waiting | None = None
 
     def arrived(self, reader: Reader) -> None:
-        """Note that a reader has a page; for `Reader.on_page`."""
+        """Note that a page of this reader has arrived. To be used as the `on_page` of a Reader."""
         self._ready.append(reader)
         self.wake()
 
     def wake(self) -> None:
-        """End the wait of `next_ready`, if there is one."""
+        """Make a running `next_ready` return."""
         signal, self._signal = self._signal, None
         if signal is not None:
             signal.finish()
@@ -188,7 +197,7 @@ class Merge:
             self._ready.remove(reader)
 
     async def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """The reader whose page came first; None where no page came in time, or `wake` was called."""
+        """Return the reader whose page arrived first; None if no page came within `timeout_s`, or `wake` was called."""
         if not self._ready and timeout_s > 0:
             self._signal = Waiting()
             await self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)

@@ -1,5 +1,6 @@
 # Generated from stream_client/consume/follower.py by tools/generate_blocking.py; do not edit.
-"""Iterates over the messages of one partition and waits for new ones. Messages are fetched a page at a time."""
+"""Follower: iterates over the messages of one partition and waits for new ones. It fetches messages a page at a
+time."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from stream_service.extensions import RichMessage, Start
 
 
 class Follower:
-    """Follower: an iterator over the messages of one partition, endless or to the stream's end.
+    """An iterator over the messages of one partition, to the stream's end or for ever. `Stream.follow` makes it.
 
-    Iterate over it, or take whole pages by `next_page`. You may leave it and take it up again: it goes on behind the
-    last message that it gave. Made by `Stream.follow`.
+    Iterate over messages, or take whole pages with `next_page`. You may stop and iterate again later: the follower goes
+    on after the last message that it returned.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Follower:
         return self
 
     def __next__(self) -> RichMessage:
-        """The next message. An endless follower waits for it."""
+        """Return the next message. A follower that does not stop at the end waits for one."""
         if self._at >= len(self._rest) and not self._has_more():
             raise StopIteration
         message = self._rest[self._at]
@@ -67,18 +68,18 @@ class Follower:
 
     @property
     def next_index(self) -> int | None:
-        """The index behind the page at hand; None before the first."""
+        """The index behind the last page that was fetched; None before the first page."""
         return self._next_index
 
     @property
     def holes(self) -> int:
-        """How many indexes were missing between messages (retention, or deletion)."""
+        """The number of missing indexes between messages. Retention and deletion make such holes."""
         return self._holes
 
     def next_page(self) -> Sequence[RichMessage]:
-        """The messages of the page at hand that were not given yet, or else the next page; empty only at the end.
+        """Return the rest of the current page, or the next page if the current one is used up. Empty only at the end.
 
-        Raises RequestTimeout where the follower is to stop at the end and the node does not answer.
+        Raises RequestTimeout if the follower stops at the end and the node does not answer.
         """
         if self._at >= len(self._rest) and not self._has_more():
             return ()
@@ -86,12 +87,12 @@ class Follower:
         return page
 
     def stop(self) -> None:
-        """End the iteration, and drop the page on its way."""
+        """End the iteration, and drop a page that is still on its way."""
         self._merge.drop(self._reader)
         self._ended = True
 
     def _has_more(self) -> bool:
-        """Wait for the next page that has messages, and ask for the page behind it at once. False at the end."""
+        """Wait for the next page that has messages, and request the page after it. Returns False at the end."""
         while not self._ended:
             self._reader.ask()
             self._wait_page()
@@ -99,11 +100,12 @@ class Follower:
             self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
-                # The reader has moved on and would not fetch this page again, so it is kept before anything can raise.
+                # The reader has moved on and would not fetch this page again, so we keep the page before anything can
+                # raise.
                 self._rest, self._at = page.messages, 0
                 expected, self._next_index = self._next_index, page.messages[-1].index + 1
                 self._tell_holes(page.messages, expected)
-            # The next page travels while the program uses this one; without it every page costs a round trip.
+            # The next page travels while the program uses this page. Without this, every page would cost a round trip.
             if not self._ended:
                 self._reader.ask()
                 self._session.shell.give_way()
@@ -112,7 +114,7 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Raises PositionBeyondEnd where the stream is not the one that was read so far."""
+        """Raise PositionBeyondEnd if the stream was deleted and created again while it was being read."""
         if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
             raise PositionBeyondEnd(
                 f"{self._reader.handle.name!r}, partition {self._reader.handle.partition} has been read up to "

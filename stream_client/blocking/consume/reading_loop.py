@@ -4,9 +4,9 @@
 The loop reads its partitions in turn, keeps track of the messages that the program has processed, and saves that
 position. The consumer that uses the loop chooses the partitions.
 
-A message counts as processed when the next one is asked for. The saved position is the next index to read, as the real
-clients save it, and a consumer resumes by pulling exactly this index, so nothing is skipped. After a crash, messages
-behind the last save come again. Saves go out in order, and never run ahead of the messages processed.
+A message counts as processed when the program asks for the next one. The saved position is the next index to read, as
+in the real clients. A consumer resumes by pulling exactly this index, so it skips nothing. After a crash, the messages
+after the last save come again. Saves go out in order, and never include a message that is not processed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from stream_service.extensions import FromIndex, RichMessage
 
 
 class PartitionReading:
-    """One partition being consumed: its reader, and the page at hand, of which `at` messages have been handed out.
+    """One partition that a consumer reads: its reader, its current page and its position.
 
-    handed_index: everything below has been handed out. next_index: everything below is processed. saved_index: up to
-    here positions have been sent. kept_index: up to here the keeper of positions has confirmed them.
+    messages, at: the current page, and how many of its messages have been handed out. handed_index: all messages below
+    it have been handed out. next_index: all below it are processed. saved_index: the highest index sent to be saved.
+    kept_index: the highest index whose save was confirmed.
+
     Invariant: kept_index <= saved_index <= next_index <= handed_index.
     """
 
@@ -60,31 +62,31 @@ class PartitionReading:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the page at hand has messages that have not been handed out."""
+        """Whether the current page has messages that have not been handed out."""
         return self.at < len(self.messages)
 
     def hand_out_named(self) -> tuple[int, RichMessage]:
-        """Partition and message, as `hand_out`."""
+        """Return the next message of the current page together with the number of its partition."""
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
-        """The next message of the page at hand, which must have one."""
+        """Return the next message of the current page. There must be one."""
         message = self.messages[self.at]
         self.at += 1
         self.handed_index = message.index + 1
         return message
 
     def check(self) -> None:
-        """Assert the invariant."""
+        """Assert that the four indexes are in the order of the invariant."""
         assert self.kept_index <= self.saved_index <= self.next_index <= self.handed_index
 
 
 class ReadingLoop:
-    """The partitions of one stream that one consumer reads, and its position in each.
+    """Reads the partitions of one consumer, and keeps the consumer's position in each partition.
 
-    readings: by partition. current: the partition whose messages are being handed out. holes: how many indexes were
-    missing, in all partitions. processed: how many messages the program has processed since the start. woken: `wake`
-    has been called, and neither `next_reading` nor the consumer has reacted yet.
+    readings: the partitions being read, by number. current: the partition whose messages are being handed out. holes:
+    the number of missing indexes, in all partitions. processed: how many messages the program has processed since the
+    start. woken: whether `wake` was called and neither `next_reading` nor the consumer has reacted yet.
     """
 
     def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
@@ -103,7 +105,7 @@ class ReadingLoop:
         self.woken = False
 
     def add(self, handles: Sequence[PartitionHandle]) -> None:
-        """Read these partitions too, each from its saved position on."""
+        """Begin to read these partitions too, each from its saved position on."""
         new = [handle for handle in handles if handle.partition not in self.readings]
         if not new:
             return
@@ -133,17 +135,17 @@ class ReadingLoop:
             self.drop(partition)
 
     def begin(self) -> None:
-        """Prepare for a new iteration, or one taken up again: each partition's end is looked for anew."""
+        """Prepare for an iteration: forget which partitions had been read to their end, since they may have grown."""
         for reading in self.readings.values():
             reading.ended = False
 
     def wake(self) -> None:
-        """End the wait of `next_reading`, now or when it next waits."""
+        """Make `next_reading` return, at once if it is waiting or else when it next waits."""
         self.woken = True
         self._merge.wake()
 
     def commit(self) -> None:
-        """Count the message handed out last as processed, since the program asks for the next one."""
+        """Count the message handed out last as processed. Called when the program asks for the next message."""
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
             return
@@ -161,21 +163,22 @@ class ReadingLoop:
         self._session.shell.send_lagging()
 
     def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
-        """The partition whose messages come next; None at the end of all, or where `wake` ended the wait.
+        """Wait for messages and return the reading of the partition that has them.
 
-        Raises RequestTimeout where the loop is to stop at the end, and the node does not tell whether it is there.
+        Returns None when all partitions have been read to their end (only with stop_at_end), or after `wake`. Raises
+        RequestTimeout if the loop stops at the end and the node does not answer.
         """
         if self.current is not None and self.current.has_messages:
             return self.current
         self._ask(stop_at_end)
-        # A loop that goes on for ever waits for ever. One that stops at the end must not hang where no answer comes.
+        # An endless loop may wait for ever. A loop that stops at the end must not hang if no answer comes.
         patience_s = self._session.answer_timeout_s if stop_at_end else None
         give_up_s = math.inf if patience_s is None else self._session.shell.now_s() + patience_s + LONG_POLL_S
         while not (stop_at_end and self.has_ended()):
             if self.woken:
                 self.woken = False
                 return None
-            # A save that falls due ends the wait: a quiet stream would else delay it until the next message.
+            # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
             reader = self._merge.next_ready(min(self._save_due_s, give_up_s) - self._session.shell.now_s())
             now_s = self._session.shell.now_s()
             if now_s >= self._save_due_s:
@@ -185,16 +188,16 @@ class ReadingLoop:
                     raise RequestTimeout(f"{self._session.address} has not answered a pull in time")
             elif self._turn_page(self._by_reader[reader], stop_at_end):
                 return self.current
-        # Everything has been read and processed, so the position is at the end and nothing later would save it.
+        # All messages have been read and processed, so this is the last chance to save the final position.
         self.save()
         return None
 
     def has_ended(self) -> bool:
-        """Whether every partition was read to where its stream ended."""
+        """Whether every partition has been read to its end."""
         return all(reading.ended for reading in self.readings.values())
 
     def save_nowait(self) -> None:
-        """Send the positions that have moved since the last save."""
+        """Send the positions that have changed since the last save, without waiting."""
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
@@ -205,7 +208,10 @@ class ReadingLoop:
         self._saved(moved)
 
     def save(self, partitions: Collection[int] | None = None) -> None:
-        """Save the positions that have moved, of some partitions or all; they are kept when this returns."""
+        """Save the positions that have changed, and return when they are safely stored.
+
+        partitions: the numbers of the partitions to save; None: all.
+        """
         chosen = self.readings if partitions is None else partitions
         moved = {
             partition: reading.next_index
@@ -227,30 +233,32 @@ class ReadingLoop:
         self._save_due_s = math.inf
 
     def _ask(self, stop_at_end: bool) -> None:
-        """Ask for the next page of each partition."""
+        """Request the next page of each partition, except partitions that have ended if the loop stops at the end."""
         for reading in self.readings.values():
             reading.reader.waits = not stop_at_end
             if not (stop_at_end and reading.ended):
                 reading.reader.ask()
 
     def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Take the page that has come, and ask for the one behind it; whether the page has messages."""
+        """Make the page that has arrived the current page, and request the page after it. Returns whether it has
+        messages.
+        """
         page = reading.reader.take()
         self._check(reading, page)
         reading.ended = page.at_end
-        # The reader has moved on and would not fetch this page again, so it is kept before anything can raise.
+        # The reader has moved on and would not fetch this page again, so we keep the page before anything can raise.
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
             self._tell_holes(reading)
-        # The next page travels while the program processes this one; without it every page costs a round trip.
+        # The next page travels while the program processes this page. Without this, every page would cost a round trip.
         if not (stop_at_end and reading.ended):
             reading.reader.ask()
             self._session.shell.give_way()
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raises PositionBeyondEnd where the stream is not the one whose position was saved."""
+        """Raise PositionBeyondEnd if the stream was deleted and created again after the position was saved."""
         if page.next_index is not None and page.next_index < reading.next_index:
             raise PositionBeyondEnd(
                 f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
@@ -258,7 +266,8 @@ class ReadingLoop:
             )
 
     def _tell_holes(self, reading: PartitionReading) -> None:
-        """Count and report the holes in front of and inside the page at hand, before its first message goes out."""
+        """Count the missing indexes before and between the messages of the current page, and report them to
+        `on_hole`."""
         for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:
