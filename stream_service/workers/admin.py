@@ -1,8 +1,7 @@
-"""The administration of one stream: information about it, its retention, truncation and deletion.
+"""StreamAdmin: describes one stream, sets its retention, truncates it and deletes it. It does not pull or push
+messages.
 
-It reads and pushes no messages.
-
-Deleting many messages is done in steps, each a short transaction, so that pushes go on between them.
+Many messages are deleted in steps. Each step is a short transaction, so that pushes can be stored between two steps.
 """
 
 from __future__ import annotations
@@ -41,14 +40,16 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 Finish = Callable[[int, StorageError | None], None]
-"""Called at the end of a truncation with the number of deleted messages, and the error that stopped it early."""
+"""The callback at the end of a truncation. It gets the number of deleted messages, and the error if there was one."""
 
 
 class StreamAdmin:
     """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
 
-    Each deletion is one line in the log: the peer that asked for it, the stream and partition, and the indexes.
-    Invariant: at most one step of truncation is under way; `_cuts` are those that wait for it.
+    Each deletion is logged in one line, with the peer that asked for it, the stream and partition, and the indexes.
+
+    Invariant: at most one step of a truncation is under way. `_cuts` are the truncations that have not ended: the first
+    one is under way, and the others wait for it.
     """
 
     def __init__(
@@ -71,7 +72,10 @@ class StreamAdmin:
         self.retention: Retention | None = None
 
     def receive(self, message: Message) -> bool:
-        """Serve a request of these protocols; False where it is of another. Raises ProtocolError."""
+        """Serves a request of one of these protocols. Returns False if the request belongs to another protocol.
+
+        Raises ProtocolError if the request cannot be decoded, or is not valid.
+        """
         payload = message.payload
         if INFO.is_in(payload):
             self._tell(message, INFO, INFO.decode_request(payload).request_id)
@@ -88,13 +92,16 @@ class StreamAdmin:
         return True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Delete what the stream's retention, or the node's default, does not keep; many messages go in several cuts.
+        """Deletes the messages that the stream's retention does not keep. default: the retention if the stream has
+        none.
 
-        While the clock is in doubt, no message is deleted for its age.
+        Many messages are deleted in several truncations. While the clock is in doubt, no message is deleted for its
+        age.
         """
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
+        # With a truncation under way the next round of retention is soon enough; an empty stream has nothing to delete.
         if retention is None or self._cuts or self._bounds.first_index == self._bounds.next_index:
             return
 
@@ -108,6 +115,7 @@ class StreamAdmin:
                 return
             end = self._bounds.first_index
             self._log.info("retention_applied", deleted=deleted, from_index=end - deleted, before_index=end)
+            # A limit by size measures only SIZES_MAX messages at a time, so there may be more to delete.
             if deleted >= stored.SIZES_MAX:
                 self.apply_retention(default)
 
@@ -121,7 +129,7 @@ class StreamAdmin:
         )
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        """Answer with the stream as it is now, under the name of that protocol."""
+        """Answers a request with the present description of the stream. under: the protocol of the answer."""
 
         def told(found: DescribeStreams) -> None:
             if found.error is not None:
@@ -162,6 +170,8 @@ class StreamAdmin:
                     self._note("stream_truncated", message, deleted, first_index, error)
                 self._refuse(message, error)
                 return
+            # Messages that were pushed after the truncation began are deleted together with the stream, and counted
+            # too.
             left = self._bounds.next_index - self._bounds.first_index
             gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
             self._storage.submit_write(ChangeStream(remove, gone))
@@ -176,6 +186,7 @@ class StreamAdmin:
             self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
+        # The messages go first and in steps, since deleting all of them with the stream would be one long transaction.
         self._cut(self._bounds.next_index, emptied)
 
     def _retain(self, message: Message, request_id: int, retention: Retention | None) -> None:
@@ -201,7 +212,8 @@ class StreamAdmin:
     def _note(
         self, event: str, message: Message, deleted: int, first_index: int, error: StorageError | None = None
     ) -> None:
-        """One line for one act. first_index: of what was deleted; what stopped it early is its reason."""
+        """Logs a truncation or a deletion in one line. first_index: the index of the first deleted message. error: the
+        error that ended it early, or None."""
         end = first_index + deleted
         known = {"peer": message.origin.peer, "deleted": deleted, "from_index": first_index, "before_index": end}
         if error is None:
@@ -210,13 +222,14 @@ class StreamAdmin:
             self._log.error(event, **known, reason=str(error))
 
     def _cut(self, index: int, finish: Finish) -> None:
-        """Delete the messages before `index` in steps, then call `finish`."""
+        """Deletes the messages before `index` in steps, after all earlier truncations. Calls `finish` at the end."""
         self._cuts.append((index, finish))
         if not self._cutting:
             self._next_step(0)
 
     def _next_step(self, deleted: int) -> None:
         index = self._cuts[0][0]
+        # Another truncation may have deleted these messages already.
         if self._bounds.first_index >= min(index, self._bounds.next_index):
             self._finish(deleted, None)
             return
@@ -237,6 +250,7 @@ class StreamAdmin:
         if step.error is not None or step.record is None:
             self._finish(deleted, step.error)
             return
+        # Readers see the new front after each step.
         self._bounds.first_index = step.record.first_index
         self._next_step(deleted + step.deleted)
 

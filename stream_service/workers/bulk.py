@@ -1,6 +1,7 @@
-"""Bulk reads of one stream, on behalf of its worker: one page at a time, and none to a peer that takes none.
+"""BulkReads: serves the bulk reads of one stream, one page at a time.
 
-The pages are read by another process (`storage.bulk.arrow_thread`), so that they hold up neither pushes nor pulls.
+A peer that does not take its pages gets no further ones. Another process reads the pages (`storage.bulk.arrow_thread`),
+so that bulk reads delay neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -20,20 +21,26 @@ from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 READS_WAITING_MAX = 1_000
-"""At most this many bulk reads of one stream wait; a reader sends a few at a time."""
+"""At most this many bulk reads of one stream wait; a further one is refused. A reader sends a few at a time."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""One page has at most this many bytes, whatever the request says: on its way it is in memory several times."""
+"""One page has at most this many bytes, even if the request asks for more. Several copies of a page are in memory at
+the same time while it is read and sent."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
-"""The envelope, the bounds and the schema of the Arrow stream: about 2 KiB."""
+"""The room that a frame needs in addition to the columns of a page. The envelope, the bounds and the Arrow schema take
+about 2 KiB."""
 
 BACKLOG_RETRY_S = 0.02
-"""How long to wait before looking again whether a slow reader has taken its pages; there are few such readers."""
+"""The delay, in seconds, before checking again whether a slow reader has taken its pages. There are few such
+readers."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BulkReads:
-    """Answers `node/stream_bulk/1`, each peer's in order. Invariant: at most one read is under way."""
+    """Answers the requests of `node/stream_bulk/1`; each peer gets its answers in order.
+
+    Invariant: at most one read is under way.
+    """
 
     def __init__(self, worker: Worker, bounds: StreamBounds, services: StreamServices) -> None:
         self._worker = worker
@@ -45,7 +52,8 @@ class BulkReads:
         self._resting = False
 
     def receive(self, message: Message) -> None:
-        """Serve a request. Raises ProtocolError."""
+        """Takes in a request and answers it later. Raises ProtocolError if the request is not valid, or too many
+        wait."""
         request = BULK.decode_request(message.payload)
         if request.end <= request.start or request.end > self._bounds.next_index:
             raise ProtocolError(
@@ -57,11 +65,14 @@ class BulkReads:
         self._next()
 
     def _next(self) -> None:
-        """Begin the oldest read of a peer that has taken what it was sent, unless one is under way."""
+        """Begins the oldest waiting read, unless a read is under way. Skips peers that have not taken their earlier
+        pages."""
         if self._reading or self._resting or not self._waiting:
             return
         behind = (message.origin.is_behind(BACKLOG_BYTES_MAX) for message, _ in self._waiting)
+        # The first request in the queue whose peer has taken its pages is next, so a slow peer delays no other.
         position = next((position for position, is_behind in enumerate(behind) if not is_behind), None)
+        # All peers are slow. No connection tells this object when it is free again, so a timer checks.
         if position is None:
             self._resting = True
             self._worker.context.call_later(BACKLOG_RETRY_S, self._rested)
@@ -69,6 +80,7 @@ class BulkReads:
         message, request = self._waiting[position]
         del self._waiting[position]
         self._reading = True
+        # The answer must fit one frame of the peer's connection. A page has at least one message.
         room_bytes = payload_bytes_max(message) - PAGE_OVERHEAD_BYTES
         bytes_max = max(1, min(request.size_bytes, PAGE_BYTES_MAX, room_bytes))
         read = self._worker.context.guard(lambda done: self._read(done, message, request))

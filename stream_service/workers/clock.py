@@ -1,4 +1,5 @@
-"""The clock of a node's streams: `clock_machine` over this machine's clocks. It logs each jump once."""
+"""Clock: the clock of a node's streams. It applies `clock_machine` to the clocks of the computer, and logs each jump
+once."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ logger = structlog.get_logger(__name__)
 
 
 class Clock:
-    """The time for each append and each round of retention; these ask often, so that a jump is seen at once.
+    """The clock that gives each append and each round of retention its time. Both ask often, so a jump is noticed soon.
 
-    wall_us: microseconds since 1970; steady_s: a clock that never jumps, in seconds. note_offset: told the trusted
-    offset whenever it changes, for the next start.
+    wall_us: reads the wall clock, in microseconds since 1970. steady_s: reads a clock that never jumps, in seconds.
+    note_offset: called with the trusted offset whenever it has changed by more than NOTED_US, so that it can be stored
+    for the next start. The other parameters are those of `ClockMachine`.
     """
 
     def __init__(
@@ -44,12 +46,12 @@ class Clock:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether nothing may be deleted for its age just now."""
+        """Whether the clock has jumped and is not trusted yet. Then no message may be deleted for its age."""
         self.time_us()
         return self._machine.in_doubt
 
     def time_us(self) -> int:
-        """Microseconds since 1970, by the clock that is trusted."""
+        """Returns the trusted time, in microseconds since 1970."""
         steady_us = self._steady_us()
         turn = self._machine.look(self._wall_us(), steady_us)
         if turn is not None:
@@ -79,4 +81,4 @@ class Clock:
 
 
 NOTED_US = 1_000_000
-"""A trusted offset that has changed by less is not noted again."""
+"""If the trusted offset has changed by this much or less, in microseconds, it is not stored again."""

@@ -1,16 +1,18 @@
-"""Which time it is, by a wall clock that may jump and a steady one that never does. Pure: it reads neither.
+"""ClockMachine: computes the time from a wall clock that may jump and a steady clock that never does. It reads no
+clock.
 
-Messages are stamped with this time, and retention by age deletes by it. A jump is a change of the wall clock against
-the steady one by more than TOLERANCE_US between two looks. After a jump time goes on as the steady clock counts it,
-from where it was, and age is not trusted, until one of these:
+Messages are stored with this time, and retention by age uses it. A jump is a change of the wall clock against the
+steady clock by more than TOLERANCE_US between two readings. After a jump the machine is in doubt: it ignores the wall
+clock and counts on from the old time with the steady clock, and no message is deleted for its age. The doubt ends when
+one of these happens:
 
     the wall clock is back where it was         its time holds, as if nothing had been
     the new time has lasted `trust_after_us`    the new time holds
     (at a start behind what is stored) the wall clock reaches the newest stored message: its time holds
 
-At a start nothing tells a wrong clock from a long stop, so the clock is trusted, but for two cases: the machine has
-not been started since the node last noted the time, and the clock has jumped meanwhile; or the clock stands before a
-time that was trusted, or else before the newest stored message.
+At a start of the node, a wrong clock looks the same as a long stop, so the wall clock is trusted. There are two
+exceptions. First, the computer has not been restarted since the node stored its offset, and the wall clock has jumped
+since then. Second, no offset is stored, and the wall clock is before the newest stored message.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from __future__ import annotations
 import enum
 
 TOLERANCE_US = 10_000_000
-"""Clocks that are set a little, or run a little too fast, are followed."""
+"""A change of the wall clock by at most this much, in microseconds, is no jump: the time follows it."""
 
 
 class Turn(enum.Enum):
-    """What a look found: the clock has JUMPED; it is BACK where it was; its new time is ACCEPTED."""
+    """The result of reading the clocks, if something changed.
+
+    JUMPED: the wall clock has jumped. BACK: the wall clock is back at its old time. ACCEPTED: the new time of the wall
+    clock is trusted.
+    """
 
     JUMPED = enum.auto()
     BACK = enum.auto()
@@ -30,11 +36,14 @@ class Turn(enum.Enum):
 
 
 class ClockMachine:
-    """All times in microseconds; an offset is the wall clock less the steady one.
+    """The trusted time of a node. All times are in microseconds. An offset is the wall clock minus the steady clock.
 
-    known_offset_us: as it was noted by an earlier life of the node on this start of the machine; None where it was not.
-    newest_us: the time of the newest stored message. trust_after_us: 0 believes every jump at once.
-    Invariant: `_candidate_us` is an offset that the wall clock has had since `_since_us`, and None while it is trusted.
+    known_offset_us: the offset that the node stored since the computer was started; None if there is none. newest_us:
+    the time of the newest stored message. trust_after_us: how long a new time must last until it is trusted; 0 trusts
+    every jump at once.
+
+    Invariant: while the wall clock is trusted, `_candidate_us` is None. Otherwise it is the offset that the wall clock
+    has had since `_since_us`.
     """
 
     def __init__(
@@ -51,29 +60,33 @@ class ClockMachine:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the clock has jumped, and neither of its times is trusted yet."""
+        """Whether the wall clock has jumped and its new time is not trusted yet."""
         return self._candidate_us is not None
 
     def time_us(self, steady_us: int) -> int:
-        """The time now."""
+        """Returns the trusted time, in microseconds since 1970. steady_us: the present reading of the steady clock."""
         return steady_us + self.offset_us
 
     def jump_us(self) -> int:
-        """How far the wall clock is ahead of the trusted time; below 0 where it is behind."""
+        """Returns how far the wall clock is ahead of the trusted time, in microseconds. Negative: it is behind."""
         return 0 if self._candidate_us is None else self._candidate_us - self.offset_us
 
     def look(self, wall_us: int, steady_us: int) -> Turn | None:
-        """Take note of both clocks."""
+        """Takes in one reading of both clocks. Returns a Turn if the clock has jumped or the doubt has ended, else
+        None."""
         offset_us = wall_us - steady_us
         ahead_us = offset_us - self.offset_us
+        # The wall clock agrees with the trusted time, or it has caught up with the newest stored message: trust it.
         if abs(ahead_us) <= TOLERANCE_US or (self._starts_behind and ahead_us > 0):
             was_in_doubt, self._starts_behind = self.in_doubt, False
             self.offset_us, self._candidate_us = offset_us, None
             return Turn.BACK if was_in_doubt else None
         turn = None
+        # A jump, or a second jump during the doubt: the new time has to last from here on.
         if self._candidate_us is None or abs(offset_us - self._candidate_us) > TOLERANCE_US:
             self._since_us, turn = steady_us, Turn.JUMPED
         self._candidate_us = offset_us
+        # The new time has lasted long enough.
         if steady_us - self._since_us >= self._trust_after_us:
             self.offset_us, self._candidate_us, self._starts_behind = offset_us, None, False
             turn = Turn.ACCEPTED

@@ -1,4 +1,7 @@
-"""The directory of a node's streams: it starts their workers and holds what these share. It serves no requests."""
+"""StreamDirectory: knows the streams of a node, starts their workers, and holds the objects that all workers share.
+
+It serves no requests.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from stream_service.workers.tail_machine import Tails
 
 
 class StreamDirectory:
-    """The streams of a node. It starts their workers, and outlives crashes of the service worker.
+    """The list of all streams of a node. It survives crashes of the service worker.
 
-    default_retention: holds for streams without a retention of their own.
-    making: how many stream-partitions are being stored at this moment.
-    writers: by the beginning of a stream's name, which part of the node alone writes such streams; all may read them.
+    default_retention: the retention of streams that have none of their own. making: the number of stream-partitions
+    that are being created at this moment. writers: for the beginning of a stream name, the part of the node that writes
+    these streams. Clients may only read them.
     """
 
     def __init__(
@@ -57,26 +60,30 @@ class StreamDirectory:
 
     @property
     def count(self) -> int:
-        """Stream-partitions served."""
+        """The number of stream-partitions that have a worker."""
         return len(self._addresses)
 
     def addresses(self) -> list[Address]:
-        """The addresses of all streams, in the order in which they were opened."""
+        """Returns the addresses of all streams, in the order in which they were opened."""
         return list(self._addresses)
 
     def new_name(self) -> str:
-        """A generated name that no stream has."""
+        """Generates a stream name that is not in use."""
         while True:
             name = generated_name(self._new_id)
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 
     def find_writer(self, name: str) -> str | None:
-        """The part of the node that alone writes the stream of that name; None where every client may."""
+        """Returns the part of the node that writes the stream of this name, or None if clients may write it."""
         return next((writer for prefix, writer in self._writers.items() if name.startswith(prefix)), None)
 
     def note_changed(self, record: StreamRecord) -> None:
-        """The writer of a read-only stream has appended to it, or has cut its front."""
+        """Tells the worker of a read-only stream that messages were appended or deleted. Starts the worker if there is
+        none.
+
+        record: the stream's row after the change.
+        """
         address = stream_address(record.name, record.partition)
         worker = self.node.find_worker(address)
         if isinstance(worker, ReadOnlyStream):
@@ -85,9 +92,11 @@ class StreamDirectory:
             self.open_stream(StoredStream(record, 0, None))
 
     def open_stream(self, stream: StoredStream) -> None:
-        """Start the worker of a stored stream, unless it runs. Raises AddressInUse where two names share an address."""
+        """Starts the worker of a stored stream, unless it runs. Raises AddressInUse if another stream has the same
+        address."""
         name, partition = stream.record.name, stream.record.partition
         address = stream_address(name, partition)
+        # Two names may have the same hash. Their messages must not mix, so the second stream is refused.
         if self.node.is_registered(address):
             worker = self.node.find_worker(address)
             if not isinstance(worker, ReadableStream) or worker.identity != (name, partition):
@@ -97,7 +106,8 @@ class StreamDirectory:
         first: list[StoredStream | None] = [stream]
 
         def make() -> ReadableStream:
-            # What was just read is true for the worker's first life only: a later one reads the stream again.
+            # The stream was just read, so the first start of the worker need not read it. After a crash the record is
+            # outdated, and the worker reads the stream again.
             known, first[0] = first[0], None
             if writer is not None:
                 return ReadOnlyStream(name, partition, known, self, writer)
@@ -107,12 +117,12 @@ class StreamDirectory:
         self._addresses[address] = None
 
     def apply_retention(self, address: Address) -> None:
-        """Have one stream delete what it no longer keeps."""
+        """Lets the stream at this address delete the messages that its retention does not keep."""
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker):
             worker.admin.apply_retention(self.default_retention)
 
     def _close_stream(self, address: Address) -> None:
-        """The stream has been deleted."""
+        """Stops the worker of a deleted stream and frees its address."""
         self.node.unregister(address)
         self._addresses.pop(address, None)

@@ -1,8 +1,9 @@
 """The order in which one stream answers its pulls, as a machine: which pulls wait, which come next, and when none may.
 
-It is pure: it reads no messages, sends nothing, and the time is a parameter. `workers.pulls` does these things for it.
+The machine is pure: it reads no messages, sends nothing, and gets the time as a parameter. `workers.pulls` reads and
+sends.
 
-The life of a pull. Each pull that is noted and not yet answered is in exactly one of these places:
+The life of a pull. Each pull that was added and is not answered yet is in exactly one of these places:
 
     waiting ──────► batch ──────► answered          The oldest pulls are taken together, as one batch.
        ▲  │         ▲   │
@@ -34,7 +35,12 @@ LONG_POLLS_MAX = 10_000
 
 
 class State(enum.IntEnum):
-    """What the queue of pulls is doing. HELD means: a push that came before a waiting pull is not yet on disk."""
+    """The state of the queue of pulls.
+
+    READY: a batch can be taken. READING: a reading thread reads the pages of a batch. YIELDING: a full page was sent,
+    and the other workers of the node have a turn. HELD: pushes that came before the waiting pulls are not on disk yet.
+    READING_HELD, YIELDING_HELD: both at the same time. CLOSED: the worker has stopped.
+    """
 
     READY = enum.auto()
     READING = enum.auto()
@@ -46,11 +52,11 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What happens to the queue of pulls.
+    """An event of the queue of pulls.
 
-    HOLD: pushes are on their way to the disk. RELEASE: these pushes are stored or refused.
-    READ_BEGUN, READ_ENDED: a reading thread reads the pages of a batch.
-    TURN_YIELDED, TURN_CAME: a full page was sent, and everybody else on the node has a turn before the next one.
+    HOLD: pushes were submitted to the writing thread. RELEASE: these pushes are stored or refused. READ_BEGUN,
+    READ_ENDED: a reading thread begins or ends to read the pages of a batch. TURN_YIELDED: a full page was sent, and
+    the other workers of the node have a turn. TURN_CAME: this stream has the turn again. CLOSE: the worker has stopped.
     """
 
     HOLD = enum.auto()
@@ -62,12 +68,13 @@ class Event(enum.IntEnum):
     CLOSE = enum.auto()
 
 
-# As names of the module, since looking a member up in its enumeration takes longer than a transition.
+# Module names for the members: looking up a member in its enumeration takes longer than a transition.
 READY, READING, YIELDING, HELD, READING_HELD, YIELDING_HELD, CLOSED = State
 HOLD, RELEASE, READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = Event
 
-# A pair that is not in the table is a mistake of ours. A batch is taken in READY alone, so at most one read is under
-# way, and no pull is answered before the pushes that came before it.
+# The state after each event. If an event is missing for a state and happens all the same, our code has a mistake. A
+# batch is taken only in READY, so at most one read is under way, and no pull is answered before earlier pushes are
+# stored.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     READY: {
         HOLD: HELD,
@@ -105,7 +112,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         TURN_CAME: HELD,
         CLOSE: CLOSED,
     },
-    # What was begun before may still end; nothing begins.
+    # Work that began before the close may still end. No work begins.
     CLOSED: {
         HOLD: CLOSED,
         RELEASE: CLOSED,
@@ -117,7 +124,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class WaitingPull(Protocol):
-    """A pull as this machine needs it. deadline_s: until when it may wait for a message; 0 where it must not wait."""
+    """The attributes of a pull that the machine needs. deadline_s: the time until which the pull may wait for a
+    message; 0 if it must not wait. consumer: the connection that the pull came from."""
 
     @property
     def consumer(self) -> Hashable: ...
@@ -130,7 +138,11 @@ P = TypeVar("P", bound=WaitingPull)
 
 
 class Batch(NamedTuple, Generic[P]):
-    """The pulls to be answered next. blocked, unblocked: pulls that taking it has blocked, or has taken from there."""
+    """A batch of pulls to be answered next.
+
+    blocked: pulls that became blocked while the batch was taken. unblocked: pulls of the batch that were blocked
+    before.
+    """
 
     pulls: list[P]
     blocked: Sequence[P]
@@ -138,12 +150,13 @@ class Batch(NamedTuple, Generic[P]):
 
 
 class PullMachine(Generic[P]):
-    """The pulls of one stream that have no answer yet, and the state of their queue.
+    """The queue of unanswered pulls of one stream, and its state.
 
-    is_behind: says of a consumer whether its connection has not yet taken the answers to earlier pulls.
-    Invariant: each pull is in one place only. A batch is out exactly while it is read (or is being answered, within one
-    turn). Each consumer in `_blocked` has pulls there; the consumers in `_caught_up` are among these. Each long poll
-    has a place in `_deadlines`. When closed, nothing waits. `check` looks at all of this.
+    is_behind: returns whether a consumer's connection has not taken the answers to earlier pulls yet.
+
+    Invariant: each pull is in one place only. `_batch` is not empty exactly while it is read (or is being answered,
+    within one turn). Each consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` is also in
+    `_blocked`. Each long poll is in `_deadlines`. When closed, no pull waits. `check` checks all of this.
     """
 
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
@@ -159,44 +172,47 @@ class PullMachine(Generic[P]):
         self._parked_count = 0
 
     def note(self, event: Event) -> None:
-        """Go to the next state."""
+        """Moves to the next state, as the table says."""
         self.state = TRANSITIONS[self.state][event]
 
     @property
     def can_take(self) -> bool:
-        """Whether `take` is allowed and there may be a pull to answer."""
+        """Whether `take` may be called and there may be a pull to answer."""
         return self.state is READY and bool(self._waiting or self._caught_up)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more pulls should come. Blocked pulls do not count: else a slow consumer would stop the others."""
+        """Whether too many pulls wait. Blocked pulls do not count: otherwise a slow consumer would stop all others."""
         return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, pull: P) -> None:
-        """Let a pull wait behind all others."""
+        """Adds a pull at the end of the queue."""
         self._waiting.append(pull)
 
     def take(self) -> Batch[P]:
-        """The next pulls to answer: the oldest ones, in turn with those of slow consumers that have caught up.
+        """Takes the next pulls to answer: alternately the oldest waiting pull, and a blocked pull of a consumer that
+        caught up.
 
-        A waiting pull of a slow consumer is blocked instead. `finish` or `end_read` must follow.
+        A waiting pull of a slow consumer becomes blocked instead. The caller must call `finish` or `end_read`
+        afterwards.
         """
         pulls = self._batch
         blocked: list[P] = []
         unblocked: list[P] = []
         free: Hashable = None
         while len(pulls) < PULLS_PER_BATCH_MAX:
-            # A read may end after its first pages, so the two sides take turns in being first.
+            # A read may end after its first pages. So waiting and unblocked pulls alternate at the front of the batch.
             self._prefers_unblocked = not self._prefers_unblocked
             pull = self._take_unblocked(unblocked) if self._prefers_unblocked and self._caught_up else None
             while pull is None and self._waiting:
                 pull = self._waiting.popleft()
                 consumer = pull.consumer
-                # Nothing is sent while a batch is taken, so a consumer that was free stays so: ask once.
+                # Nothing is sent while a batch is taken, so a consumer that was not behind is still not behind.
                 if consumer is free:
                     break
                 if consumer in self._blocked or self._is_behind(consumer):
-                    # Also behind its own earlier pulls: a consumer gets its answers in order.
+                    # A consumer gets its answers in order, so a pull is also blocked if an earlier pull of the consumer
+                    # is.
                     self._blocked.setdefault(consumer, deque()).append(pull)
                     blocked.append(pull)
                     pull = None
@@ -210,19 +226,21 @@ class PullMachine(Generic[P]):
         return Batch(pulls, blocked, unblocked)
 
     def begin_read(self) -> None:
-        """The batch is being read. Until `end_read` no other one can be taken."""
+        """Notes that a reading thread reads the batch. Until `end_read` is called, no other batch can be taken."""
         assert self._batch, "nothing was taken"
         self.note(READ_BEGUN)
 
     def end_read(self, count: int) -> tuple[list[P], list[P]]:
-        """The pages of the first `count` pulls of the batch have been read. See `finish`."""
+        """Ends a batch whose first `count` pages have been read. Returns the same as `finish`."""
         self.note(READ_ENDED)
         return self.finish(count)
 
     def finish(self, count: int) -> tuple[list[P], list[P]]:
-        """End the batch: its first `count` pulls are to be answered now, and the others wait again, before all younger.
+        """Ends the batch. Its first `count` pulls are to be answered now; the others go back to the front of their
+        queues.
 
-        Returns the pulls to answer, and those of the others that are blocked again. When closed, the others are gone.
+        Returns the pulls to answer, and those of the others that are blocked again. When closed, the others are
+        dropped.
         """
         batch, self._batch = self._batch, []
         if count >= len(batch):
@@ -239,40 +257,41 @@ class PullMachine(Generic[P]):
         return batch[:count], blocked
 
     def has_blocked(self, consumer: Hashable) -> bool:
-        """Whether pulls of this consumer are blocked."""
+        """Whether any pulls of this consumer are blocked."""
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """A consumer has taken answers. Whether its blocked pulls can be taken now."""
+        """Notes that a consumer has taken answers. Returns whether its blocked pulls can be taken now."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None
         return True
 
     def drop_blocked(self, consumer: Hashable) -> Sequence[P]:
-        """The consumer's connection is gone, and nobody waits for these pulls any more."""
+        """Removes and returns the blocked pulls of a consumer whose connection has ended."""
         self._caught_up.pop(consumer, None)
         return self._blocked.pop(consumer, ())
 
     def park(self, pull: P, now_s: float) -> bool:
-        """Let a pull that found no message wait for one as a long poll; False where it must be answered now."""
+        """Makes a pull that found no message wait for one as a long poll. Returns False if it must be answered now."""
         if pull.deadline_s <= now_s or len(self._long_polls) >= LONG_POLLS_MAX or self.state is CLOSED:
             return False
         self._parked_count += 1
         self._long_polls[pull] = None
-        # The number decides between equal deadlines, so that pulls are never compared.
+        # The number orders equal deadlines, because pulls cannot be compared.
         heapq.heappush(self._deadlines, (pull.deadline_s, self._parked_count, pull))
         return True
 
     def unpark(self, pull: P) -> bool:
-        """End a long poll before its time; False where it has ended already. The caller answers it, or nobody does."""
+        """Ends a long poll before its deadline. The caller may answer it. Returns False if it has ended already."""
         if pull not in self._long_polls:
             return False
         del self._long_polls[pull]
         return True
 
     def wake(self) -> list[P]:
-        """There are new messages: all long polls wait for their answers now, the oldest first. Returns them."""
+        """Ends all long polls because there are new messages: they wait in the queue again, oldest first. Returns
+        them."""
         if not self._long_polls:
             return []
         woken = list(self._long_polls)
@@ -283,11 +302,12 @@ class PullMachine(Generic[P]):
 
     @property
     def next_deadline_s(self) -> float:
-        """When to call `end_late` next; it may be too early. Infinite where no pull waits for a message."""
+        """The time at which `end_late` should be called next. It may be too early. Infinite if there is no long
+        poll."""
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def end_late(self, now_s: float) -> list[P]:
-        """End the long polls whose deadline has passed; the caller answers them."""
+        """Ends and returns the long polls whose deadline has passed. The caller answers them."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             pull = heapq.heappop(self._deadlines)[2]
@@ -296,14 +316,14 @@ class PullMachine(Generic[P]):
         return late
 
     def clear(self) -> tuple[list[P], list[P], list[P]]:
-        """Take out all pulls that wait, are blocked, or are long polls, each kind in order."""
+        """Removes and returns all waiting pulls, all blocked pulls and all long polls, each kind in order."""
         taken = list(self._waiting), list(chain.from_iterable(self._blocked.values())), list(self._long_polls)
         for place in (self._waiting, self._blocked, self._caught_up, self._long_polls, self._deadlines):
             place.clear()
         return taken
 
     def check(self) -> None:
-        """The invariant, for tests: to be called between turns."""
+        """Checks the invariant. Tests call it between turns."""
         assert bool(self._batch) == (self.state in (READING, READING_HELD)) or self.state is CLOSED
         assert self._caught_up.keys() <= self._blocked.keys()
         assert all(self._blocked.values())
@@ -316,12 +336,14 @@ class PullMachine(Generic[P]):
             assert not any((self._waiting, self._blocked, self._long_polls))
 
     def _take_unblocked(self, unblocked: list[P]) -> P | None:
-        """The oldest pull of a slow consumer that has caught up; such consumers take turns."""
+        """Takes the oldest blocked pull of a consumer that has caught up, or returns None. Such consumers take
+        turns."""
         while self._caught_up:
             consumer = next(iter(self._caught_up))
             del self._caught_up[consumer]
             if self._is_behind(consumer):
-                # It has been given answers since. Its connection tells again when they are taken.
+                # The consumer was sent more answers since and is behind again. `unblock` is called when it has taken
+                # them.
                 continue
             blocked = self._blocked[consumer]
             pull = blocked.popleft()

@@ -1,7 +1,7 @@
-"""The pages that answer pulls: how large each may be, which are found in memory, and how each is written as an answer.
+"""PullPages: limits the size of the pages that answer pulls, finds pages in memory, and encodes the answers.
 
-It reads nothing from the disk (`operations.ReadPages` does) and does not decide when a pull is answered
-(`workers.pull_machine` does).
+It reads nothing from the disk: `operations.ReadPages` does. It does not decide when a pull is answered:
+`workers.pull_machine` does.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
-"""An answer's protocol name, sizes, request id, bounds and count, and the frame around it: about 80 bytes at most."""
+"""The room for everything in an answer except its messages: protocol name, request id, bounds, count and frame. About
+80 bytes are needed at most."""
 MESSAGE_OVERHEAD_BYTES = 30
-"""Index, time and sizes of one message in an answer: at most 24 bytes, beside its data, key and headers."""
+"""The room that a message in an answer takes in addition to its data, key and headers: index, time and sizes. At most
+24 bytes are needed."""
 HOP_OVERHEAD_BYTES = 16
-"""Type and size of one address of a route, in either framing: about 6 bytes at most."""
+"""The room that an address of a route takes in addition to its value, in either framing. About 6 bytes are needed."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Pull:
-    """A pull that has not been answered.
+    """A pull that is not answered yet.
 
-    page: what it asks for, and later the messages found. deadline_s: until when it may wait for a message, on trio's
-    clock; 0 where it must not wait. payload_bytes_max: the largest payload that its answer can have.
+    page: the requested page, and later its messages. deadline_s: the time, on trio's clock, until which the pull may
+    wait for a message; 0 if it must not wait. payload_bytes_max: the largest payload that the answer can have.
     """
 
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
@@ -54,13 +56,15 @@ class Pull:
 
 
 class PullPages:
-    """Bounds, finds and writes the pages of one stream's pulls.
+    """Limits, finds and encodes the pages of one stream's pulls.
 
-    A page is bounded by what the way back can carry: by the frame of the connection's framing, and by how many bytes
-    already wait to be sent there. So a consumer that asks faster than it reads gets shorter pages and cannot fill the
-    node's memory. A page has at least one message, unless no frame can hold the first one. Then a plain pull passes
-    over it (a consumer of the plain protocol could never get beyond it), and a rich pull is answered with an error. A
-    pull whose own return route fills the frame also gets the error.
+    Two things limit a page: the largest frame of the consumer's connection, and the number of bytes that already wait
+    to be sent there. So a consumer that asks faster than it reads gets shorter pages, and cannot fill the node's
+    memory.
+
+    A page has at least one message, unless the first message does not fit any frame. Then a plain pull skips the
+    message, because a consumer of the plain protocol could never get beyond it. A rich pull gets an error. A pull whose
+    own return route fills the frame gets an error too.
     """
 
     def __init__(self, address: Address, bounds: StreamBounds, tail: Tail, services: StreamServices) -> None:
@@ -72,16 +76,18 @@ class PullPages:
         self._logged_index = 0
 
     def bound(self, pull: Pull) -> None:
-        """Set how large the page may be, as the way back is at this moment."""
+        """Sets the limits of the page, from the connection's frame size and the bytes that wait to be sent there
+        now."""
         page, origin = pull.page, pull.consumer
         page.first_bytes_max = max(0, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
-        # A route that takes half of the frame is the consumer's own doing, and the error tells it so.
+        # If the return route takes more than half of the frame, the consumer has to change its route: it gets the
+        # error.
         page.passes_over = not page.rich and 2 * page.first_bytes_max > origin.frame_bytes_max
         room_bytes = max(0, self._page_bytes_max - origin.backlog_bytes())
         page.bytes_max = min(room_bytes, page.first_bytes_max)
 
     def find(self, pull: Pull) -> list[Record] | None:
-        """The messages of the page where they are known without a read; None where it must be read from the disk."""
+        """Finds the messages of the page in memory. Returns None if the page must be read from the disk."""
         if self._is_empty(pull.page):
             return []
         found = self._find_in_tail(pull)
@@ -91,11 +97,11 @@ class PullPages:
         return found
 
     def answer(self, pull: Pull) -> Message:
-        """The answer, from the messages that were found or the error that a read met."""
+        """Returns the answer to a pull, with the messages of its page or the error of the read."""
         return Message(pull.message.return_route, (self._address,), self._payload(pull))
 
     def _is_empty(self, page: Page) -> bool:
-        """Whether the page is known to have no messages; then its index is set."""
+        """Whether the page certainly has no messages. If so, sets `page.index`."""
         start = page.start
         if isinstance(start, FromIndex):
             page.index = start.index
@@ -106,9 +112,9 @@ class PullPages:
         return not page.limit or page.index >= self._bounds.next_index
 
     def _find_in_tail(self, pull: Pull) -> list[Record] | None:
-        """The page that a read would find, where the tail has all of it; None or an empty list where it has not."""
+        """Returns the messages that a read would find, if the tail has all of them; else None or an empty list."""
         page, bounds = pull.page, self._bounds
-        # The tail is of use only when it reaches the end of the stream. It knows no times to search by.
+        # The tail helps only if it reaches the end of the stream. It cannot search by time.
         if self._tail.next_index != bounds.next_index or isinstance(page.start, FromTime):
             return None
         if isinstance(page.start, FromIndex):
@@ -118,7 +124,8 @@ class PullPages:
         self.bound(pull)
         first = max(page.index, bounds.first_index)
         found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)
-        # The tail measures data alone. With key and headers the first message may not fit: the read makes the error.
+        # The tail counts only data. If the first message does not fit with its key and headers, the read raises the
+        # error.
         if found and page.rich and size_of(found[0]) > page.first_bytes_max:
             return None
         return found
@@ -129,7 +136,8 @@ class PullPages:
             self._counters.pulls_failed += 1
             logger.error("pull_failed", address=str(self._address), index=pull.page.index, reason=str(found))
             return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
-        # The page was bounded by its data. Indexes, sizes, keys and headers take room too, so it may be cut here.
+        # Only the data was counted so far. Indexes, sizes, keys and headers take room too, so the page may get shorter
+        # here.
         _fit(found, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES, pull.page.rich)
         if isinstance(request, PullRequest):
             if pull.page.passed_over:
@@ -142,14 +150,15 @@ class PullPages:
             for index, data, time_us, key, headers in found
         ]
         bounds = self._bounds
-        # A read may see pushes that are on disk before the stream's worker has heard that they are.
+        # A read may find messages that were just committed, before the stream's worker gets the result of that append.
         next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
         return RICH_PULL.encode_response(
             RichPage(request.request_id, bounds.first_index, next_index, resume_index, rich)
         )
 
     def _log_passed_over(self, pull: Pull) -> None:
-        """Count and log the messages that a plain pull leaves out; each once, however often a consumer asks for it."""
+        """Counts and logs the messages that a plain pull skipped. Each message is logged once, even if it is skipped
+        again."""
         left_out = range(max(pull.page.passed_over.start, self._logged_index), pull.page.passed_over.stop)
         if left_out:
             self._logged_index = left_out.stop
@@ -166,7 +175,7 @@ class PullPages:
 
 
 def payload_bytes_max(message: Message) -> int:
-    """The largest payload that an answer along this message's return route can have."""
+    """Returns the largest payload, in bytes, that an answer along this message's return route can have."""
     size_bytes = message.origin.frame_bytes_max
     for hop in message.return_route:
         size_bytes -= len(hop.value) + HOP_OVERHEAD_BYTES
@@ -174,7 +183,8 @@ def payload_bytes_max(message: Message) -> int:
 
 
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
-    """Take messages off the end of a page until its answer fits into `bytes_max`; the first message stays."""
+    """Removes messages from the end of a page until its answer fits into `bytes_max`. The first message always
+    stays."""
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
     size_bytes = sum(sizes)
     while size_bytes > bytes_max and len(page) > 1:

@@ -1,7 +1,8 @@
-"""The pulls of one stream: read together on a reading thread, and answered in order. It never writes.
+"""PullQueue: answers the pulls of one stream in order. A reading thread reads the pages of several pulls together.
 
-`workers.pull_machine` decides which pulls are next and when they may be answered, and `workers.pull_pages` makes the
-answers. This module does the rest: it reads, sends, sets timers, and counts what each connection makes the node hold.
+`workers.pull_machine` decides which pulls are next and when they may be answered. `workers.pull_pages` encodes the
+answers. This module does the rest: it submits reads, sends answers, sets timers, and counts the memory that each
+connection's pulls take.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ if TYPE_CHECKING:
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """A consumer with more unsent answers than this is slow: it gets no further answers until it has taken some."""
 PULL_MEMORY_BYTES = 1_500
-"""How much memory a pull takes that waits for long, beside the addresses of its return route."""
+"""The memory that a waiting pull takes, in addition to the addresses of its return route."""
 
 
 class PullQueue:
-    """Answers pulls on behalf of a stream worker.
+    """Answers the pulls of one stream, on behalf of its worker.
 
     A read ends when it has the data of one full page, so that the answers to a thousand pulls are never in memory
-    together. Pages that the tail has in memory are not read at all. A rich pull that finds nothing may wait as a long
-    poll. Pulls that wait for long are counted among what their connection makes the node hold (`Origin.holdings`).
-    Invariant: a pull is counted there exactly while the machine has it blocked or as a long poll; a connection is
-    watched exactly while pulls of it are blocked. Only the timer for `_timer_at_s` does anything.
+    together. Pages that are in the tail are not read from the disk. A rich pull that finds no message may wait as a
+    long poll. Blocked pulls and long polls may wait long, so their memory is counted for their connection
+    (`Origin.holdings`).
+
+    Invariant: a pull is counted there exactly while it is blocked or a long poll. A connection is watched exactly while
+    pulls of it are blocked. Only the timer for `_timer_at_s` does anything.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class PullQueue:
         services: StreamServices,
         on_room: Callable[[], None],
     ) -> None:
-        """on_room: called after each batch that leaves fewer pulls waiting than `is_full` means."""
+        """on_room: called after each batch if `is_full` is False then, so that the worker can resume its mailbox."""
         self._worker = worker
         self._bounds = bounds
         self._tail = tail
@@ -61,21 +64,21 @@ class PullQueue:
         self._timer_at_s = math.inf
 
     def started(self) -> None:
-        """The worker has its address."""
+        """Completes the initialization, when the worker has its address."""
         self._pages = PullPages(self._worker.context.address, self._bounds, self._tail, self._services)
 
     @property
     def is_full(self) -> bool:
-        """Whether the worker should take no more messages from its mailbox."""
+        """Whether so many pulls wait that the worker should pause its mailbox."""
         return self._machine.is_full
 
     def add(self, message: Message, request: PullRequest) -> None:
-        """Note a pull; `answer` serves it."""
+        """Adds a pull. `answer` serves it later."""
         limit = min(request.limit, self._services.limits.pull_messages_max)
         self._machine.add(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
 
     def add_rich(self, message: Message, request: RichPull) -> None:
-        """Note a rich pull; `answer` serves it."""
+        """Adds a rich pull. `answer` serves it later."""
         limits = self._services.limits
         limit = min(request.limit, limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)
@@ -83,52 +86,52 @@ class PullQueue:
         self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
 
     def wake(self) -> None:
-        """The stream has more messages: long polls can be answered."""
+        """Ends all long polls, because the stream has new messages. `answer` serves them later."""
         for pull in self._machine.wake():
             pull.consumer.holdings.unpark(pull)
 
     def hold(self) -> None:
-        """Pushes are on their way to the disk: answer no pulls until `answer`, since they may have come after these.
+        """Stops answering pulls until `answer` is called, because pushes that came before them are not on disk yet.
 
         The answers of a read that is under way are still sent.
         """
         self._machine.note(HOLD)
 
     def answer(self) -> None:
-        """All pushes so far are stored or refused: answer all pulls noted so far, and end `hold`."""
+        """Ends `hold`, because all pushes so far are stored or refused. Answers all pulls that were added so far."""
         self._machine.note(RELEASE)
         self._answer()
 
     def refuse(self, reason: str) -> None:
-        """Answer all pulls that wait with `error`: there will be nothing to read."""
+        """Answers all waiting pulls with `error`, because the stream has been deleted."""
         address = self._worker.context.address
         self._worker.context.send_run(
             [reply_to(pull.message, address, error_payload(reason)) for pull in self._clear()]
         )
 
     def close(self) -> None:
-        """The worker has stopped: nothing waits any longer, and nothing is kept."""
+        """Drops all pulls and the tail, because the worker has stopped."""
         self._machine.note(CLOSE)
         self._tail.close()
         self._clear()
 
     def _answer(self) -> None:
-        """Answer pulls: at once those whose page is known, and the others when they have been read."""
+        """Answers the pulls whose pages are in memory at once, and the others when their pages have been read."""
         while self._machine.can_take:
             pulls = self._take()
             known, is_full_page = self._find_known(pulls)
             if known:
-                # A further read would only delay these answers, so the rest of the batch waits for the next one.
+                # Waiting for a read would delay these answers, so the rest of the batch goes into the next batch.
                 self._finish(self._machine.finish(known))
                 if is_full_page:
-                    # Answers from memory could go on without end: everybody else on the node has a turn first.
+                    # Answering from memory could go on without end, so the other workers of the node get a turn first.
                     self._machine.note(TURN_YIELDED)
                     self._worker.context.call_later(0.0, self._turn_came)
             elif pulls:
                 self._read(pulls)
 
     def _take(self) -> Sequence[Pull]:
-        """The next batch. Counts the pulls that are blocked now, and no longer those that were."""
+        """Takes the next batch, and updates the memory counts of pulls that became blocked or unblocked."""
         pulls, blocked, unblocked = self._machine.take()
         for pull in unblocked:
             self._count(pull, -1)
@@ -141,7 +144,10 @@ class PullQueue:
         return pulls
 
     def _find_known(self, pulls: Sequence[Pull]) -> tuple[int, bool]:
-        """Find pages without a read: for how many of the oldest pulls, and whether they have a full page together."""
+        """Finds pages in memory, beginning with the oldest pull, until one must be read.
+
+        Returns the number of pages found, and whether they stopped because they have as much data as one full page.
+        """
         find, found_bytes, bytes_max = self._pages.find, 0, self._services.limits.pull_bytes_max
         for known, pull in enumerate(pulls):
             if known and found_bytes >= bytes_max:
@@ -154,7 +160,7 @@ class PullQueue:
         return len(pulls), False
 
     def _read(self, pulls: Sequence[Pull]) -> None:
-        """Have a reading thread read the pages of a batch."""
+        """Submits a read of the pages of a batch to the reading threads."""
         self._machine.begin_read()
         for pull in pulls:
             self._pages.bound(pull)
@@ -163,7 +169,7 @@ class PullQueue:
         self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
     def _answered(self, read: ReadPages) -> None:
-        """Send the pages that were read; the pulls that the read did not come to wait again."""
+        """Sends the pages that were read. Pulls whose pages the read did not reach wait again."""
         count = read.read
         if read.error is not None:
             count = len(read.pages)
@@ -178,12 +184,12 @@ class PullQueue:
 
     def _go_on(self) -> None:
         self._answer()
-        # The worker may have paused its mailbox because too many pulls waited.
+        # If too many pulls waited, the worker has paused its mailbox and must resume it.
         if not self._machine.is_full:
             self._on_room()
 
     def _finish(self, finished: tuple[Sequence[Pull], Sequence[Pull]]) -> None:
-        """Answer the pulls of a batch that have their pages, but those that can wait for a message as long polls."""
+        """Ends a batch: makes long polls of the pulls that found no message and may wait, and answers the others."""
         pulls, blocked = finished
         if blocked:
             self._count_all(blocked)
@@ -196,13 +202,13 @@ class PullQueue:
     # Long polls
 
     def _park(self, pull: Pull) -> bool:
-        """Let a pull wait for a message; False where it has to be answered now."""
+        """Makes a pull a long poll. Returns False if it has to be answered now."""
         if not self._machine.park(pull, trio.current_time()):
             return False
-        # Where the pull begins is decided now: messages that come later belong to its page.
+        # The start of the pull is fixed now: messages that come later belong to its page.
         pull.page.start = FromIndex(pull.page.index)
         self._ensure_timer()
-        # This is the last step, since the memory may need room and end long polls, this one too.
+        # This is the last step: counting the memory may exceed its limit and so end long polls, even this one.
         pull.consumer.holdings.park(pull, _size_in_memory(pull), partial(self._give_up, pull))
         return True
 
@@ -213,7 +219,8 @@ class PullQueue:
             self._worker.context.call_later(deadline_s - trio.current_time(), partial(self._end_late, deadline_s))
 
     def _end_late(self, timer_at_s: float) -> None:
-        """A timer is up: answer the long polls that have waited for as long as they may."""
+        """Called by a timer: answers the long polls whose deadline has passed."""
+        # A timer cannot be cancelled. An outdated one does nothing, since another one is set for an earlier time.
         if timer_at_s != self._timer_at_s:
             return
         self._timer_at_s = math.inf
@@ -224,7 +231,8 @@ class PullQueue:
         self._worker.context.send_run([self._pages.answer(pull) for pull in late])
 
     def _give_up(self, pull: Pull, answers: bool) -> None:
-        """End a long poll for the memory that it takes, or because its connection is gone and needs no answer."""
+        """Ends a long poll early: to free its memory, or because its connection has ended. answers: whether to answer
+        it."""
         if self._machine.unpark(pull):
             pull.consumer.holdings.unpark(pull)
             if answers:
@@ -233,7 +241,8 @@ class PullQueue:
     # Slow consumers
 
     def _watch(self, consumer: Origin) -> bool:
-        """Learn when a slow consumer has taken answers; False where its connection has ended: its pulls are dropped."""
+        """Watches a slow consumer, to learn when it has taken answers. If its connection has ended, drops its pulls and
+        returns False."""
         if consumer.holdings.has_ended:
             self._machine.drop_blocked(consumer)
             return False
@@ -241,17 +250,18 @@ class PullQueue:
         return True
 
     def _told(self, consumer: Origin, is_gone: bool) -> None:
-        """A slow consumer has taken answers, or its connection has ended and nobody waits for its pulls any more."""
+        """Called by a watched connection: the slow consumer has taken answers, or its connection has ended
+        (`is_gone`)."""
         if is_gone:
             consumer.holdings.unwatch(self)
             for pull in self._machine.drop_blocked(consumer):
                 self._count(pull, -1)
         elif self._machine.unblock(consumer):
-            # The connection that tells this is amid a send, so pulls are answered in the next turn.
+            # The connection calls this in the middle of a send, so pulls are answered in the next turn.
             self._worker.context.call_later(0.0, self._go_on)
 
     def _count_all(self, pulls: Iterable[Pull]) -> None:
-        """Count pulls that are blocked now. This is the last step: it may end connections and so drop their pulls."""
+        """Counts the memory of newly blocked pulls. Call it last: it may end connections and so drop their pulls."""
         for pull in pulls:
             self._count(pull, 1)
 
@@ -259,7 +269,7 @@ class PullQueue:
         pull.consumer.holdings.note_waiting(sign * _size_in_memory(pull))
 
     def _clear(self) -> list[Pull]:
-        """Take out all pulls that wait, and count none of them any longer."""
+        """Removes and returns all pulls, and no longer counts their memory."""
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
             pull.consumer.holdings.unpark(pull)

@@ -1,8 +1,8 @@
-"""The answers to pushes that are not stored, or may not be: in full to our own clients, else as real services answer.
+"""Encodes the answers to pushes that are not stored, or perhaps not stored.
 
-Real peers know a confirm with ERROR and nothing else, so they get exactly that. A client whose return address begins
-with `extensions.TOLD` gets a `node/push_failed/1` instead, which says what became of the push and why. The address and
-not the request asks for it, so that plain pushes stay small and fast.
+Clients of the real services know only a confirm with ERROR, so they get that. A client whose return address begins with
+`extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The client asks for it by its
+address and not in each request, so that plain pushes stay small and fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stream_service.protocol import PUSH, PushConfirm, Status
 
 
 class Failure:
-    """What became of a push that was not confirmed, and why. outcome: see `extensions.Outcome`."""
+    """The outcome of a push that was not confirmed, and the reason."""
 
     __slots__ = ("outcome", "reason")
 
@@ -29,14 +29,14 @@ def is_told(message: Message) -> bool:
 
 
 def plain_failure(message: Message, request_id: int, failure: Failure) -> bytes:
-    """The answer to a plain push."""
+    """Encodes the answer to a plain push that failed."""
     if is_told(message):
         return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
     return PUSH.encode_response(PushConfirm(request_id, Status.ERROR, 0))
 
 
 def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
-    """The answer to a `node/stream_push/1`."""
+    """Encodes the answer to a rich push (`node/stream_push/1`) that failed."""
     if is_told(message):
         return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
     status = RichStatus.REFUSED if failure.outcome is Outcome.REFUSED else RichStatus.ERROR
@@ -44,7 +44,11 @@ def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
 
 
 def refusal_payload(message: Message, reason: str) -> bytes | None:
-    """The answer to a push that no stream stores, for this push alone; None where only an `error` can be given."""
+    """Encodes the answer to a push that is refused, for example because it is too large.
+
+    Returns None if the message is not a readable push, or is a plain push of a client that does not know
+    `node/push_failed/1`; then the caller answers with `error`.
+    """
     failure = Failure(Outcome.REFUSED, reason)
     try:
         if RICH_PUSH.is_in(message.payload):
@@ -57,9 +61,10 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
 
 
 def failure_payload(message: Message, failure: Failure) -> bytes:
-    """The answer to a message of any kind that could not be handled.
+    """Encodes the answer to a message of any protocol that could not be handled.
 
-    A failed push is told by its own answer, never by `error`: a real producer would publish an `error` back.
+    A failed push never gets an `error`: a real producer would publish the `error` as a message. It gets the answer of
+    its own protocol.
     """
     payload = message.payload
     if PUSH.is_in(payload):

@@ -1,7 +1,7 @@
-"""The pushes of one append: the messages to be stored, and the answer to each push afterwards. It stores nothing.
+"""PushRun: collects the pushes of one append, and encodes their answers afterwards. It stores nothing.
 
-A run is nearly always plain pushes only; then every push is stored, and the run keeps no `decisions`. With rich pushes
-among them (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
+Nearly all runs have only plain pushes. Then every push is stored, and `decisions` is None. If a run has rich pushes
+(`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from stream_service.workers.sequence_machine import Decision, Duplicate, New, Ou
 
 
 class PushRun:
-    """The pushes of one append, in order. `data`, `keys` and `headers` are the messages to be stored.
+    """The pushes of one append, in order.
 
-    answers_behind: answers to other requests, which must not go out before the confirms of these pushes.
+    data, keys, headers: the messages to be stored. answers_behind: answers to other requests, to be sent after the
+    confirms of these pushes.
 
-    Invariant: `decisions` has one entry a push, once there is a rich push; None before.
+    Invariant: without a rich push, `decisions` is None; otherwise it has one entry for each push.
     """
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
@@ -50,7 +51,8 @@ class PushRun:
             self.headers.append(None)
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Add a `node/stream_push/1`. One with a sequence number needs the stream's SequenceMachine."""
+        """Adds a rich push (`node/stream_push/1`). If it has a sequence number, the run must have a SequenceMachine."""
+        # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.messages]
             self.keys = [None] * len(self.messages)
@@ -70,7 +72,7 @@ class PushRun:
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
     def stored(self, first_index: int, route: Route) -> list[Message]:
-        """The answers to all pushes, when `data` is on disk from `first_index` on."""
+        """Returns the answers to all pushes after `data` was stored. first_index: the index of the first message."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
@@ -78,7 +80,7 @@ class PushRun:
         return [*self._rich_answers(first_index, route), *self.answers_behind]
 
     def refused(self, route: Route, failure: Failure) -> list[Message]:
-        """The answers to all pushes, when `data` is not on disk, or it is not known to be."""
+        """Returns the answers to all pushes after `data` was not stored, or perhaps not stored."""
         if self._sequences is not None:
             self._sequences.refused()
         answers = []
@@ -86,6 +88,7 @@ class PushRun:
             if isinstance(request, PushRequest):
                 payload = plain_failure(message, request.request_id, failure)
             else:
+                # Whether a push is out of order or was stored earlier is known, although this run failed.
                 confirm = _confirm_known(request.request_id, self.decisions[position] if self.decisions else New())
                 if confirm is not None:
                     payload = RICH_PUSH.encode_response(confirm)
@@ -115,7 +118,10 @@ class PushRun:
 
 
 def _confirm(request_id: int, decision: Decision, index: int, first_index: int) -> RichConfirm:
-    """The answer to a push of a run that is on disk from `first_index` on; `index` is the next one of the run."""
+    """Returns the answer to a rich push of a stored run.
+
+    index: the index of the push if it is new. first_index: the index of the first message of the run.
+    """
     if isinstance(decision, New):
         return RichConfirm(request_id, RichStatus.OK, index, 0)
     if isinstance(decision, Duplicate) and decision.offset is not None:
@@ -126,7 +132,10 @@ def _confirm(request_id: int, decision: Decision, index: int, first_index: int) 
 
 
 def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
-    """The answer to a push that needs nothing of its run to be stored; None where it does."""
+    """Returns the answer to a rich push if it does not depend on whether the run was stored, else None.
+
+    A push that is out of order, or was stored by an earlier run, has such an answer.
+    """
     match decision:
         case OutOfOrder(expected):
             return RichConfirm(request_id, RichStatus.OUT_OF_ORDER, 0, expected)
@@ -136,7 +145,7 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
 
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
-    """The request. Raises ProtocolError where a key or headers are too large to be kept beside a message."""
+    """Returns the request. Raises ProtocolError if its key, its headers or its publisher id is too large."""
     if len(request.key or b"") > limits.key_bytes_max:
         raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
     size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)

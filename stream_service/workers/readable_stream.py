@@ -1,6 +1,7 @@
-"""What every stream-partition does for its readers, whoever writes it: pulls, bulk reads, information, and create.
+"""ReadableStream: the part of a stream's worker that serves readers: pulls, bulk reads, descriptions, and creates.
 
-`ReadableStream` is the base of both workers: of `workers.stream`, which takes pushes, and of `ReadOnlyStream`.
+It is the base class of both stream workers: `workers.stream.StreamWorker`, which accepts pushes, and
+`ReadOnlyStream`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 
 WRITES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
-"""The requests that change a stream; a read-only stream refuses them."""
+"""The protocols that change a stream. A read-only stream refuses their requests."""
 
 
 class ReadableStream(Worker):
     """Serves the readers of one stream-partition at its address.
 
-    services: what all streams of a node share.
-    stream: the stream as stored, where the caller has just read it. None after a crash: then it is read again, behind
-    everything that the worker's earlier life has left in the writing thread.
+    services: the objects that all streams of a node share. stream: the stored stream, if the caller has just read it.
+    None after a crash: then the worker reads the stream again, after all writes that it submitted before the crash.
     on_removed: called when the stream has been deleted, to free its address.
     """
 
@@ -69,7 +69,7 @@ class ReadableStream(Worker):
             self.context.pause()
             name, partition = self.identity
             opened = self.context.guard(self._opened_again)
-            # A write, and not a read: it comes behind the appends that an earlier life of this worker has submitted.
+            # This is a write and not a read, so it runs after all appends that this worker submitted before it crashed.
             self._services.storage.submit_write(
                 EnsureStreams(name, (partition,), self._services.now_us(), on_done=opened)
             )
@@ -78,13 +78,13 @@ class ReadableStream(Worker):
         self._pulls.close()
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        # Nobody knows what the worker was doing when it failed: the push may have been on its way to the disk.
+        # The worker may have failed after it submitted the push, so it is unknown whether the push is stored.
         return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
 
     def _serve_reader(self, message: Message) -> Message | None:
-        """Serve a request that changes no messages. Returns its answer where that is known at once.
+        """Serves a request that is not a push or a copy. Returns the answer if it is known at once, else None.
 
-        Raises ProtocolError where the request cannot be read, or belongs to no protocol that a stream serves.
+        Raises ProtocolError if the request cannot be decoded, or if streams do not serve its protocol.
         """
         payload = message.payload
         if PULL.is_in(payload):
@@ -98,7 +98,10 @@ class ReadableStream(Worker):
         return None
 
     def _describe(self, payload: bytes) -> bytes:
-        """The answer to a create: this stream's Init, under the protocol that was asked. Raises ProtocolError."""
+        """Encodes the answer to a create (Init), in the protocol of the request.
+
+        Raises ProtocolError if the payload is not a create, or names another stream.
+        """
         name, partition = self.identity
         if protocol.CREATE.is_in(payload):
             self._check_name(protocol.CREATE.decode_request(payload).stream_name)
@@ -114,12 +117,12 @@ class ReadableStream(Worker):
             raise ProtocolError("this is another stream; create streams at the stream service")
 
     def _removed(self) -> None:
-        """The stream has been deleted: nobody can wait for its messages any more."""
+        """Called when the stream has been deleted: refuses the waiting pulls and frees the address."""
         self._pulls.refuse(DELETED)
         self._on_removed()
 
     def _maybe_resume(self) -> None:
-        """Take more messages from the mailbox, unless too many pulls wait."""
+        """Resumes the mailbox, unless too many pulls wait."""
         if not self._pulls.is_full:
             self.context.resume()
 
@@ -130,7 +133,7 @@ class ReadableStream(Worker):
         self.context.resume()
 
     def _open(self, stream: StoredStream) -> None:
-        """Take over what is stored of the stream."""
+        """Takes the stream's id, bounds and retention from its stored row."""
         record, bounds = stream.record, self._bounds
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
@@ -138,9 +141,9 @@ class ReadableStream(Worker):
 
 
 class ReadOnlyStream(ReadableStream):
-    """A stream-partition that another part of the node writes, and everybody may read. It refuses what would change it.
+    """The worker of a stream-partition that a part of the node writes. Clients may read it, but not change it.
 
-    writer: names that part of the node; it calls `note_changed` after each change.
+    writer: the name of that part of the node. The part calls `note_changed` after each change.
     """
 
     def __init__(
@@ -162,14 +165,14 @@ class ReadOnlyStream(ReadableStream):
                 self._services.counters.refuse(self, message, str(error))
         if answers:
             self._services.counters.refused += len(answers)
-            # Late, as every failed push: a real publisher sends a refused one again at once.
+            # The answers are sent late, because a real publisher sends a refused push again at once.
             self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
         self._pulls.answer()
         if self._pulls.is_full:
             self.context.pause()
 
     def note_changed(self, record: StreamRecord) -> None:
-        """The stream's writer has appended to it or cut its front: readers that wait for messages get them."""
+        """Takes in the new bounds after the writer has appended or deleted messages, and answers waiting readers."""
         self._bounds.first_index, self._bounds.next_index = record.first_index, record.next_index
         self._pulls.wake()
         self._pulls.answer()

@@ -1,7 +1,7 @@
-"""Retention: a worker that goes round all streams, has each delete what it no longer keeps, and shrinks the file.
+"""RetentionWorker: lets every stream delete the messages that its retention does not keep, then shrinks the file.
 
-The work is done in small steps with pauses between them: a slice of the streams at a time, a thousand messages per
-transaction, a few pages per transaction. What one stream deletes is decided by `workers.admin`.
+It works in small steps with pauses between them: some streams at a time, a thousand messages per transaction, a few
+pages per transaction. `workers.admin` decides which messages one stream deletes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from stream_service.workers.directory import StreamDirectory
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
-"""Between two steps that follow each other."""
+"""The pause between two steps of a round, in seconds."""
 RECLAIM_PAGES = 32
-"""Given back in one transaction: a quarter of a megabyte, some milliseconds."""
+"""The number of free pages that one transaction returns to the file system: a quarter of a megabyte, in some
+milliseconds."""
 FREE_PAGES_KEPT = 128
-"""Free pages that are left in the file for the next messages."""
+"""The number of free pages that stay in the file for the next messages."""
 
 ADDRESS = local("node_retention")
 
@@ -28,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 
 class RetentionWorker(Worker):
-    """Begins a round every `interval_s` after the one before ended. It takes no messages."""
+    """Begins a round of retention `interval_s` seconds after the end of the round before. It accepts no messages."""
 
     def __init__(self, directory: StreamDirectory, interval_s: float) -> None:
         self._directory = directory
@@ -39,7 +40,7 @@ class RetentionWorker(Worker):
         self.context.call_later(self._interval_s, self._begin_round)
 
     def _begin_round(self) -> None:
-        # A jump is to be told also where nobody pushes, and a clock that is set little by little be followed.
+        # Reading the clock notices jumps and small corrections even if no message is pushed for long.
         self._directory.clock.time_us()
         self._left = self._directory.addresses()
         self._next_slice()
@@ -50,7 +51,7 @@ class RetentionWorker(Worker):
             for address in now:
                 self._directory.apply_retention(address)
         except StorageClosed:
-            # The node stops; the next one goes on.
+            # The node is stopping. The rest is done after its next start.
             return
         if self._left:
             self.context.call_later(PAUSE_S, self._next_slice)
@@ -74,5 +75,5 @@ class RetentionWorker(Worker):
 
 
 def register_retention(directory: StreamDirectory, interval_s: float) -> None:
-    """Start the worker."""
+    """Starts the retention worker of a node. interval_s: the pause between two rounds, in seconds."""
     directory.node.register([ADDRESS], lambda: RetentionWorker(directory, interval_s))

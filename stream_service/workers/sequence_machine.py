@@ -1,8 +1,8 @@
-"""Which sequenced pushes of one stream are new, and where those stored before are. Pure: no storage, no clock.
+"""SequenceMachine: decides whether a push with a sequence number is new, a duplicate or out of order. Pure: no storage.
 
-A publisher numbers its messages 1 apart, from any start. A number seen before is a duplicate, the next one is new, and
-one that skips is out of order: something between was lost, and storing it would hide that. What is decided in a run is
-tentative until the run is on disk.
+A publisher begins with any number, and each later number is higher by 1. A known number is a duplicate. The next number
+is new. A number that skips others is out of order: a message between was lost, and storing this one would hide the
+loss. The decisions of a run are tentative until the run is on disk.
 
     number            answer          stored
     first ever        NEW             yes (DUPLICATE where this very message is remembered)
@@ -19,20 +19,24 @@ from collections.abc import Iterable
 import msgspec
 
 PUBLISHERS_MAX = 10_000
-"""A stream remembers at most this many publishers; it forgets the one unused for longest."""
+"""A stream remembers at most this many publishers. It forgets the one that has sent nothing for the longest time."""
 LOADED_MAX = 100_000
-"""After a restart the latest messages of a stream, this many, are searched for publishers and their numbers."""
+"""After a restart, this many of the latest messages of a stream are searched for sequence numbers."""
 RECENT_MAX = 20_000
-"""How many stored messages are remembered with their index, of all publishers of a stream together: more than clients
-have on their way, and 5 MB of memory at most, for each stream with such publishers."""
+"""The number of stored messages whose index a stream remembers, over all publishers. Clients have fewer messages on
+their way. They take at most 5 MB for each stream that gets sequence numbers."""
 
 
 class New(msgspec.Struct, frozen=True):
-    """To be stored."""
+    """Decision: the message is new and must be stored."""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """Stored before at `index`; or, with `offset`, it will be: that many messages after the begin of this run."""
+    """Decision: the message is a duplicate.
+
+    index: its index, if it is already on disk; 0 if that index is forgotten. offset: its position in the present run,
+    counted from 0, if it is in this run.
+    """
 
     index: int | None = None
     offset: int | None = None
@@ -46,7 +50,7 @@ Decision = New | Duplicate | OutOfOrder
 
 
 class SequenceMachine:
-    """The numbers of all publishers of one stream.
+    """The sequence numbers of all publishers of one stream.
 
     Invariant: `_tentative` is empty between runs.
     """
@@ -57,16 +61,17 @@ class SequenceMachine:
         self._tentative: dict[bytes, dict[int, int]] = {}
 
     def remember(self, stored: Iterable[tuple[bytes, int, int]]) -> None:
-        """Take in what is on disk: publisher, number and index of each message, oldest first."""
+        """Takes in stored messages: publisher id, sequence number and index of each, oldest first."""
         for publisher_id, sequence, index in stored:
             self._learn(publisher_id, sequence, index)
 
     def decide(self, publisher_id: bytes, sequence: int, offset: int) -> Decision:
-        """What to do with a message that would be the `offset`th of this run to be stored."""
+        """Decides about one message. offset: its position among the messages of this run if it is stored, counted from
+        0."""
         tentative = self._tentative.get(publisher_id)
         last = next(reversed(tentative)) if tentative else self._last.get(publisher_id)
         if last is None and (known := self._recent.get((publisher_id, sequence))) is not None:
-            # The publisher was forgotten among so many, and its message was not.
+            # The publisher itself is forgotten, but this message is still remembered.
             return Duplicate(index=known)
         if last is None or sequence == last + 1:
             self._tentative.setdefault(publisher_id, {})[sequence] = offset
@@ -78,14 +83,14 @@ class SequenceMachine:
         return Duplicate(index=self._recent.get((publisher_id, sequence), 0))
 
     def stored(self, first_index: int) -> None:
-        """The run is on disk, from this index on."""
+        """Ends a run that was stored. first_index: the index of its first message."""
         tentative, self._tentative = self._tentative, {}
         for publisher_id, numbers in tentative.items():
             for sequence, offset in numbers.items():
                 self._learn(publisher_id, sequence, first_index + offset)
 
     def refused(self) -> None:
-        """Nothing of the run was stored."""
+        """Ends a run that was not stored: its decisions are forgotten."""
         self._tentative = {}
 
     def _learn(self, publisher_id: bytes, sequence: int, index: int) -> None:

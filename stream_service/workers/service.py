@@ -1,7 +1,7 @@
-"""The stream service: it makes streams and lists them. Pushes and pulls go to the workers of the streams.
+"""ServiceWorker: the stream service. It creates and lists streams; it does not push or pull messages.
 
-A create is made durable first; then the request is handed to the stream's own worker, which answers it with its Init,
-so that the way back in the answer is the stream's address.
+A create is stored on disk first. Then the request is forwarded to the stream's own worker, which answers it with an
+Init. So the return route of the Init is the address of the stream.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITION
 from stream_service.workers.directory import StreamDirectory
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
-"""The specification's address, and those under which the real clients look for the service."""
+"""The addresses of the service: the one in the specification, and two that real clients use."""
 
 PARTITIONS_PER_TURN = 4_096
-"""One request may name this many partitions. After as many, the other workers of the node have a turn."""
+"""After requests for this many partitions together, the other workers of the node get a turn."""
 
 logger = structlog.get_logger(__name__)
 
 
 class ServiceWorker(Worker):
-    """Serves `stream_create`, its two partitioned names and `node/stream_list/1`; all else gets an error."""
+    """Serves `stream_create`, the partitioned create under both of its names, and `node/stream_list/1`.
+
+    Every other request is answered with `error`.
+    """
 
     def __init__(self, directory: StreamDirectory) -> None:
         self._directory = directory
         self._held: Sequence[Message] = ()
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Serve requests for about PARTITIONS_PER_TURN partitions; then everybody else on the node has a turn."""
+        """Serves requests until they have named about PARTITIONS_PER_TURN partitions. The others are served in the next
+        turn."""
         spent = 0
         for position, message in enumerate(run):
             if spent >= PARTITIONS_PER_TURN:
+                # The mailbox is paused, so that no later request overtakes the held ones.
                 self._held = run[position:]
                 self.context.pause()
                 self.context.call_later(0, self._next_turn)
@@ -61,7 +66,10 @@ class ServiceWorker(Worker):
         self.receive(held)
 
     def _serve(self, message: Message) -> int:
-        """Serve one request. Returns how many partitions it named, at least 1. Raises ProtocolError."""
+        """Serves one request. Returns the number of partitions that it names, at least 1.
+
+        Raises ProtocolError if the request is not valid or not allowed.
+        """
         if LIST.is_in(message.payload):
             self._list(message)
             return 1
@@ -72,6 +80,8 @@ class ServiceWorker(Worker):
 
     def _create(self, message: Message) -> int:
         payload = message.payload
+        # The name is chosen here and written into the forwarded request: with no name in it, each partition's worker
+        # could not know which stream is meant.
         if CREATE.is_in(payload):
             name, partitions = self._name(CREATE.decode_request(payload).stream_name), 1
             forwarded = CREATE.encode_request(CreateStream(name))
@@ -81,29 +91,32 @@ class ServiceWorker(Worker):
             name, partitions = self._name(request.stream_name), request.partitions
             self._check_partitions(partitions)
             forwarded = partitioned.encode_request(CreatePartitions(name, partitions))
-        # The request goes on to the workers of the partitions, each of which answers under its own address.
+        # Each partition's worker gets a copy of the request and answers it under its own address. The return route is
+        # the client's.
         routes = [(stream_address(name, partition),) for partition in range(partitions)]
         missing = [
             partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
         ]
         requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
         writer = self._directory.find_writer(name)
+        # A stream of the node's own is created by its writer only; a client may get the Init of an existing one.
         if missing and writer is not None:
             raise ProtocolError(f"a stream of that name is made by {writer} alone; choose another name")
         if not missing:
             self.context.send_run(requests)
             return partitions
-        # Partitions that are being made count too: else many creates at once would pass the limit.
+        # Partitions that are being created count too. Otherwise many creates at the same time could exceed the limit.
         directory = self._directory
         if directory.count + directory.making + len(missing) > directory.limits.streams_max:
             raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
         directory.making += len(missing)
-        # The streams are on disk before anybody hears of them: an Init is a promise.
+        # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
         made = self.context.guard(lambda operation: self._made(operation, message, requests))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
         return partitions
 
     def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
+        # The reserved places are free again: the streams that exist are counted by the directory itself.
         self._directory.making -= len(operation.partitions)
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
@@ -111,6 +124,7 @@ class ServiceWorker(Worker):
             self._later(message, operation.error)
             return
         try:
+            # The workers must run before the requests are forwarded to them.
             for stream in operation.streams:
                 self._directory.open_stream(stream)
         except AddressInUse as error:
@@ -138,7 +152,7 @@ class ServiceWorker(Worker):
         )
 
     def _later(self, message: Message, error: StorageError) -> None:
-        """A failed create is answered late, so that a peer that asks again at once cannot spin."""
+        """Answers a failed create after a delay, so that a client that repeats it at once does not load the node."""
         self.context.call_later(
             self._directory.limits.error_delay_s,
             lambda: self.reply(message, failed_payload(f"the stream cannot be made: {error}")),
@@ -169,5 +183,5 @@ def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol
 
 
 def register_service(directory: StreamDirectory, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
-    """Start the service worker under its addresses."""
+    """Starts the stream service of a node under the given addresses."""
     directory.node.register([local(address) for address in addresses], lambda: ServiceWorker(directory))
