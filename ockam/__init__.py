@@ -1,4 +1,4 @@
-"""Actors that exchange routed messages, and the TCP transport that carries the messages between nodes.
+"""Workers that exchange routed messages, and the TCP transport that carries the messages between nodes.
 
     async with trio.open_nursery() as nursery:
         node = Node(nursery)
@@ -6,12 +6,12 @@
         transport = TcpTransport(node, nursery)
         await transport.listen("127.0.0.1", 4000)
 
-- A `Worker` has an `Address` and is handed `Message`s; a `Node` routes messages to workers and runs them.
-- A `Protocol` turns payloads into typed values and back.
-- `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` are the framings HEAD and LEGACY without sockets.
+- A `Worker` has an `Address` and handles `Message`s. A `Node` routes messages to workers and runs them.
+- A `Protocol` encodes and decodes payloads.
+- `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` encode and decode frames, without sockets.
 
-This package knows nothing of streams or of SQL. Its names are loaded when they are asked for: a client without trio
-must not load the node.
+This package does not depend on streams or SQL. Its names are imported on first use, so that a client without trio does
+not load the node.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _MODULES = (
     *("errors", "address", "message", "protocol", "wire", "wire_head", "wire_legacy", "frames"),
     *("worker", "mailbox", "node", "connection_machine", "tcp"),
 )
-"""The modules that define the names, those first that load fastest."""
+"""The modules that define the names. Modules that load fast come first."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,10 @@
-"""Addresses and routes: where a message goes and where its answer goes.
+"""Addresses and routes: the types, and their conversion to text and back. It resolves no names.
 
-An address is a type and an opaque value; a route is a tuple of addresses, the next hop first. Values are not
-interpreted here, because a reply must carry a peer's address back untouched, UTF-8 or not. Nothing is looked up here.
+An address is a type and an opaque value. A route is a tuple of addresses, the next hop first. Values may be any bytes
+and are not interpreted, because a reply must return a peer's address unchanged.
 
-Text form, for people and for the command line: `stream_service`, `1#127.0.0.1:4000`, and routes joined by `=>`.
+The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`. The addresses of a route are joined
+by `=>`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import NamedTuple, TypeAlias
 from ockam.errors import InvalidAddress
 
 LOCAL = 0
-"""Address type of a worker on the node that reads the route (facts/ockam.md §1)."""
+"""The address type of a worker on the node that reads the route (facts/ockam.md §1)."""
 TCP = 1
-"""Address type of a TCP peer; the value is `host:port` as text."""
+"""The address type of a TCP peer. The value is `host:port` as text."""
 DEFAULT_PORT = 4000
 """The port at which a node listens by default."""
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""A host with such a character comes from a URL or from a slip. It is refused here: the error of a resolver would not
-say what is wrong."""
+"""Characters that no host has; they come from a URL or a typing error. Such a host is refused here, because the error
+of a name resolver would not explain the mistake."""
 SHOWN_BYTES_MAX = 200
-"""An address that a peer has made up is cut to this many bytes in a log line."""
+"""In a log line, an address from a peer is cut to this many bytes."""
 
 
 class Address(NamedTuple):
-    """One hop: `type` 0..255 and `value`, opaque bytes."""
+    """One hop of a route. type: 0 to 255. value: opaque bytes."""
 
     type: int
     value: bytes
@@ -40,22 +41,25 @@ class Address(NamedTuple):
 
 
 Route: TypeAlias = tuple[Address, ...]
-"""Hops, the next one first."""
+"""A route: its hops, the next one first."""
 
 
 def local(name: str | bytes) -> Address:
-    """The address of a worker on this node."""
+    """Returns the address of a worker on this node."""
     return Address(LOCAL, name.encode() if isinstance(name, str) else name)
 
 
 def tcp(destination: str) -> Address:
-    """The address of a TCP peer, from `host:port`. Raises InvalidAddress."""
+    """Returns the address of a TCP peer. destination: `host:port`. Raises InvalidAddress if it is anything else."""
     split_host_port(destination)
     return Address(TCP, destination.encode())
 
 
 def complete_address(text: str) -> str:
-    """The `host:port` that a person means; a host alone gets DEFAULT_PORT. Raises InvalidAddress."""
+    """Returns the `host:port` for a text that a person typed. A host without a port gets DEFAULT_PORT.
+
+    Raises InvalidAddress if the text is neither a host nor `host:port`.
+    """
     from ipaddress import IPv6Address, ip_address
 
     text = text.strip()
@@ -72,7 +76,10 @@ def complete_address(text: str) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """The host and the port of `host:port`; an IPv6 host stands in brackets there. Raises InvalidAddress."""
+    """Splits `host:port`. An IPv6 host is in brackets in the text, and without them in the result.
+
+    Raises InvalidAddress if the text is not `host:port`.
+    """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65535
@@ -82,7 +89,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def _example(text: str) -> str:
-    """The `host:port` that was probably meant: that of a URL, or the host of an address without a good port."""
+    """Returns the `host:port` that the person probably meant, as an example for an error message."""
     scheme, mark, rest = text.partition("://")
     place = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
     host, _, port = place.rpartition(":")
@@ -94,7 +101,7 @@ def _example(text: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """An address from its text form. Raises InvalidAddress."""
+    """Parses the text form of an address. Raises InvalidAddress."""
     head, mark, rest = text.strip().partition("#")
     if mark and head.isdigit():
         if int(head) > ADDRESS_TYPE_MAX:
@@ -106,15 +113,15 @@ def parse_address(text: str) -> Address:
 
 
 def parse_route(text: str) -> Route:
-    """A route from its text form, for example `1#127.0.0.1:4000 => stream_service`. Raises InvalidAddress."""
+    """Parses the text form of a route, for example `1#127.0.0.1:4000 => stream_service`. Raises InvalidAddress."""
     return tuple(parse_address(part) for part in text.split("=>"))
 
 
 def format_route(route: Route) -> str:
-    """The text form of a route."""
+    """Returns the text form of a route."""
     return " => ".join(map(str, route))
 
 
 def shown(hop: Address) -> str:
-    """An address as text for a log line, cut to SHOWN_BYTES_MAX."""
+    """Returns an address as text for a log line, cut to SHOWN_BYTES_MAX."""
     return str(Address(hop.type, hop.value[:SHOWN_BYTES_MAX]))[:SHOWN_BYTES_MAX]

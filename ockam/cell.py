@@ -1,4 +1,5 @@
-"""The cell of one worker on a node: its addresses, its mailbox, and its restarts after crashes. It routes nothing."""
+"""Cell: holds one worker of a node, with its addresses and mailbox, and restarts the worker after a crash. No
+routing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ockam.worker import WorkerFactory
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 60.0
-"""A worker that crashes after it has run for this long is started anew after the shortest delay."""
+"""If a worker has run for this long since its last crash, it is restarted after the shortest delay again."""
 
 logger = structlog.get_logger(__name__)
 
@@ -43,9 +44,11 @@ class Dispatcher(Protocol):
 
 
 class Cell:
-    """Keeps one worker alive: it has the worker's addresses and mailbox, and starts the worker anew after a crash.
+    """One worker of a node, with its addresses and its mailbox. After a crash, the cell creates and starts a new
+    worker.
 
-    queued: whether the node will run this cell. paused: whether the worker gets no messages until it resumes.
+    queued: whether the cell is in the node's queue of cells to run. paused: whether the worker gets no messages until
+    it calls `resume`.
     """
 
     __slots__ = (
@@ -93,8 +96,9 @@ class Cell:
             self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Tell the senders of the failed messages; start the worker anew after a delay that grows with each crash."""
-        # A worker that has run long enough since its last crash is trusted again.
+        """Answers the senders of the failed messages, and restarts the worker after a delay that grows with each
+        crash."""
+        # After a long time without a crash, the delays begin with the shortest one again.
         now_s = trio.current_time()
         if now_s - self._crashed_at_s > STABLE_AFTER_S:
             self._crashes = 0
@@ -102,13 +106,13 @@ class Cell:
         delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
         self._crashes += 1
         logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
-        # The senders are answered by the worker that failed, which still has its context; then its life ends.
+        # The failed worker encodes the answers, for which it needs its context. So its context ends only after that.
         self.fail(failed, "the worker failed; it is restarted")
         self._end(Life.RESTARTING)
         self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answer each sender with the failure message of the worker's protocol, if it has one."""
+        """Answers each sender with the payload that the worker's `failure_payload` returns, if any."""
         for message in messages:
             self._dispatcher.count_drop("failed")
             try:
@@ -139,9 +143,9 @@ class Cell:
 
 
 class CellContext:
-    """The context of one worker between two restarts. See `ockam.worker.Context`.
+    """The context of one worker object, from its start to its end. See `ockam.worker.Context`.
 
-    Calls that come late, after a restart, change nothing: they belong to the worker that has crashed.
+    After a restart, late calls of the crashed worker have no effect.
     """
 
     __slots__ = ("_cell", "_dispatcher", "_ended")

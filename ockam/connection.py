@@ -1,6 +1,8 @@
-"""One TCP connection as a worker: it sends the messages that come to its address, and routes those that come in.
+"""Connection: one TCP connection as a worker. It sends the messages for its address to the peer, and routes the peer's
+messages.
 
-Its states, deadlines and frames are those of `connection_machine`; who may connect, and to whom, is decided in `tcp`.
+`connection_machine` defines its states, deadlines and frames. `tcp` decides which peers may connect and which nodes are
+called.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Connection(Worker):
-    """Carries messages between the node and one peer. `run` serves until either side ends the connection.
+    """A worker that exchanges messages with one peer. `run` serves until either side ends the connection.
 
     Invariant: while anything waits to be sent, a sending task runs, unless the connection is draining or closed.
     """
@@ -50,10 +52,11 @@ class Connection(Worker):
         turns: Turns,
         on_spoken: Callable[[Connection], None],
     ) -> None:
-        """wire: None for a peer that called us, whose first bytes tell it. on_spoken: called at the first message."""
+        """wire: the framing; None for a peer that called us, whose first bytes decide it. on_spoken: called at its
+        first message."""
         self._node = node
         self._stream = stream
-        # Under TLS, and in a test's pipe, other bytes go out than are sent, so that only the stream may write them.
+        # Only a plain socket may be written directly. Under TLS, and in a test's pipe, the stream must write all bytes.
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self.own_address = address
         self.peer = peer
@@ -71,7 +74,7 @@ class Connection(Worker):
         self._loop_told = False
         self._scope = trio.CancelScope()
         self._read_scope = trio.CancelScope()
-        # Only a node that we called is sent requests of other peers. A peer that called us is sent answers.
+        # Requests of other peers are forwarded only to nodes that we called. A peer that called us gets only answers.
         self.open_requests = OpenRequests() if wire is not None else None
 
     def started(self) -> None:
@@ -80,10 +83,11 @@ class Connection(Worker):
             self._mailbox = mailbox
         self._note_held()
 
-    # Messages that go out.
+    # Outgoing messages.
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Send the whole run at once; but messages of other peers wait until there is room for them."""
+        """Sends messages to the peer. Messages of this node are sent at once; those of other peers may wait for
+        room."""
         if self.open_requests is not None:
             self.open_requests.note(run)
         machine = self._machine
@@ -92,8 +96,8 @@ class Connection(Worker):
                 self._node.count_drop("connection_closed")
             return
         machine.sent_at_s = trio.current_time()
-        # Answers of our own workers always go out, since the workers themselves are held up by the backlog. Messages
-        # that are forwarded from other peers wait, or two peers could fill our memory over this connection.
+        # Our own workers stop by themselves while the backlog is large, so their answers are always sent. Messages from
+        # other peers must wait, otherwise two peers could fill our memory over this connection.
         if run[0].origin.kind != "local" or machine.backlog.size_bytes > machine.soft_bytes():
             self._keep_forwarded([message for message in run if message.origin.kind != "local"])
             run = [message for message in run if message.origin.kind == "local"]
@@ -101,15 +105,14 @@ class Connection(Worker):
         self._send_run(run)
 
     def _keep_forwarded(self, run: Sequence[Message]) -> None:
-        """Let messages of other peers wait, but drop those that have passed through this node before.
+        """Queues messages of other peers, but drops those that have passed through this node before.
 
-        Two nodes that forward to each other would be busy with a looping message for ever, and each would wait for the
-        other to take more.
+        Otherwise two nodes that forward to each other would send a looping message forever.
         """
         last: Route | None = None
         looped = False
         for message in run:
-            # Most messages of a run came along one route, which is looked at once.
+            # Most messages of a run have the same return route, which is checked once.
             if message.return_route is not last:
                 last = message.return_route
                 looped = has_looped(last, self._node.is_registered)
@@ -124,7 +127,8 @@ class Connection(Worker):
                 self._node.send(forward_refused(message, "it has passed through this node before"))
 
     def _send_forwarded(self) -> None:
-        """Send the forwarded messages that there is room for; the peers that bring them wait while some are left."""
+        """Sends the forwarded messages for which there is room. If some are left, the peers that send them have to
+        wait."""
         machine = self._machine
         while run := machine.take_forwarded():
             self._send_run(run)
@@ -143,9 +147,9 @@ class Connection(Worker):
         logger.warning("frame_too_large", peer=self.peer, framing=self.framing, reason=str(error))
 
     def _put(self, data: bytes) -> None:
-        """Send the bytes that the socket takes at once, and leave the rest to the sending task."""
+        """Sends the bytes that the socket takes at once, and queues the rest for the sending task."""
         machine = self._machine
-        # The socket is written past the sending task only when no bytes wait: they would be overtaken.
+        # Bytes that already wait must be sent first. So the socket is written directly only if none wait.
         rest = data
         if data and not machine.backlog.size_bytes and self._socket is not None:
             rest = send_nowait(self._socket, data)
@@ -158,8 +162,8 @@ class Connection(Worker):
         machine.backlog.add(data)
         if machine.state is not State.DRAINING:
             self._ensure_sending()
-        # The peers that forward to this one wait from the soft bound on. Beyond the hard bound only this peer is to
-        # blame, since its own requests are not read any more either.
+        # Above the soft limit, peers that forward to this peer have to wait. Requests of this peer are not read then
+        # either, so above the hard limit the peer itself does not take its answers.
         if machine.is_full:
             self._mailbox.hold()
         if machine.is_slow_consumer:
@@ -167,21 +171,22 @@ class Connection(Worker):
         self._note_held()
 
     def _ensure_sending(self) -> None:
-        """Start the sending task if bytes wait and none runs. A peer that takes its answers at once needs no task, so
-        that connections come and go at half the cost."""
+        """Starts the sending task if bytes wait and it does not run. A peer that takes its answers at once needs no
+        task, which halves the cost of a short connection."""
         if self._machine.backlog.chunks and not self._sends and self._nursery is not None:
             self._sends = True
             self._nursery.start_soon(self._send_loop)
 
     async def _send_loop(self) -> None:
-        """Send until nothing waits. A peer that takes nothing for `send_s` is a slow consumer."""
+        """Sends until no bytes wait. A peer that does not take one part within `send_s` is closed as a slow
+        consumer."""
         machine = self._machine
         while machine.backlog.chunks:
             data = machine.backlog.take()
             if not await self._send(data):
                 return
             machine.sent_bytes += len(data)
-            # A task that waits must not hold megabytes that have been sent.
+            # The task may wait for long, so it must not keep megabytes in memory that have been sent.
             del data
             if machine.backlog.size_bytes <= machine.soft_bytes():
                 self._wake_reader.set()
@@ -189,10 +194,11 @@ class Connection(Worker):
         self._sends = False
 
     async def _send(self, data: bytes) -> bool:
-        """Send all bytes; False if the connection had to be closed."""
+        """Sends all bytes. Returns False if the connection had to be closed."""
         machine = self._machine
         view = memoryview(data)
-        # In parts, so that the time limit is one for a part, and the backlog falls with each part.
+        # The bytes are sent in parts, so that the time limit applies to each part and the backlog shrinks after each
+        # part.
         for at in range(0, len(data), SEND_BYTES):
             part = view[at : at + SEND_BYTES]
             try:
@@ -206,7 +212,7 @@ class Connection(Worker):
                 return False
             machine.backlog.note_sent(len(part))
             self._note_held()
-            # Workers keep pulls back from a peer that is behind; they go on when it has caught up.
+            # Workers keep the pulls of a slow peer back, and continue when it has caught up.
             if machine.backlog.size_bytes <= machine.soft_bytes():
                 self.holdings.tell_taken()
         return True
@@ -214,29 +220,30 @@ class Connection(Worker):
     # The life of the connection.
 
     async def run(self) -> str:
-        """Serve the connection until it ends; returns the reason, a short stable word for counters."""
+        """Serves the connection until it ends. Returns the reason of the end, a short word for counters that never
+        changes."""
         machine = self._machine
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    # The hello to a node that we called waits since the beginning.
+                    # The hello to a node that we called is already queued.
                     self._ensure_sending()
                     with self._read_scope:
                         reason = await self._receive_loop()
                         machine.reading_ended(reason, trio.current_time())
                         if reason != "broken":
                             await self._linger()
-                        # Thousands may leave at one moment, and the end of each takes its time.
+                        # Thousands of connections may end at one moment, and each end takes some time.
                         await self._turns.wait(self._share, leaves=True)
                         self.close_when_sent()
-                    # When only reading was stopped, answers still go out. The nursery waits for the sending task.
+                    # If only reading was stopped, answers are still sent. The nursery waits for the sending task.
                     await self._closing.wait()
         finally:
             for _ in range(machine.end()):
                 self._node.count_drop("connection_closed")
             self.holdings.end()
-            # Closing a socket needs no checkpoint; any other stream is closed in spite of a cancellation.
+            # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
             if self._socket is not None:
                 self._socket.close()
             else:
@@ -245,17 +252,17 @@ class Connection(Worker):
         return machine.end_reason
 
     def close(self, reason: str) -> None:
-        """End the connection now; bytes that wait to be sent are dropped. Safe to repeat."""
+        """Ends the connection now, and drops the bytes that wait to be sent. Safe to repeat."""
         self._machine.close(reason)
         self._scope.cancel()
 
     def stop_reading(self) -> None:
-        """Take no more from the peer; answers still go out until `close` or `close_when_sent`."""
+        """Stops reading from the peer. Answers are still sent, until `close` or `close_when_sent` is called."""
         self._machine.stop_reading()
         self._read_scope.cancel()
 
     def close_when_sent(self) -> None:
-        """End the connection when everything that waits has been sent."""
+        """Ends the connection when all waiting bytes have been sent."""
         self._machine.close_when_sent()
         self._closing.set()
         self._read_scope.cancel()
@@ -266,17 +273,17 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Keep the sending side open for the answers that are under way."""
+        """Keeps the sending side open for a while after reading has ended, so that outstanding answers can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)
-            # An answer that went out meanwhile gives the next one its time.
+            # If an answer was sent meanwhile, there may be more, so the time is extended.
             until_s = self._machine.linger_until_s()
 
-    # Messages that come in.
+    # Incoming messages.
 
     async def _receive_loop(self) -> str:
-        """Read and route until nothing more comes; returns the reason."""
+        """Reads and routes messages until the peer sends no more. Returns the reason, a short word for counters."""
         machine = self._machine
         try:
             chunk = await self._open()
@@ -284,12 +291,13 @@ class Connection(Worker):
                 return "closed_before_header"
             while True:
                 if chunk:
-                    # While the event loop is busy, connections take turns. The peer is not to blame for this time.
+                    # While the event loop is busy, connections take turns. This waiting time must not count against the
+                    # peer.
                     waits_s = trio.current_time()
                     await self._turns.wait(self._share)
                     machine.excuse(trio.current_time() - waits_s)
                     await self._route(chunk)
-                # A connection that waits for its peer must not hold the bytes that came last.
+                # While the connection waits for its peer, it must not keep the last bytes in memory.
                 chunk = b""
                 chunk = await self._read()
                 if not chunk:
@@ -303,20 +311,21 @@ class Connection(Worker):
             self._partial_frames.note(self, machine.drop_partial(), 0)
 
     async def _open(self) -> bytes | None:
-        """Read until the framing is known and the peer's hello has come; returns the bytes behind the hello.
+        """Reads until the framing is known and the peer's hello has come. Returns the bytes behind the hello.
 
-        None if the peer left before. Raises RemoteProtocolError.
+        Returns None if the peer closed the connection before. Raises RemoteProtocolError if the first bytes are not
+        valid.
         """
         machine = self._machine
         frames = b""
         while machine.state is State.OPENING:
             if machine.wire is None:
-                # A peer that called us may be silent for as long as it likes before its first frame.
+                # A peer that called us may be silent without limit before its first frame.
                 chunk = await self._read()
                 if not chunk:
                     return None
             else:
-                # A node that we called says hello at once, or is no node.
+                # A node that we called sends its hello at once. If no hello comes, the other side is not a node.
                 chunk = b""
                 with trio.move_on_after(machine.limits.hello_s):
                     chunk = bytes(await self._stream.receive_some(READ_BYTES_MAX))
@@ -325,25 +334,27 @@ class Connection(Worker):
         return frames
 
     async def _read(self) -> bytes:
-        """The next bytes; b"" when the peer has closed its sending side. Raises RemoteProtocolError at a deadline."""
+        """Returns the next bytes, or b"" if the peer has closed its sending side. Raises RemoteProtocolError at the
+        deadline."""
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
             return bytes(await self._stream.receive_some(self._share.read_bytes))
         with trio.move_on_at(deadline_s):
-            # Unfinished frames of all peers share one bound; a large one waits here until there is room to read on.
+            # The unfinished frames of all peers share one limit. A connection with a large one waits here until there
+            # is room.
             if self._machine.partial_bytes > PARTIAL_FREE_BYTES:
                 await self._partial_frames.wait_turn(self)
             return bytes(await self._stream.receive_some(self._share.read_bytes))
         raise self._machine.read_timeout(deadline_s)
 
     async def _route(self, chunk: bytes) -> None:
-        """Deliver the messages that are complete with these bytes, then wait while a mailbox that got some is full."""
+        """Delivers the messages that these bytes complete. Then waits while a mailbox that got some of them is full."""
         machine = self._machine
         began_s = trio.current_time()
         is_first = not machine.received
         partial_before_bytes = machine.partial_bytes
         messages, failure = machine.receive_data(chunk, began_s)
-        # From its first message on, a connection is not closed any more to make room for another one.
+        # A connection that has sent a message is no longer closed to make room for another one.
         if is_first and messages:
             self._share.is_known = True
             self._on_spoken(self)
@@ -352,30 +363,31 @@ class Connection(Worker):
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
         if self.open_requests:
             self.open_requests.answered(messages)
-        # In one batch, so that every worker gets its messages as one run and answers them with one commit and one send.
+        # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
+        # with one commit and one send.
         with self._node.batch():
             fed = self._node.deliver_run(messages)
             full = [mailbox for mailbox in fed if mailbox.full]
         self._turns.note(self._share, began_s)
-        # A bad frame ends the connection, but the good messages before it have been delivered.
+        # A bad frame ends the connection, but the messages before it are delivered.
         if failure is not None:
             raise failure
-        # Until the workers have room and the peer has taken its answers nothing more is read: TCP holds up the peer.
+        # No more bytes are read until the workers have room and the peer has taken its answers. So TCP stops the peer.
         for mailbox in full:
             await mailbox.wait_room()
         while machine.must_hold_back():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
-        # The peer is not to blame for this time either.
+        # This waiting time must not count against the peer either.
         machine.excuse(trio.current_time() - began_s)
 
     def has_unread(self) -> bool:
-        """Whether bytes of the peer wait in the socket."""
+        """Whether the socket has bytes from the peer that were not read yet."""
         if self._socket is None or self._socket.fileno() < 0:
             return False
         return any(fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4)))
 
-    # The memory that this connection takes.
+    # The memory of this connection.
 
     def _origin(self, wire: Wire) -> Origin:
         return Origin(
@@ -388,7 +400,7 @@ class Connection(Worker):
         )
 
     def _note_held(self) -> None:
-        """Tell the memory of all peers how much this one makes us hold, if that has changed."""
+        """Updates the memory that is counted for this connection, if it has changed."""
         held, machine = self.holdings, self._machine
         header_bytes, backlog_bytes = machine.header_bytes, machine.backlog.size_bytes
         if header_bytes != held.header_bytes or backlog_bytes != held.unread_bytes:
@@ -398,12 +410,12 @@ class Connection(Worker):
         self._machine.forget_headers()
 
     def forget_if_idle(self) -> None:
-        """Free the memory of headers if no message has come or gone since this was called last."""
+        """Frees the memory of remembered headers if no message was received or sent since the last call."""
         if self._machine.was_idle() and self.holdings.header_bytes:
             self._forget_headers()
             self._note_held()
 
-    # For people.
+    # Statistics and logs.
 
     @property
     def framing(self) -> str:

@@ -1,24 +1,25 @@
-"""The errors of this package. A `Remote…` error is the fault of the peer, the others are ours or the caller's."""
+"""The errors of this package. A `Remote…` error is the fault of the peer; the others are our fault or the caller's."""
 
 from __future__ import annotations
 
 
 class OckamError(Exception):
-    """Base of every error of this package."""
+    """The base class of all errors of this package."""
 
 
 class InvalidAddress(OckamError, ValueError):
-    """A text that is not an address or a route."""
+    """Error: a text is not an address or a route."""
 
 
 class AddressInUse(OckamError):
-    """Another worker is registered under that address."""
+    """Error: another worker is registered under this address."""
 
 
 class RemoteProtocolError(OckamError):
-    """The peer broke the protocol: its bytes are no frame or message of the framing, or came too slowly.
+    """Error: the peer broke the protocol. Its bytes are not a valid frame or message, or came too slowly.
 
-    The connection is closed. kind: a short stable word for counters (`oversized`, `undecodable`, `version`, `header`).
+    The connection is closed. kind: a short word for counters that never changes (`oversized`, `undecodable`, `version`,
+    `header`).
     """
 
     def __init__(self, kind: str, what: str) -> None:
@@ -27,7 +28,7 @@ class RemoteProtocolError(OckamError):
 
 
 class FrameTooLarge(OckamError):
-    """The framing of this connection cannot carry the message; nothing of it was sent."""
+    """Error: a message is too large for the framing of this connection. No part of it was sent."""
 
     def __init__(self, size_bytes: int, bytes_max: int) -> None:
         super().__init__(f"a frame of {size_bytes} bytes does not fit: this framing carries at most {bytes_max}")
@@ -36,4 +37,4 @@ class FrameTooLarge(OckamError):
 
 
 class ConnectFailed(OckamError):
-    """The other node could not be reached."""
+    """Error: a connection to the other node could not be made."""

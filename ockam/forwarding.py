@@ -1,8 +1,9 @@
-"""Forwarding between nodes: the answers to messages that cannot be forwarded, and the requests that wait for an answer.
+"""Forwarding between nodes: encodes the answers to messages that cannot be forwarded, and remembers open requests.
 
-Only requests of protocols that are ours alone get such an answer. Real peers never send those, and one of the real
-producers publishes every message that it receives, errors too (facts/ockam.md §0.9). Pushes get no answer: an `error`
-would leave open whether they were stored, and their sender repeats them by itself. Nothing is sent or received here.
+Only requests of our own protocols (`node/…`) get such an answer. Peers of the real services never send these requests.
+One of the real producers publishes every message that it receives, even errors, so it must not get one (facts/ockam.md
+§0.9). Pushes get no answer either: an `error` does not tell whether the push was stored, and the sender repeats the
+push by itself. This module sends and receives nothing.
 """
 
 from __future__ import annotations
@@ -15,58 +16,59 @@ from ockam.message import HERE, Message
 from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
 OWN_PREFIX = b"node/"
-"""The beginning of the protocol names that are ours alone (docs/wire.md §5)."""
+"""The beginning of the names of our own protocols (docs/wire.md §5)."""
 PUSH_TAG = bare.encode("node/stream_push/1", str)
 NOT_FORWARDED = "not passed on: "
-"""The reason of the `error` if the operator does not allow a destination, or a message has looped, begins like this."""
+"""The beginning of the reason of an `error` for a message that this node does not forward, because the operator does
+not allow the destination or the message has looped."""
 UNREACHABLE = "no way to "
-"""The reason begins like this if the destination could not be called, or its connection has ended. The same request may
+"""The beginning of the reason of an `error` for a message whose destination could not be reached. The same request may
 succeed later."""
 CONNECTION_PREFIX = b"TCP_"
-"""The beginning of the private addresses of connections."""
+"""The beginning of the addresses of connections. Only the node creates them."""
 OPEN_REQUESTS_MAX = 10_000
-"""The most forwarded requests that are remembered for one connection. Of more, the oldest are forgotten."""
+"""The most forwarded requests that are remembered for one connection. Beyond it, the oldest ones are forgotten."""
 
 
 def is_sender_told(message: Message) -> bool:
-    """Whether the sender of this message is told when it cannot be forwarded."""
-    # The name of the protocol follows its size, which takes one byte.
+    """Whether the sender of this message gets an answer if the message cannot be forwarded."""
+    # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAG)
 
 
 def forward_refused(message: Message, reason: str) -> Message:
-    """The answer to a request that this node does not forward."""
+    """Returns the answer to a request that this node does not forward."""
     return _answer(message.return_route, error_payload(NOT_FORWARDED + reason[:SHOWN_BYTES_MAX]))
 
 
 def destination_unreachable(return_route: Route, destination: str, reason: str) -> Message:
-    """The answer to a request whose destination cannot be reached at the moment."""
+    """Returns the answer to a request whose destination cannot be reached at the moment."""
     text = f"{UNREACHABLE}{destination[:SHOWN_BYTES_MAX]}: {reason[:SHOWN_BYTES_MAX]}"
     return _answer(return_route, failed_payload(text))
 
 
 def is_forward_refused(reason: str) -> bool:
-    """Whether this is the reason of an `error` that `forward_refused` made."""
+    """Whether the reason of an `error` comes from `forward_refused`."""
     return reason.startswith(REFUSAL + NOT_FORWARDED)
 
 
 def is_destination_unreachable(reason: str) -> bool:
-    """Whether this is the reason of an `error` that `destination_unreachable` made."""
+    """Whether the reason of an `error` comes from `destination_unreachable`."""
     return reason.startswith(REFUSAL + FAILURE + UNREACHABLE)
 
 
 def _answer(route: Route, payload: bytes) -> Message:
-    # Without a return route, so that whoever gets it cannot answer it with an error in turn.
+    # The answer has no return route, so that its receiver cannot answer it with another error.
     return Message(route, (), payload, HERE)
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
     """Whether a message with this return route has passed through this node before, over a connection that is open.
 
-    Every node puts the address of the connection that a message came over in front of its return route, and no peer can
-    prevent that. If there is such an address of ours behind the first hop, the message has been here before.
-    is_here: tells whether an address belongs to this node.
+    When a message comes in over a connection, the node puts the connection's address in front of the return route, and
+    no peer can prevent that. So a message that has another connection address of this node in its return route has been
+    here before. is_here: returns whether an address belongs to this node.
     """
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
@@ -74,9 +76,9 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 
 
 class OpenRequests:
-    """The requests that were forwarded over one connection and have no answer yet, by the return route of each.
+    """The return routes of the requests that were forwarded over one connection and are not answered yet.
 
-    Invariant: there are at most OPEN_REQUESTS_MAX of them, the oldest first.
+    Invariant: there are at most OPEN_REQUESTS_MAX routes, the oldest first.
     """
 
     __slots__ = ("_routes",)
@@ -91,7 +93,7 @@ class OpenRequests:
         return len(self._routes)
 
     def note(self, run: Iterable[Message]) -> None:
-        """Remember the requests among these messages, which go out now, but for those of this node's own workers."""
+        """Remembers the requests among these outgoing messages, except those that this node's own workers sent."""
         for message in run:
             if message.origin.kind != "local" and is_sender_told(message):
                 self._routes[message.return_route] = None
@@ -99,7 +101,7 @@ class OpenRequests:
                     del self._routes[next(iter(self._routes))]
 
     def answered(self, messages: Iterable[Message]) -> None:
-        """Forget the requests that these messages answer. The messages have come in over the connection."""
+        """Forgets the requests that these messages answer. The messages have come in over the connection."""
         last: Route | None = None
         for message in messages:
             if message.onward_route is not last:
@@ -107,6 +109,6 @@ class OpenRequests:
                 self._routes.pop(last, None)
 
     def take(self) -> list[Route]:
-        """Take the return routes of all requests without an answer; they are forgotten here."""
+        """Removes and returns the return routes of all unanswered requests."""
         routes, self._routes = list(self._routes), {}
         return routes

@@ -1,8 +1,9 @@
-"""A bounded cache in two generations: entries that are not used again are forgotten.
+"""GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-An entry that is found or added belongs to the young generation. When that is full, it becomes the old one, and the
-entries of the old one are forgotten. So the entries that were used lately stay, and a look-up costs no more than one in
-a dict. The bound grows only where a larger cache would have known more.
+The entries are in two generations, a young and an old one. An entry that is added or found belongs to the young
+generation. When the young generation is full, it becomes the old one, and the entries of the former old one are
+forgotten. So a look-up costs no more than a look-up in a dict. The bound grows only if a larger cache would have found
+more entries.
 """
 
 from __future__ import annotations
@@ -11,27 +12,28 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 GENERATION_MIN = 64
-"""The size of a generation at first, in entries: real peers use a few routes on a connection."""
+"""The first size of a generation, in entries. Real peers use a few routes on a connection."""
 GENERATION_MAX = 4096
-"""The size of a generation at most, in entries. A client that uses thousands of streams in turn finds all of them."""
+"""The largest size of a generation, in entries. It is enough for a client that uses thousands of streams in turn."""
 GENERATION_BYTES_MAX = 3 * 1024 * 1024
-"""The memory of a generation at most, by estimate; the entry that passes the bound is the last one."""
+"""The largest estimated memory of a generation, in bytes. The entry that exceeds it is the last one of the
+generation."""
 FORGOTTEN_BITS = 1 << 15
 """The number of bits that record forgotten keys; each key sets the bit of its hash."""
 FORGOTTEN_MAX = 8192
-"""After this many forgotten keys all bits are cleared. At most a quarter of them is set by then, so that a new key is
-seldom taken for a forgotten one."""
+"""After this many forgotten keys, all bits are cleared. At most a quarter of the bits is set by then, so a new key is
+seldom mistaken for a forgotten one."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class GenerationCache(Generic[K, V]):
-    """Keys and values in two generations. size_of: the estimated memory of an entry, in bytes.
+    """Keys and values in two generations. size_of: returns the estimated memory of an entry, in bytes.
 
-    A generation holds GENERATION_MIN entries at first. If half of the keys added to a generation had been forgotten
-    before, a larger one would have known them, and the next one holds twice as many. Keys that never come again do not
-    make the cache grow.
+    The first generation holds GENERATION_MIN entries. If at least half of the keys added to a generation had been
+    forgotten before, the next generation holds twice as many. Keys that never come again do not make the cache grow.
+
     Invariant: `size_bytes` is the sum of `size_of` over both generations, by the sizes when each entry was added, and
     of the changes that `resize` was called with.
     """
@@ -53,7 +55,7 @@ class GenerationCache(Generic[K, V]):
         self.forget()
 
     def forget(self) -> None:
-        """Forget all entries, and the size that the cache has grown to."""
+        """Forgets all entries, and returns to the first size."""
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._young_bytes = self._old_bytes = 0
@@ -70,7 +72,7 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """The value of a key that is not in `young`, None if unknown. The entry is young from now on."""
+        """Returns the value of a key that is not in `young`, or None if it is unknown. Moves the entry to `young`."""
         value = self._old.pop(key, None)
         if value is not None:
             self._old_bytes = max(0, self._old_bytes - self._size_of(key, value))
@@ -78,14 +80,14 @@ class GenerationCache(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> None:
-        """Add a key that is neither in `young` nor found by `recall`."""
+        """Adds a key that is neither in `young` nor found by `recall`."""
         if self._forgotten is not None:
             place = hash(key) % FORGOTTEN_BITS
             self._came_again += self._forgotten[place >> 3] >> (place & 7) & 1
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """The value of a young key has grown by so many bytes, or shrunk if negative."""
+        """Takes in that the value of a young key has grown by this many bytes, or shrunk if negative."""
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:
@@ -95,7 +97,7 @@ class GenerationCache(Generic[K, V]):
         self._young_bytes += self._size_of(key, value)
 
     def _age(self) -> None:
-        # Most connections never fill a generation; only the others pay for the bits.
+        # Most connections never fill a generation, so the bits are allocated only here.
         if self._forgotten is None:
             self._forgotten = bytearray(FORGOTTEN_BITS // 8)
         if self._came_again * 2 >= len(self.young):

@@ -1,10 +1,8 @@
-"""The first bytes of a connection: they tell which framing the peer speaks (facts/ockam.md §2.5).
+"""Detects the framing of a peer from the first bytes of its connection (facts/ockam.md §2.5). It reads no sockets.
 
-It reads no sockets and keeps no time.
-
-A head client opens with the byte 01 and then either waits for our 01 or goes on with a u32 length and a CBOR array. A
-legacy client opens with a u16 length and a BARE message whose first byte is its version. When the first byte is 01 and
-the third is 01 or 02, only the bytes behind them tell the two framings apart:
+A head client first sends the byte 01. Then it either waits for our 01, or sends a u32 length and a CBOR array. A legacy
+client first sends a u16 length and a BARE message that begins with its version. If the first byte is 01 and the third
+byte is 01 or 02, only later bytes distinguish the two framings:
 
     byte      0    1..4          5                      6
     head      01   u32 length    84 or 9f (array of 4)  80..9f (the onward route, an array)
@@ -24,17 +22,18 @@ from ockam.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.wire_legacy import LEGACY
 
 DECIDING_BYTES = 7
-"""This many bytes always suffice to tell the framings apart."""
+"""This many bytes are always enough to distinguish the framings."""
 
 
 def maybe_wire(first: bytes) -> Wire | None:
-    """The framing of a peer whose first bytes are these; None while more bytes are needed.
+    """Returns the framing of a peer with these first bytes, or None if more bytes are needed.
 
-    A lone 01 gives None: it is the hello of a head client, or the first byte of a legacy frame that came in pieces.
+    The result for 01 alone is None: it is the hello of a head client, or the first byte of a legacy frame that came in
+    pieces.
     """
     if not first:
         return None
-    # Only the head framing opens with 01, and so does a legacy length of 256 to 511 bytes.
+    # The head framing begins with 01. A legacy frame of 256 to 511 bytes does, too.
     if first[0] != HEAD.hello[0]:
         return LEGACY
     if len(first) < 3:
@@ -42,7 +41,7 @@ def maybe_wire(first: bytes) -> Wire | None:
     # In a legacy frame the third byte is the version of its message, 1 or 2.
     if first[2] not in (1, 2):
         return HEAD
-    # Behind a hello stands the highest byte of a u32 length, which is 0 or, for the largest frame, 1.
+    # After a hello, the next byte is the highest byte of a u32 length: 0, or 1 for the largest frame.
     if first[1] > 1:
         return LEGACY
     if len(first) > 5 and first[5] not in (MESSAGE_ARRAY, INDEFINITE_ARRAY):
@@ -54,14 +53,15 @@ def maybe_wire(first: bytes) -> Wire | None:
 
 
 class FramingDetector:
-    """Collects the first bytes of a peer that called us, until they tell its framing.
+    """Collects the first bytes of a peer that called us, until its framing is known.
 
-    The byte 01 alone is answered with our hello at once, because the Elixir client sends nothing more before it has our
-    hello. That byte could also be the beginning of a legacy frame of 256 to 511 bytes whose first byte came alone. No
-    known client tears a frame there. If one does, our hello is in its stream by then, which a legacy client would read
-    as the length of a frame; so the connection is closed, and nothing of the torn frame is carried out.
-    Invariant: `received` is everything that has come, hello included; `wire` is the framing that it tells, None while
-    more bytes are needed.
+    The byte 01 alone is answered with our hello at once, because the Elixir client sends nothing more before it gets
+    our hello. The byte could also be the beginning of a legacy frame of 256 to 511 bytes, but no known client sends a
+    first byte alone. If a client does, it would read our hello as the length of a frame. So the connection is closed
+    then, and the frame is not handled.
+
+    Invariant: `received` is everything that the peer has sent, with the hello. `wire` is its framing, None while more
+    bytes are needed.
     """
 
     def __init__(self) -> None:
@@ -71,14 +71,15 @@ class FramingDetector:
 
     @property
     def frame_begun(self) -> bool:
-        """Whether a frame has begun. Before its first frame, and after a lone hello, a peer may be silent for as long
-        as it likes."""
+        """Whether the peer has begun a frame. Before its first frame, also after its hello, it may be silent without
+        limit."""
         return self.received not in (b"", HEAD.hello)
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the bytes that came next; returns the bytes to send at once: our hello, once, or nothing.
+        """Takes in the next bytes. Returns the bytes to send at once: our hello the first time it is due, else nothing.
 
-        Raises RemoteProtocolError (torn_header) when a byte that was answered as a hello began a legacy frame.
+        Raises RemoteProtocolError (torn_header) if a byte that was answered as a hello was the beginning of a legacy
+        frame.
         """
         self.received += chunk
         self.wire = maybe_wire(self.received)
@@ -91,7 +92,8 @@ class FramingDetector:
 
 
 def strip_hello(first: bytes, wire: Wire) -> bytes:
-    """The first bytes of a peer without the hello of its framing. Raises RemoteProtocolError when there is no hello."""
+    """Removes the hello of the framing from the first bytes of a peer. Raises RemoteProtocolError if they have no
+    hello."""
     hello = wire.hello
     if not first.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {first[:1].hex() or 'nothing'}, not {hello.hex()}")

@@ -1,6 +1,6 @@
-"""Accepting connections: how many fit into the process, and which silent one is closed when there is no room.
+"""Accepts TCP connections, limits their number, and chooses the silent connection to close when there is no room.
 
-`accept_all` takes connections from a listening socket and hands each to its caller. It does not serve them.
+`accept_all` accepts connections from a listening socket and passes each to its caller. It does not serve them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import structlog
 import trio
 
 OPEN_FILES_RESERVE = 64
-"""Open files that are left for the database, its readers, the logs and whatever else a node opens."""
+"""This many open files are reserved for the database, the logs and everything else that is not a connection."""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""The errors of accept(2) that mean: the process or the machine has no room for another connection."""
+"""The errors of accept(2) which mean that the process or the computer has no room for another connection."""
 NO_ROOM_PAUSE_S = 0.1
-"""The pause after such an error. The waiting connection is offered again at once, so that without a pause the loop
-would spin and write a log line for each attempt."""
+"""The pause after such an error, in seconds. The kernel offers the same connection again at once. Without a pause, the
+loop would spin and write a log line each time."""
 CANDIDATES_MAX = 32
-"""How many silent connections are looked at to free one place. Connections with unread bytes have just spoken and are
-skipped; when the oldest ones have all just spoken, the newcomer is refused."""
+"""To make room for a new connection, this many of the oldest silent connections are checked. Those with unread bytes
+have just sent something and are skipped. If all of them have, the new connection is refused."""
 
 logger = structlog.get_logger(__name__)
 
@@ -31,11 +31,11 @@ logger = structlog.get_logger(__name__)
 async def accept_all(
     listener: trio.SocketListener, take: Callable[[trio.SocketStream], None], no_room: Callable[[], None]
 ) -> None:
-    """Call `take` with every connection, one in each turn of the event loop, and `no_room` after an error of `NO_ROOM`.
+    """Calls `take` with every new connection, one in each turn of the event loop, and `no_room` after an error of
+    NO_ROOM.
 
-    `trio.serve_listeners` does the same, but does not tell its caller that there is no room, and the caller could then
-    not close a silent connection to make some. Runs until it is cancelled. Raises OSError when the listener itself
-    fails.
+    `trio.serve_listeners` has no such callback as `no_room`, so its caller could not close a silent connection to make
+    room. Runs until it is cancelled. Raises OSError if the listener itself fails.
     """
     async with listener:
         while True:
@@ -52,10 +52,10 @@ async def accept_all(
 
 
 def connections_that_fit(connections_max: int) -> int:
-    """The number of connections that this process can have open: `connections_max`, or fewer; at least 1.
+    """Returns how many connections this process can have open: at most `connections_max`, and at least 1.
 
-    Raises the soft limit of open files to the hard limit first. Without that the kernel would accept connections above
-    the soft limit, and nobody would ever answer them.
+    First raises the soft limit of open files to the hard limit. Otherwise the kernel would complete connections above
+    the soft limit that the process could never accept.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -74,7 +74,7 @@ def connections_that_fit(connections_max: int) -> int:
 
 
 class SilentConnection(Protocol):
-    """A connection that has sent no message yet."""
+    """The interface of a connection that has sent no message yet."""
 
     def has_unread(self) -> bool:
         """Whether bytes of the peer wait to be read."""
@@ -86,8 +86,9 @@ class SilentConnection(Protocol):
 class SilentConnections:
     """The connections that have sent no message yet, oldest first.
 
-    Real clients may connect and speak much later, and break when they are cut off, so silence is no fault. But when
-    there is no room for a new connection, the one that has been silent longest is closed for it.
+    A real client may connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
+    connections are kept as long as possible. If there is no room for a new connection, the oldest silent one is closed.
+
     Invariant: a connection is in here from its beginning to its first message or its end, whichever comes first.
     """
 
@@ -101,11 +102,11 @@ class SilentConnections:
         self._silent[connection] = None
 
     def discard(self, connection: SilentConnection) -> None:
-        """Forget a connection that has sent a message or has ended. Safe to repeat."""
+        """Removes a connection that has sent a message or has ended. Safe to repeat."""
         self._silent.pop(connection, None)
 
     def close_oldest(self) -> SilentConnection | None:
-        """Close the oldest connection without unread bytes and return it; None if there is none."""
+        """Closes and returns the oldest silent connection without unread bytes. Returns None if there is none."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
             if not connection.has_unread():
                 self.discard(connection)

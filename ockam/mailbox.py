@@ -1,4 +1,4 @@
-"""The mailbox: a bounded queue of messages in front of one worker. It routes nothing and supervises nobody."""
+"""Mailbox: the bounded queue of the messages for one worker. It does not route messages or restart workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import trio
 from ockam.message import Message
 
 MESSAGES_MAX = 20_000
-"""A mailbox with this many messages is full: the connections that feed it stop reading until it has room."""
+"""A mailbox with this many messages is full: connections that deliver to it stop reading until it has room."""
 BYTES_MAX = 16 * 1024 * 1024
 """A mailbox is also full when its payloads have this many bytes together."""
 RUN_MESSAGES_MAX = 10_000
-"""The most messages that a worker is handed at once."""
+"""The most messages that a worker gets in one run."""
 
 
 class Life(enum.Enum):
@@ -28,7 +28,11 @@ class Life(enum.Enum):
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """The messages that wait now and the size of their payloads, and the number of messages since the start."""
+    """The statistics of a mailbox.
+
+    messages, size_bytes: the waiting messages and the size of their payloads. received: all messages since the
+    start.
+    """
 
     messages: int
     size_bytes: int
@@ -38,9 +42,9 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox:
     """The messages that wait for one worker, in the order of their arrival.
 
-    `put` never refuses a message. `full` tells the connections to stop reading; every connection stops while a mailbox
-    that it has fed is full, so that a mailbox passes its limits by at most one read of each connection. A worker that
-    cannot take more calls `hold`; its mailbox counts as full until `admit`.
+    `put` never refuses a message. A connection stops reading while a mailbox that it delivered to is `full`. So a
+    mailbox exceeds its limits by at most one read of each connection. A worker that cannot take more messages calls
+    `hold`; then its mailbox counts as full until `admit` is called.
     """
 
     __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")
@@ -69,19 +73,19 @@ class Mailbox:
         self._received += 1
 
     def put_run(self, run: Sequence[Message]) -> None:
-        """Put many messages, in order."""
+        """Adds many messages, in order."""
         self._messages.extend(run)
         # A list is summed faster than a generator, and every push of a busy node passes here.
         self._size_bytes += sum([len(message.payload) for message in run])
         self._received += len(run)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put the unhandled end of a run back to the front."""
+        """Puts messages of a run that were not handled back to the front."""
         self._messages.extendleft(reversed(messages))
         self._size_bytes += sum(len(message.payload) for message in messages)
 
     def take_run(self) -> list[Message]:
-        """Take the messages that wait, oldest first and at most RUN_MESSAGES_MAX."""
+        """Removes and returns the oldest messages, at most RUN_MESSAGES_MAX."""
         messages = self._messages
         if len(messages) <= RUN_MESSAGES_MAX:
             run = list(messages)
@@ -94,23 +98,23 @@ class Mailbox:
         return run
 
     def hold(self) -> None:
-        """Count as full from now on, even without messages. Safe to repeat."""
+        """Makes the mailbox count as full, even without messages, until `admit` is called. Safe to repeat."""
         self._held = True
 
     def admit(self) -> None:
-        """Undo `hold`. Safe to repeat."""
+        """Undoes `hold`. Safe to repeat."""
         self._held = False
         self._tell_room()
 
     async def wait_room(self) -> None:
-        """Return when this mailbox is not full."""
+        """Waits until this mailbox is not full."""
         while self.full:
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
 
     def release(self) -> None:
-        """Drop all messages and wake all tasks that wait for room, since the worker has stopped."""
+        """Drops all messages and wakes all tasks in `wait_room`, because the worker has stopped."""
         self._messages.clear()
         self._size_bytes = 0
         self._held = False

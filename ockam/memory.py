@@ -1,8 +1,8 @@
-"""The bound on the memory that all peers of a node make it hold. It reads no sockets and keeps no time.
+"""PeerMemory: limits the memory that a node uses for all its peers together. It reads no sockets.
 
 Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
 (unread), and pulls that wait for a message or until their peer has taken earlier answers (parked). Unfinished frames
-have a bound of their own (`partial_frames`), and so have mailboxes.
+(`partial_frames`) and mailboxes have limits of their own.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The bound for all peers together: an eighth of a machine with 1 GiB, and room for two of the slowest consumers."""
+"""The limit for all peers together: an eighth of the memory of a computer with 1 GiB, and enough for two of the slowest
+consumers."""
 SHARE_BYTES_MIN = 64 * 1024
-"""A connection with no more unread answers than this is never held up."""
+"""A connection with at most this many bytes of unread answers is never slowed down."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """Bytes held now, by kind, and the bound; and counters since the start of the steps that kept the bound.
+    """The memory for all peers, in bytes, and counters of the steps that freed memory, since the start.
 
-    forgotten: connections whose headers were forgotten. given_up: pulls that were answered early. closed: connections
-    that were closed as slow consumers.
+    forgotten: the number of connections whose headers were forgotten. given_up: the number of pulls that were answered
+    early. closed: the number of connections that were closed as slow consumers.
     """
 
     size_bytes: int
@@ -36,10 +37,11 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 
 
 class Holdings:
-    """The memory that one connection makes the node hold.
+    """The memory that the node uses for one connection.
 
-    forget: frees the memory of its headers. close: ends the connection.
-    has_ended: the connection is gone or about to go. From then on nothing is counted, and its pulls are not answered.
+    forget: frees the memory of its headers. close: ends the connection. has_ended: whether the connection has ended or
+    is ending. Then no memory is counted any more, and its pulls are not answered.
+
     Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of the three is a part
     of the figure of the same name in the PeerMemory.
     """
@@ -67,7 +69,7 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
-        """Set the memory of the remembered headers and of the unread answers."""
+        """Sets the memory of the remembered headers and of the unread answers."""
         if self.has_ended:
             return
         memory = self._memory
@@ -79,9 +81,9 @@ class Holdings:
         self._sum()
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
-        """Count a pull that waits for a message.
+        """Counts a pull that waits for a message.
 
-        give_up: ends the wait, with an answer if its argument is True, and must call `unpark`.
+        give_up: ends the wait, and answers the pull if its argument is True. It must call `unpark`.
         """
         if self.has_ended:
             return
@@ -91,41 +93,41 @@ class Holdings:
         self._sum()
 
     def unpark(self, pull: Hashable) -> None:
-        """Count this pull no longer: its wait has ended. Safe to repeat."""
+        """Stops counting a pull whose wait has ended. Safe to repeat."""
         size_bytes = self._parked.pop(pull, (0, None))[0]
         self._memory.parked_bytes -= size_bytes
         self.parked_bytes -= size_bytes
         self._sum()
 
     def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
-        """Call `tell(False)` each time the peer has taken answers, and `tell(True)` when the connection ends.
+        """Registers a callback: `tell(False)` when the peer has taken answers, `tell(True)` when the connection ends.
 
-        For a worker that keeps pulls back until their peer has taken answers. At the end the worker must take its pulls
-        out of the account (`note_waiting`) and `unwatch`.
+        A worker uses it to keep pulls back until their peer has taken earlier answers. When the connection ends, the
+        worker must subtract its pulls with `note_waiting`, and call `unwatch`.
         """
         self._watchers[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:
-        """Undo `watch`. Safe to repeat."""
+        """Removes the callback of this watcher. Safe to repeat."""
         self._watchers.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """Add to the memory of the pulls that a worker keeps back, or take from it if negative.
+        """Adds to the memory of the pulls that a worker keeps back, or subtracts from it if negative.
 
-        They count as parked, but they are not answered early while their connection lasts.
+        These pulls count as parked, but they are not answered early while their connection lasts.
         """
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
 
     def tell_taken(self) -> None:
-        """Tell the watchers that the peer has taken answers and is not behind any more."""
+        """Calls the watchers, because the peer has taken answers and is not behind any more."""
         if self._watchers:
             for tell in list(self._watchers.values()):
                 tell(False)
 
     def end(self) -> None:
-        """Free everything: the connection is gone. Safe to repeat."""
+        """Frees all memory of the connection, because it has ended. Safe to repeat."""
         self._give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)
@@ -133,7 +135,8 @@ class Holdings:
         self.has_ended = True
 
     def _sum(self) -> None:
-        # The memory looks only at connections that hold anything, and only when one of them holds more than before.
+        # Only connections that hold memory are in `holders`. The limit is checked only when a connection holds more
+        # than before.
         before, self.size_bytes = self.size_bytes, self.header_bytes + self.unread_bytes + self.parked_bytes
         memory = self._memory
         if not self.size_bytes:
@@ -150,7 +153,7 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Free the memory whose loss costs the peer nothing but time.
+        """Frees the memory whose loss costs the peer only time: its headers and waiting pulls.
 
         Returns whether headers were forgotten, and the number of pulls that were answered early.
         """
@@ -161,26 +164,27 @@ class Holdings:
         return forgets, self._give_up_parked(answers=True)
 
     def yield_all(self) -> None:
-        """End the connection as a slow consumer: its peer does not take its answers."""
+        """Closes the connection as a slow consumer, because its peer does not take its answers."""
         self._close()
         self.end()
 
 
 class PeerMemory:
-    """The memory that all connections of a node hold, kept below a bound.
+    """The memory for all connections of a node, kept below a limit.
 
-    Above half of the bound, a connection is read, and gets answers, only while its unread answers are below
-    `share_bytes`. When the bound is passed, connections free memory, the one that holds most first: it forgets its
-    headers, and its waiting pulls are answered early, both of which lose nothing. If that is not enough, those that
-    hold most are closed as slow consumers.
+    While more than half of the limit is used, a connection is read and gets answers only while its unread answers are
+    below `share_bytes`. When the limit is exceeded, connections free memory, the largest one first: they forget their
+    headers, and their waiting pulls are answered early. This loses no data. If it is not enough, the largest ones are
+    closed as slow consumers.
+
     Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent meanwhile.
-    `behind` is the number of connections with unread answers; `holders` are the connections that hold anything.
+    `behind` is the number of connections with unread answers. `holders` are the connections with any counted memory.
     """
 
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """batch: opens a batch of the node, so that the pulls that are answered early go out together."""
+        """batch: opens a batch of the node, so that the early answers to pulls are sent together."""
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0
@@ -194,13 +198,17 @@ class PeerMemory:
         return self.header_bytes + self.unread_bytes + self.parked_bytes
 
     def share_bytes(self, most_bytes: int) -> int:
-        """The unread answers that a connection may have before it is held up: `most_bytes` while memory is plenty."""
+        """Returns how many bytes of unread answers a connection may have before it is slowed down.
+
+        The result is `most_bytes` while at most half of the limit is used, and less above that.
+        """
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
 
     def make_room(self) -> None:
-        """Bring the sum down to seven eighths of the bound. Without the distance every message would do this again."""
+        """Frees memory until at most seven eighths of the limit are used. With less distance, every message would call
+        this again."""
         # A pull that is answered early adds to the unread answers, which calls this method again.
         if self._making_room:
             return
@@ -213,7 +221,7 @@ class PeerMemory:
 
     def _make_room(self) -> None:
         target_bytes = self.bytes_max - self.bytes_max // 8
-        # First the steps that lose nothing.
+        # First the steps that lose no data.
         by_size = sorted(self.holders, key=lambda holdings: holdings.size_bytes, reverse=True)
         for holdings in by_size:
             if self.size_bytes <= target_bytes:
@@ -221,7 +229,7 @@ class PeerMemory:
             forgets, given_up = holdings.yield_painless()
             self._forgotten += forgets
             self._given_up += given_up
-        # Then the peers that do not take their answers lose their connections.
+        # Then the connections of peers that do not take their answers are closed.
         for holdings in sorted(by_size, key=lambda holdings: holdings.size_bytes, reverse=True):
             if self.size_bytes <= target_bytes:
                 return
@@ -234,4 +242,4 @@ class PeerMemory:
 
 
 UNCOUNTED = Holdings(PeerMemory(1 << 62), lambda: None, lambda: None)
-"""The holdings of messages that came through no connection. Nothing limits them."""
+"""The holdings of messages from this node's own workers. They are not limited."""

@@ -1,4 +1,4 @@
-"""The routed message, and the origin: where a message entered this node."""
+"""Message and Origin: a routed message, and the place where it entered this node."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ def _no_bound() -> int:
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
-    """The place where a message entered this node. The node knows it by itself; no peer can write it into a route.
+    """The place where a message entered this node. The node sets it; a peer cannot choose it.
 
-    kind: "local" for a worker of this node, "tcp" for a connection.
-    peer: the `host:port` of the other side, for people.
-    identity: the identity that the other side has proved; "anonymous" for a plain connection.
-    frame_bytes_max: the largest frame that can carry an answer back.
-    backlog_bytes: gives the bytes that wait to be sent back. backlog_bytes_max: gives the bound above which answers are
-    better kept back; it depends on the memory of all peers.
-    holdings: the memory that the other side makes this node hold.
+    kind: "local" for a worker of this node, "tcp" for a connection. peer: the `host:port` of the other side, for logs.
+    identity: the identity that the other side has proved; "anonymous" for a plain connection. frame_bytes_max: the
+    largest frame that can carry an answer, in bytes. backlog_bytes: returns the number of bytes that wait to be sent to
+    the other side. backlog_bytes_max: returns the number of such bytes above which no more answers should be sent; it
+    depends on the memory of all peers. holdings: the memory that this node uses for the other side.
     """
 
     kind: str
@@ -39,16 +37,19 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether more bytes wait to be sent back than this bound, or than the other side's share of the memory."""
+        """Whether more bytes wait to be sent to the other side than this limit, or than its share of the memory."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
 HERE = Origin("local", identity="node")
-"""The origin of the messages of this node's own workers."""
+"""The origin of messages from this node's own workers."""
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A routed message: the hops still to go, the route for an answer, and a payload. Never changed once it is sent."""
+    """A routed message. It never changes after it was sent.
+
+    onward_route: the hops that are left. return_route: the route for an answer. payload: the content.
+    """
 
     onward_route: Route
     return_route: Route
@@ -57,5 +58,5 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def reply_to(message: Message, worker: Address, payload: bytes) -> Message:
-    """The answer of `worker` to `message`: it goes along the return route, and leads back to the worker."""
+    """Returns an answer to `message`. It follows the return route, and its own return route is `worker`."""
     return Message(message.return_route, (worker,), payload)

@@ -1,8 +1,8 @@
-"""The bound on the memory that the unfinished frames of all connections take together. It reads no sockets.
+"""PartialFrames: limits the memory of the unfinished frames of all connections together. It reads no sockets.
 
-The length of a frame comes first, and the rest of the frame may then stay away, so each connection can make us hold
-nearly a whole frame. Above the bound, connections with large unfinished frames are not read any further. One connection
-at a time may read on all the same, or those frames would wait for each other for ever.
+A peer may send most of a frame and never the rest, so each connection can take the memory of nearly one frame. Above
+the limit, connections with large unfinished frames are not read. One connection at a time may still read on. Otherwise
+all of them would wait for each other forever.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import trio
 
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
-"""The bound for one node: sixteen frames of the largest size."""
+"""The limit for one node: sixteen frames of the largest size."""
 PARTIAL_FREE_BYTES = 64 * 1024
-"""A connection that holds no more than this of a frame is always read: large frames never hold up small ones."""
+"""A connection with at most this many bytes of an unfinished frame is always read, so large frames never delay small
+ones."""
 
 
 class PartialFrames:
-    """The size of all unfinished frames, and the connection that may read on above the bound.
+    """The total size of all unfinished frames, and the connection that may read on above the limit.
 
-    Invariant: the sum passes `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, and the frame
+    Invariant: the sum exceeds `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, and the frame
     of the connection that has the turn.
     """
 
@@ -33,7 +34,8 @@ class PartialFrames:
         return self._size_bytes
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        """The connection `holder` now holds this much of an unfinished frame, and held that much before."""
+        """Updates the size of the unfinished frame of a connection. holder: the connection. before_bytes: the size at
+        the last call. now_bytes: the present size."""
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
@@ -42,7 +44,7 @@ class PartialFrames:
             self._room = None
 
     async def wait_turn(self, holder: object) -> None:
-        """Return when there is room below the bound, or when `holder` has the turn."""
+        """Waits until there is room below the limit, or until the connection `holder` may read on above it."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
             if self._turn is None:
                 self._turn = holder

@@ -1,7 +1,7 @@
-"""The envelope of every payload: the name of a protocol, and a message of that protocol.
+"""Protocol: encodes and decodes payloads. Every payload has the name of a protocol and a message of that protocol.
 
-A request and its answer carry the same protocol name. This module turns payloads into typed values and back; the
-services define the protocols (`stream_service.protocol`, `index_service.protocol`).
+A request and its answer have the same protocol name. The services define the protocols (`stream_service.protocol`,
+`index_service.protocol`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ProtocolError(ValueError):
-    """The payload is not a well-formed message of the protocol that it names, or names one that is not served here."""
+    """Error: a payload is not a valid message of its protocol, or this service does not serve its protocol."""
 
 
 # type Error { reason: string }
@@ -28,7 +28,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Protocol(Generic[Q, A]):
-    """One protocol: its name on the wire and the codecs of its two directions.
+    """A protocol: its name on the wire, and the codecs of its request and its response.
 
     +---------------------+----------------------+----------------------+
     | name: string        | size: uint           | body: the request or |
@@ -36,8 +36,8 @@ class Protocol(Generic[Q, A]):
     +---------------------+----------------------+----------------------+
 
     encode_request and encode_response turn a message into a payload. decode_request and decode_response turn a payload
-    into a message, and raise ProtocolError. The four are functions made for this protocol, since every message passes
-    through them.
+    into a message, and raise ProtocolError if it is not valid. These four functions are built once for each protocol,
+    because every message passes through them and must be fast.
     """
 
     encode_request: Callable[[Q], bytes]
@@ -54,11 +54,12 @@ class Protocol(Generic[Q, A]):
         self.decode_response = _decoder(self, response, "response")
 
     def is_in(self, payload: bytes) -> bool:
-        """Whether this payload names this protocol."""
+        """Whether a payload has the name of this protocol."""
         return payload.startswith(self.tag)
 
     def body(self, payload: bytes) -> bytes:
-        """The body of an envelope. Raises ProtocolError if it names another protocol or its size is wrong."""
+        """Returns the body of a payload. Raises ProtocolError if the payload has another protocol name or a wrong
+        size."""
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
         try:
@@ -86,7 +87,7 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
     at = len(tag)
 
     def decode_payload(payload: bytes) -> T:
-        # Most payloads are small: their size takes one byte. This case is decoded here, without the call of `body`.
+        # Most payloads are small, and their size takes one byte. They are decoded here without calling `body`.
         size = len(payload) - at - 1
         if 0 <= size < SMALL_SIZE_END and payload[at] == size and payload.startswith(tag):
             body = payload[at + 1 :]
@@ -101,13 +102,13 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
 
 
 REFUSAL = "Invalid request: "
-"""The text of every `error` begins like this, as that of the real services does."""
+"""The beginning of the text of every `error`. The real services use the same text."""
 FAILURE = "the node failed: "
-"""The text goes on like this if the request is right and the node could not carry it out."""
+"""The text after REFUSAL if the request is valid, but the node failed to serve it."""
 SHOWN_CHARACTERS_MAX = 64
-"""A peer's text is cut to this length in an answer or a log line; a payload can have 16 MiB of it."""
+"""In an answer or a log line, a text from a peer is cut to this many characters. It could have 16 MiB."""
 SMALL_SIZE_END = 128
-"""A size below this takes one byte."""
+"""A size below this takes one byte in BARE."""
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
 _name_decoder = bare.Decoder(str)
@@ -117,7 +118,7 @@ ERROR = Protocol("error", Error, Error)
 
 
 def find_name(payload: bytes) -> str | None:
-    """The name of the protocol of a payload, cut for a log line; None if the payload names none."""
+    """Returns the protocol name of a payload, cut for a log line. Returns None if the payload has none."""
     try:
         return _name_decoder.decode_prefix(payload)[0][:SHOWN_CHARACTERS_MAX]
     except bare.DecodeError:
@@ -125,15 +126,16 @@ def find_name(payload: bytes) -> str | None:
 
 
 def error_payload(reason: str) -> bytes:
-    """The answer to a request that cannot be served. Its text begins as that of the real services, which peers know."""
+    """Encodes the `error` for a request that cannot be served. Its text begins with REFUSAL, as in the real
+    services."""
     return ERROR.encode_response(Error(REFUSAL + reason))
 
 
 def failed_payload(reason: str) -> bytes:
-    """The answer to a request that is right, but that this node could not carry out. The same may succeed later."""
+    """Encodes the `error` for a valid request that the node failed to serve. The same request may succeed later."""
     return error_payload(FAILURE + reason)
 
 
 def is_failure(reason: str) -> bool:
-    """Whether this is the reason of an `error` that `failed_payload` made."""
+    """Whether the reason of an `error` comes from `failed_payload`."""
     return reason.startswith(f"{REFUSAL}{FAILURE}")

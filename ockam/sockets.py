@@ -1,4 +1,4 @@
-"""Sending on a socket without waiting, which trio does not offer. Nothing is closed here."""
+"""Sends on a socket without waiting, which trio does not offer. It closes nothing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Protocol
 
 
 class HasDescriptor(Protocol):
-    """A non-blocking socket. After a close its number must be -1: the old number may belong to another file by then."""
+    """The interface of a non-blocking socket. After a close `fileno` must return -1, because another file may get the
+    old number."""
 
     def fileno(self) -> int: ...
 
 
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
-    """Send the bytes that the socket takes right now; returns the rest.
+    """Sends the bytes that the socket takes right now. Returns the bytes that were not sent.
 
-    Only for a socket on which no task is sending, and for which no other bytes wait: they would be overtaken. If the
-    socket is full, closed or broken, the rest is everything, and sending it waits or fails as usual.
+    No task may be sending on the socket, and no earlier bytes may wait for it. If the socket is full, closed or broken,
+    returns all bytes; sending them the usual way then waits or fails.
     """
     try:
         sent = os.write(socket.fileno(), data)

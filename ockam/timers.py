@@ -1,4 +1,4 @@
-"""Timers: functions to be called later. Thousands of them share one task. Workers are unknown here."""
+"""Timers: calls functions after a delay. Thousands of timers share one task. It does not know workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import trio
 
 
 class Timers:
-    """Calls functions when they are due, and those that are due at one moment in the order in which they were added.
+    """Calls functions when they are due. Functions that are due at the same moment are called in the order of
+    `call_later`.
 
     run: calls one function; it must not raise.
+
     Invariant: while functions wait, one task sleeps until the first of them is due; it ends when none is left.
     """
 
@@ -26,7 +28,7 @@ class Timers:
         return len(self._waiting)
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call the function once after the delay, and not before the next turn of the event loop."""
+        """Calls the function once, after the delay and not before the next turn of the event loop."""
         due_s = trio.current_time() + delay_s
         self._count += 1
         heapq.heappush(self._waiting, (due_s, self._count, function))

@@ -1,11 +1,12 @@
-"""The worker of one stream-partition: it alone assigns indexes, confirms pushes that are on disk, and answers pulls.
+"""StreamWorker: the worker of one stream-partition. It assigns indexes, has pushes stored, confirms them, and answers
+pulls.
 
-It takes its mailbox in runs. All pushes of a run are one append. Plain pushes that come while a large append is being
-committed are decoded and staged for the next one, which is as large as the commit was long. The worker knows nothing of
-consumers' positions. `workers.stream_machine` holds its states.
+The worker gets messages in runs. All pushes of a run become one append. While a large append is being committed, new
+plain pushes are decoded and staged for the next append. The worker does not know the positions of consumers.
+`workers.stream_machine` defines its states.
 
-What a peer may rely on: pushes are confirmed in the order in which they came, pulls are answered in the order in which
-they came, and a pull sees every push that came before it.
+Guarantees to clients: a push is confirmed only when it is on disk. Pushes are confirmed in the order of their arrival.
+Pulls are answered in the order of their arrival. A pull sees every push that arrived before it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamWorker(ReadableStream):
-    """Serves push, and what every `ReadableStream` serves, at the stream's own address.
+    """Serves pushes, copies, and all requests that a `ReadableStream` serves, at the address of the stream.
 
-    Invariant: `_gathered` has the pushes that are decoded and not yet on their way to the disk. Between turns it is
-    empty, unless the machine is STAGING. The mailbox is paused while the machine does not accept messages, or too many
-    pulls wait.
+    Invariant: `_gathered` has the pushes that are decoded and not submitted to the writing thread yet. Between turns it
+    is empty, unless the machine is STAGING. The mailbox is paused while the machine does not accept messages, or too
+    many pulls wait.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class StreamWorker(ReadableStream):
         self._machine.open(stream.last_time_us)
 
     def stopped(self) -> None:
-        """Refuse what is gathered or held: it must not be stored now, since a later life may be at work already."""
+        """Refuses the gathered pushes and the held messages. They must not be stored any more: after a restart, a new
+        worker may already write to the stream."""
         super().stopped()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_gathered().refused(self._route, failure))
@@ -75,7 +77,8 @@ class StreamWorker(ReadableStream):
     # Requests
 
     def _decode(self, run: Sequence[Message]) -> None:
-        """Decode requests: gather pushes, serve the others, and hold everything from the first on that must wait."""
+        """Decodes requests: gathers pushes and serves the others. If a request must wait, holds it and all behind
+        it."""
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
         staged_before = len(gathered.data)
@@ -87,14 +90,16 @@ class StreamWorker(ReadableStream):
                 if len(payload) > bytes_max:
                     raise ProtocolError(f"a message of {len(payload)} bytes; a stream keeps at most {bytes_max}")
                 if payload.startswith(push_tag):
-                    # Nearly all messages are plain pushes, and only these can be staged behind an append.
+                    # Nearly all messages are plain pushes. Only plain pushes can be staged while an append is being
+                    # committed.
                     add(message, decode_push(payload))
                 elif stages or not self._serve(message):
-                    # This request must find all earlier pushes stored, so it waits, and keeps its place.
+                    # This request must run after all earlier pushes are stored. So it waits, and the messages behind it
+                    # too.
                     machine.hold(run[position:])
                     break
                 elif machine.state is not SERVING:
-                    # The request has begun something; what came behind it waits for that to end.
+                    # The request has begun a copy or a load. The messages behind it wait until that has ended.
                     machine.hold(run[position + 1 :])
                     break
             except ProtocolError as error:
@@ -104,7 +109,8 @@ class StreamWorker(ReadableStream):
             machine.stage(len(staged), sum(map(len, staged)))
 
     def _serve(self, message: Message) -> bool:
-        """Serve a request that is no plain push; False where it must wait. Raises ProtocolError."""
+        """Serves a request that is not a plain push. Returns False if it must wait. Raises ProtocolError if it is not
+        valid."""
         payload = message.payload
         if PULL.is_in(payload):
             self._pulls.add(message, PULL.decode_request(payload))
@@ -113,15 +119,16 @@ class StreamWorker(ReadableStream):
         elif COPY.is_in(payload):
             return self._copy(message)
         elif (answer := self._serve_reader(message)) is not None:
-            # It goes out behind the confirms of the pushes before it. A client that hears of a create, and not of its
-            # earlier push, takes the push for lost and sends it again.
+            # The answer is sent after the confirms of earlier pushes. If a client got the answer to a create before the
+            # confirm of its earlier push, it would take the push for lost and send it again.
             self._gathered.answers_behind.append(answer)
         return True
 
     def _gather_rich(self, message: Message) -> bool:
         request = check_size(RICH_PUSH.decode_request(message.payload), self._services.limits)
         if request.sequence is not None and self._sequences is None:
-            # Which sequenced pushes are stored is read once, at the first such push, with nothing else under way.
+            # The stored sequence numbers are read once, at the first push that has one, while nothing else is under
+            # way.
             if not self._gathered.messages:
                 self._load_sequences()
             return False
@@ -129,7 +136,8 @@ class StreamWorker(ReadableStream):
         return True
 
     def _proceed(self) -> None:
-        """Begin what the decoded requests need, and decode those that were held, until something is under way."""
+        """Starts the append of the gathered pushes, or decodes the held messages, until something is under way or none
+        is left."""
         machine = self._machine
         while machine.state is SERVING:
             if self._gathered.messages:
@@ -137,17 +145,17 @@ class StreamWorker(ReadableStream):
             elif machine.held:
                 self._decode(machine.take_held())
             else:
-                # No push is on its way: pulls see all that came before them.
+                # All earlier pushes are stored or refused, so pulls may be answered.
                 self._send_answers_behind()
                 self._pulls.answer()
                 return
 
     def _settle(self) -> None:
-        """Something that was under way has ended: go on with what waits for it."""
+        """Continues after an append, a copy or a load has ended: serves the messages that waited for it."""
         if self._machine.state is SERVING:
             self._proceed()
         else:
-            # The next append is on its way already. Only plain pushes were staged for it, behind all pulls that wait.
+            # The next append is submitted already. It has only pushes that came after the waiting pulls.
             self._pulls.answer()
         if self._machine.accepts and not self._pulls.is_full:
             self.context.resume()
@@ -165,7 +173,9 @@ class StreamWorker(ReadableStream):
         return gathered
 
     def _append(self, pushes: PushRun) -> None:
-        """Have pushes stored. When all are duplicates, or the disk has no room, nothing is stored and none begins."""
+        """Submits the append of these pushes. If all are duplicates, or the disk is nearly full, answers them without
+        an append."""
+        # All pushes are duplicates or out of order.
         if not pushes.data:
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
             return
@@ -174,8 +184,9 @@ class StreamWorker(ReadableStream):
         if refusal is not None:
             self._refuse(pushes, Failure(Outcome.NOT_STORED, refusal))
             return
+        # The machine decides the index and the time of the append.
         place = self._machine.begin_append(len(pushes.data), services.now_us())
-        # Pulls that came behind these pushes must not be answered before they are stored.
+        # Pulls that came after these pushes must see them, so no pull is answered before the append has ended.
         self._pulls.hold()
         done = self.context.guard(partial(self._appended, pushes))
         where = self._bounds.stream_id, place.first_index, place.time_us
@@ -188,7 +199,7 @@ class StreamWorker(ReadableStream):
             services.storage.submit_write(FallingAppend(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
 
     def _appended(self, pushes: PushRun, operation: Append) -> None:
-        """An append is on disk, or has failed."""
+        """Called when an append has been committed or has failed."""
         if operation.error is not None:
             self._append_failed(pushes, operation)
             return
@@ -196,7 +207,7 @@ class StreamWorker(ReadableStream):
         self._tail.append(operation)
         self._services.counters.write_failure = None
         self._pulls.wake()
-        # The next append is submitted first: the writing thread works on it while the confirms are written.
+        # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:
             self._append(self._take_gathered())
         self.context.send_run(pushes.stored(operation.first_index, self._route))
@@ -208,10 +219,10 @@ class StreamWorker(ReadableStream):
         self._machine.end_append(0)
         failure = Failure(Outcome.UNKNOWN if error.in_doubt else Outcome.NOT_STORED, str(error))
         if isinstance(error, IndexConflict | StreamNotFound):
-            # Not the disk's doing, so sending again at once does no harm: the stream is gone, or read again below.
+            # The disk is not the reason, so the answers need no delay: the stream is deleted, or is read again below.
             self.context.send_run(pushes.refused(self._route, failure))
             if isinstance(error, IndexConflict):
-                # Somebody else has written to the stream: the worker is started again from what is stored.
+                # Another part of the program has written to the stream: the worker restarts and reads the stream again.
                 raise error
         else:
             self._refuse(pushes, failure)
@@ -220,7 +231,7 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
-        """Say that pushes were not stored, but late: a real publisher sends a refused push again at once."""
+        """Answers pushes that were not stored, after a delay: a real publisher sends a refused push again at once."""
         answers = pushes.refused(self._route, failure)
         counters, (name, partition) = self._services.counters, self.identity
         counters.pushes_failed += len(pushes)
@@ -230,7 +241,7 @@ class StreamWorker(ReadableStream):
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _send_answers_behind(self) -> None:
-        """Send the answers that were to go out behind confirms, where there are no pushes to confirm."""
+        """Sends the answers that waited for the confirms of earlier pushes. Call it when there are no such pushes."""
         gathered = self._gathered
         if gathered.answers_behind:
             answers, gathered.answers_behind = gathered.answers_behind, []
@@ -239,13 +250,14 @@ class StreamWorker(ReadableStream):
     # Copies
 
     def _copy(self, message: Message) -> bool:
-        """Store messages at the indexes and with the times that they had elsewhere; False where it must wait."""
+        """Serves a copy: submits its messages with their original indexes and times. Returns False if it must wait."""
         copy = read_copy(message.payload, self._services.limits)
         if self._gathered.messages:
-            # The pushes before it get the next indexes.
+            # The pushes before the copy must get their indexes first.
             return False
         self._send_answers_behind()
         machine = self._machine
+        # The client asks again with the right index; storing elsewhere would give the messages other indexes.
         if not machine.can_copy(copy.index):
             self.context.send(self._copy_answer(message, copy, stored=False))
             return True
@@ -264,24 +276,24 @@ class StreamWorker(ReadableStream):
         return True
 
     def _copied(self, message: Message, copy: CopyRequest, operation: StoreCopy) -> None:
-        """A copy is on disk, or has failed."""
+        """Called when a copy has been committed or has failed."""
         error = operation.error
         if error is not None:
             self._machine.end_copy(copy.index, 0, 0)
             if isinstance(error, IndexConflict):
-                # Somebody else has written to the stream: the worker is started again from what is stored.
+                # Another part of the program has written to the stream: the worker restarts and reads the stream again.
                 raise error
             self._refuse_copy(message, str(error))
         else:
             self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
-            # The tail does not have the copied messages, and it keeps only messages without a gap.
+            # The copied messages are not in the tail, and a tail must not have gaps.
             self._tail.clear()
             self._pulls.wake()
             self.context.send(self._copy_answer(message, copy, stored=True))
         self._settle()
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
-        """Say that nothing of a copy was stored, as late as for a push."""
+        """Answers a copy of which nothing was stored, after the same delay as for a push."""
         answer = reply_to(message, self.context.address, failed_payload(reason))
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
@@ -294,7 +306,7 @@ class StreamWorker(ReadableStream):
     # Sequence numbers
 
     def _load_sequences(self) -> None:
-        """Read which sequenced messages are stored."""
+        """Submits a read of the stored sequence numbers."""
         self._send_answers_behind()
         self._machine.begin_load()
         loaded, bounds = self.context.guard(self._sequences_loaded), self._bounds
@@ -308,6 +320,7 @@ class StreamWorker(ReadableStream):
             raise operation.error
         self._sequences = SequenceMachine()
         self._sequences.remember(operation.found)
+        # The held pushes with sequence numbers are gathered into a run that knows these numbers.
         self._gathered = PushRun(self._sequences)
         self._settle()
 

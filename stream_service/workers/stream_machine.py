@@ -1,10 +1,10 @@
-"""What one stream-partition is doing, as a machine: which index and time come next, and which messages must wait.
+"""StreamMachine: the state machine of one stream-partition. It decides the next index and time, and which messages
+wait.
 
-It is pure: it decodes nothing, stores nothing and sends nothing, and the time is a parameter. `workers.stream` does
-these things for it.
+The machine is pure: it decodes, stores and sends nothing, and gets the time as a parameter. `workers.stream` does that.
 
-At most one thing is under way at a time: opening, an append, a copy, or loading the sequence numbers of publishers.
-While it is, messages wait in three places, and keep their order:
+At most one activity is under way at a time: opening the stream, an append, a copy, or loading the sequence numbers of
+publishers. Meanwhile, messages wait in three places and keep their order:
 
     staged    plain pushes that are decoded already, for the next append; behind a large append only
     held      the first message that cannot be staged, and all that came with it and behind it
@@ -26,18 +26,18 @@ STAGED_BEHIND_MIN = 32
 """While a small append (fewer messages than this) is being committed, new pushes stay in the mailbox. Decoding them at
 once would produce many tiny appends, and handing each to the writing thread costs more than it saves."""
 STAGED_MESSAGES_MAX = 10_000
-"""With this many pushes staged, further ones stay in the mailbox: as many as one run of the mailbox can have."""
+"""While this many pushes are staged, further ones stay in the mailbox. A run of the mailbox has at most as many."""
 STAGED_BYTES_MAX = 16 * 1024 * 1024
-"""With this many bytes of payloads staged, further pushes stay in the mailbox: as many as fill a mailbox."""
+"""While this many bytes of data are staged, further pushes stay in the mailbox. A full mailbox has as many."""
 
 
 class State(enum.IntEnum):
-    """What is under way.
+    """The state of a stream: the activity that is under way.
 
-    OPENING: the stream is read from the database, behind all that an earlier life of its worker has left there.
-    SERVING: nothing is under way. LOADING: the sequence numbers of publishers are read.
-    APPENDING: a small append is being committed. STAGING: a large one is, and plain pushes are staged meanwhile.
-    COPYING: copied messages are being committed. CLOSED: the worker has stopped.
+    OPENING: the stream is being read from the database, after all writes that its worker submitted before a crash.
+    SERVING: nothing is under way. LOADING: the sequence numbers of publishers are being read. APPENDING: a small append
+    is being committed. STAGING: a large append is being committed, and plain pushes are staged meanwhile. COPYING:
+    copied messages are being committed. CLOSED: the worker has stopped.
     """
 
     OPENING = enum.auto()
@@ -50,7 +50,7 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """What happens to a stream; what has begun ends once, whether it was stored or not."""
+    """An event of a stream: an activity begins or ends. An append, a copy or a load also ends if it fails."""
 
     OPENED = enum.auto()
     SMALL_APPEND = enum.auto()
@@ -63,12 +63,12 @@ class Event(enum.IntEnum):
     CLOSE = enum.auto()
 
 
-# As names of the module, since looking a member up in its enumeration takes longer than a transition.
+# Module names for the members: looking up a member in its enumeration takes longer than a transition.
 OPENING, SERVING, APPENDING, STAGING, COPYING, LOADING, CLOSED = State
 OPENED, SMALL_APPEND, LARGE_APPEND, APPEND_ENDED, COPY_BEGUN, COPY_ENDED, LOAD_BEGUN, LOAD_ENDED, CLOSE = Event
 
-# A pair that is not in the table is a mistake of ours. Everything begins in SERVING, so that nothing is assigned an
-# index while other messages may still get it.
+# The state after each event. If an event is missing for a state and happens all the same, our code has a mistake. Every
+# activity begins in SERVING, so that two of them never assign the same index.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     OPENING: {
         OPENED: SERVING,
@@ -97,7 +97,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         LOAD_ENDED: SERVING,
         CLOSE: CLOSED,
     },
-    # What was begun before may still end; nothing begins.
+    # An activity that began before the close may still end. No activity begins.
     CLOSED: {
         OPENED: CLOSED,
         APPEND_ENDED: CLOSED,
@@ -109,7 +109,10 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class StreamBounds:
-    """Where a stream is stored, and where it begins and ends, as its worker knows it; the worker's parts share it."""
+    """The id and the bounds of a stream in memory. All parts of its worker share this object.
+
+    first_index: the index of the earliest stored message. next_index: the index that the next message will get.
+    """
 
     __slots__ = ("first_index", "next_index", "stream_id")
 
@@ -120,9 +123,10 @@ class StreamBounds:
 
 
 class Place(NamedTuple):
-    """Where and with which time an append is stored.
+    """The index of the first message of an append, and the time of all its messages.
 
-    falls_from_us: the time of the message before, where the new time is lower because the clock was wrong before.
+    falls_from_us: None, unless the time is lower than the time of the message before it, because a wrong clock was set
+    back; then that higher time.
     """
 
     first_index: int
@@ -131,12 +135,13 @@ class Place(NamedTuple):
 
 
 class StreamMachine:
-    """The state of one stream-partition, and the messages that wait for it to change.
+    """The state of one stream-partition, and the messages that wait for its next state.
 
-    bounds: shared with the truncation of the stream, which moves its front; this machine alone moves its end.
-    last_time_us: of the latest message; times along a stream do not fall, except where a wrong clock was set back.
-    Invariant: pushes are staged only in STAGING. Messages are held only while something is under way. The append that
-    is under way begins at the stream's end. When closed, nothing is held. `check` looks at all of this.
+    bounds: shared with the truncation, which changes `first_index`; only this machine changes `next_index`.
+    last_time_us: the time of the latest message. Times do not decrease, except where a wrong clock was set back.
+
+    Invariant: pushes are staged only in STAGING. Messages are held only while something is under way. An append under
+    way begins at the end of the stream. When closed, nothing is held. `check` checks all of this.
     """
 
     def __init__(self, bounds: StreamBounds) -> None:
@@ -150,7 +155,7 @@ class StreamMachine:
 
     @property
     def accepts(self) -> bool:
-        """Whether more messages may come from the mailbox now."""
+        """Whether the worker may take more messages from its mailbox now."""
         if self.held:
             return False
         if self.state is STAGING:
@@ -158,34 +163,34 @@ class StreamMachine:
         return self.state is SERVING
 
     def open(self, last_time_us: int) -> None:
-        """The stream has been read from the database, and its bounds are set."""
+        """Ends OPENING. The stream has been read from the database, and its bounds are set."""
         self.state = TRANSITIONS[self.state][OPENED]
         self.last_time_us = last_time_us
 
     def stage(self, messages: int, size_bytes: int) -> None:
-        """So many more pushes, with so many bytes of payload, are decoded and wait for the next append."""
+        """Counts pushes that were staged. messages: their number. size_bytes: the size of their data."""
         assert self.state is STAGING, "pushes are staged behind a large append only"
         self.staged_messages += messages
         self.staged_bytes += size_bytes
 
     def hold(self, messages: Sequence[Message]) -> None:
-        """Keep these messages until what is under way has ended; none may be held already."""
+        """Keeps these messages until the present activity has ended. No other messages may be held."""
         assert not self.held, "messages that are held already come before these"
         self.held = messages
 
     def take_held(self) -> Sequence[Message]:
-        """The messages that were held. They are to be handled now, before all others."""
+        """Removes and returns the held messages. The caller must handle them before all others."""
         held, self.held = self.held, ()
         return held
 
     def begin_append(self, messages: int, now_us: int) -> Place:
-        """Where so many messages are stored next. What was staged is part of them, or was refused."""
+        """Begins an append of this many messages. Returns its index and time. No push is staged any more."""
         self.state = TRANSITIONS[self.state][LARGE_APPEND if messages >= STAGED_BEHIND_MIN else SMALL_APPEND]
         self.staged_messages = self.staged_bytes = 0
         before_us = self.last_time_us
         if before_us - now_us > TOLERANCE_US:
-            # The clock was wrong and has been set back. Going on from the wrong time would give it to all later
-            # messages too, so the times fall here, and the log notes the place.
+            # The clock was wrong and has been set back. Without a lower time here, all later messages would get the
+            # wrong time too. The place is recorded in `time_falls`.
             self.last_time_us = now_us
             place = Place(self.bounds.next_index, now_us, before_us)
         else:
@@ -195,28 +200,30 @@ class StreamMachine:
         return place
 
     def end_append(self, stored: int) -> None:
-        """The append has ended, with so many messages stored: all of them, or none."""
+        """Ends the append. stored: the number of its messages, or 0 if it failed."""
         self.state = TRANSITIONS[self.state][APPEND_ENDED]
         place, self._place = self._place, None
         self.bounds.next_index += stored
         if not stored and place is not None and place.falls_from_us is not None:
-            # The place of the fall was not noted either, so the next append has to note it.
+            # The place with the lower time was not recorded either, so the next append has to record it.
             self.last_time_us = place.falls_from_us
 
     def can_copy(self, index: int) -> bool:
-        """Whether copied messages may begin at this index: at the stream's end, or anywhere in one never written to."""
+        """Whether a copy may begin at this index: it is the end of the stream, or the stream has never had a
+        message."""
         return index == self.bounds.next_index or self.begins_with(index)
 
     def begins_with(self, index: int) -> bool:
-        """Whether a copy to this index would be the first messages of the stream, and not begin at 0."""
+        """Whether the stream has never had a message and this index is not 0, so that a copy changes its first
+        index."""
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Copied messages are on their way to the disk."""
+        """Begins a copy: its messages have been submitted to the writing thread."""
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
-        """The copy has ended, with so many messages stored from `index` on: all of them, or none."""
+        """Ends the copy that began at `index`. stored: the number of its messages, or 0 if it failed."""
         self.state = TRANSITIONS[self.state][COPY_ENDED]
         if stored:
             if self.begins_with(index):
@@ -225,21 +232,21 @@ class StreamMachine:
             self.last_time_us = last_time_us
 
     def begin_load(self) -> None:
-        """The sequence numbers of publishers are being read."""
+        """Begins to load the sequence numbers of publishers."""
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]
 
     def end_load(self) -> None:
-        """The sequence numbers are known, or cannot be read."""
+        """Ends the load, whether it succeeded or failed."""
         self.state = TRANSITIONS[self.state][LOAD_ENDED]
 
     def close(self) -> Sequence[Message]:
-        """The worker has stopped. Returns the messages that were held; nobody will handle them."""
+        """Closes the machine, because the worker has stopped. Returns the held messages, for the caller to refuse."""
         self.state = TRANSITIONS[self.state][CLOSE]
         self.staged_messages = self.staged_bytes = 0
         return self.take_held()
 
     def check(self) -> None:
-        """The invariant, for tests: to be called between turns."""
+        """Checks the invariant. Tests call it between turns."""
         assert self.state is STAGING or self.staged_messages == self.staged_bytes == 0
         assert not self.held or self.state not in (SERVING, CLOSED)
         assert (self._place is not None) == (self.state in (APPENDING, STAGING)) or self.state is CLOSED

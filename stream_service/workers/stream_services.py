@@ -1,4 +1,4 @@
-"""The parts of a node that all its streams share, as the type that a stream's worker is given."""
+"""StreamServices: the type of the object through which the workers of streams use the shared parts of their node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from stream_service.workers.tail_machine import Tails
 
 
 class StreamServices(Protocol):
-    """Storage, limits, time, counters, and the memory for the newest messages. `workers.directory` provides them.
+    """The parts of a node that all its streams share. `workers.directory.StreamDirectory` provides them.
 
-    now_us: microseconds since 1970, by `clock`.
+    now_us: returns the trusted time of `clock`, in microseconds since 1970. tails: the memory for the newest
+    messages.
     """
 
     @property

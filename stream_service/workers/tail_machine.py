@@ -1,6 +1,6 @@
-"""The newest messages of streams, kept in memory, so that consumers at the end of a stream need no read. No I/O.
+"""Tails: keeps the newest messages of all streams in memory, so that consumers near the end need no disk read. No I/O.
 
-A tail keeps the lists of the appends themselves and copies nothing, so it costs a push next to nothing.
+A tail keeps the lists of the appends and copies no message, so it costs a push almost nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
-"""What one message takes beside its data: a bytes object and its place in a list."""
+"""The memory that a message takes in addition to its data: the bytes object and its place in a list."""
 
 
 class Run(NamedTuple):
-    """The messages of one append; size_bytes is what they take of the room."""
+    """The messages of one append. size_bytes: the memory that is counted for them."""
 
     first_index: int
     time_us: int
@@ -32,9 +32,11 @@ class Run(NamedTuple):
 
 
 class Tails:
-    """The room that all tails of a node share: the stream that nobody wrote to for longest goes first.
+    """The memory that all tails of a node share. If it is full, the tail that has not grown for the longest time is
+    cleared.
 
-    Invariant: `size_bytes` is that of all tails together, at most `bytes_max`; `_used` has those that hold something.
+    Invariant: `size_bytes` is the sum over all tails and at most `bytes_max`. `_used` has the tails that are not empty,
+    the one that grew longest ago first.
     """
 
     def __init__(self, bytes_max: int, stream_bytes_max: int) -> None:
@@ -44,7 +46,7 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """A tail has grown by this many bytes; below 0 it has shrunk."""
+        """Takes in that a tail has grown by this many bytes, or shrunk if negative. May clear other tails."""
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None
@@ -56,9 +58,10 @@ class Tails:
 
 
 class Tail:
-    """The newest messages of one stream, whole appends of them.
+    """The newest messages of one stream. It keeps or drops the messages of an append together.
 
-    Invariant: `_runs` follow each other without a gap; `size_bytes` is theirs, at most `Tails.stream_bytes_max`.
+    Invariant: the indexes in `_runs` have no gap. `size_bytes` is the sum over `_runs` and at most
+    `Tails.stream_bytes_max`.
     """
 
     def __init__(self, tails: Tails) -> None:
@@ -69,16 +72,19 @@ class Tail:
 
     @property
     def next_index(self) -> int:
-        """Behind the newest message kept; -1 where none is."""
+        """The index after the newest message in the tail; -1 if the tail is empty."""
         return self._runs[-1].next_index if self._runs else -1
 
     def append(self, stored: Append) -> None:
-        """Keep what has been stored, in place of the oldest. Its lists must not change any more."""
+        """Adds a stored append and drops the oldest ones beyond the limit. The append's lists must not change
+        afterwards."""
         size_bytes = sum(map(len, stored.data)) + MESSAGE_OVERHEAD_BYTES * len(stored.data)
         for beside in (stored.keys, stored.headers):
             size_bytes += sum(len(each) for each in beside or () if each is not None)
+        # The append does not follow the tail: keeping both would leave a gap.
         if stored.first_index != self.next_index:
             self.clear()
+        # One append larger than the whole tail is not kept.
         if size_bytes > self._tails.stream_bytes_max or self._closed:
             self.clear()
             return
@@ -91,18 +97,19 @@ class Tail:
         self._tails.note(self, grown_bytes)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drops all messages."""
         size_bytes, self.size_bytes = self.size_bytes, 0
         self._runs.clear()
         self._tails.note(self, -size_bytes)
 
     def close(self) -> None:
-        """Keep nothing, and nothing later either: the stream has another tail, or none."""
+        """Drops all messages and ignores later appends, because the worker of this tail has stopped."""
         self._closed = True
         self.clear()
 
     def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
-        """The page that `storage.contract.Log.read` would find, where all of it is kept here; None where it is not."""
+        """Returns the same page as `storage.contract.Log.read` would. Returns None if its first message is not in the
+        tail."""
         if not self._runs or index < self._runs[0].first_index:
             return None
         page: list[Record] = []
@@ -121,7 +128,7 @@ class Tail:
 
 
 def _records(run: Run, start: int, end: int) -> zip[Record]:
-    """The messages of a run from that place on, up to another; fewer where it ends before."""
+    """Returns the records of a run from position `start` up to position `end`, or up to the end of the run."""
     return zip(
         range(run.first_index + start, run.next_index),
         run.data[start:end],

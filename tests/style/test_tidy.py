@@ -30,6 +30,7 @@ LARGE: dict[str, str] = {
     "stream_node/cli/streams.py::consume": "half of it is the signature, which is the list of the command's options",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/operations.py": "the requests that a stream makes of the storage threads, one short class each",
+    "stream_service/workers/pull_machine.py": "one table, and the queues of pulls that it is about",
     "block_node/publish/publish_machine.py": "one owner of all that is being published; its parts stand beside it",
     "block_node/persist/chain_log.py": "a block is stored, read, evicted and found anew by the same rows and marks",
     "block_node/publish/block_machine.py": "one table, and the blocks that it is about with their order and deadlines",
