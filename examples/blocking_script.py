@@ -1,4 +1,4 @@
-"""A plain script: no event loop, no threads. It pushes, reads back, and says how much the stream holds.
+"""A script without event loop or threads: it pushes messages, reads them back, and prints how many the stream holds.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/blocking_script.py
 """
@@ -14,7 +14,7 @@ ADDRESS = os.environ.get("STREAM_NODE_ADDRESS", "127.0.0.1:4000")
 with blocking.connect(ADDRESS) as client:
     stream = client.create("examples.script")
     with stream.publisher() as publisher:
-        # At most 1,000 pushes are on their way; the block ends when all are on disk.
+        # At most 1,000 pushes are unconfirmed at a time. The `with` block ends when all are on disk.
         for number in range(5_000):
             publisher.push(b"line %d" % number)
     last = stream.push(b"the last one")

@@ -1,4 +1,4 @@
-"""A chain of blocks with keys of its own: published until it is verified and on disk, then read as subscribers do.
+"""Publish a generated chain of blocks, wait until it is verified and on disk, then read it as a subscriber.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/blocks.py
 """

@@ -1,4 +1,5 @@
-"""Read a stream from where this consumer stopped the last time. Run it again, with the publisher in between.
+"""Read a stream from the position that this consumer saved last. Run publisher.py and then this program again: it
+prints only the new messages.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer.py
 """
@@ -21,8 +22,8 @@ async def main() -> None:
         print(f"resuming at index {await positions.get(stream.name)}")
         consumer = Consumer(stream, positions)
         messages = size_bytes = 0
-        # Without stop_at_end the loop waits for more, for ever. A message counts as processed when the next one is
-        # asked for: had this program died inside the loop, it would come again.
+        # Without stop_at_end the loop waits for new messages for ever. A message counts as processed when the loop
+        # asks for the next one. If the program dies inside the loop, the message is delivered again.
         async for message in consumer.messages(stop_at_end=True):
             messages += 1
             size_bytes += len(message.data)

@@ -2,8 +2,9 @@
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer_group.py
 
-Each message goes to one member. A member that ends, by Ctrl-C or SIGTERM too, gives its partitions to the others at
-once; one that is killed loses them when its leases run out (10 s). What it had not saved comes again to another member.
+Each message goes to one member. A member that ends (also by Ctrl-C or SIGTERM) gives its partitions to the others at
+once. A killed member loses them when its leases expire (10 s). Messages whose position it had not saved are
+delivered again to another member.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ with blocking.stop_on_signals(), blocking.connect(ADDRESS) as client:
         while True:
             try:
                 for partition, message in messages:
-                    # A fence rises with every new holder of a partition. Pass it to what must not be done twice.
+                    # The fence rises with every new holder of a partition. Pass it to systems that must refuse work
+                    # from an older holder.
                     print(f"partition {partition}, fence {group.fences[partition]}: {message.data.decode()}")
                 break
             except LeaseLost as lost:
-                # This member was too slow; it goes on with the partitions that it has left.
+                # This member was too slow and lost a partition. It goes on with its other partitions.
                 print(lost)

@@ -1,4 +1,5 @@
-"""Follow a chain in the layout of Ethereum: a producer sends blocks, an indexer does and undoes what changes.
+"""Follow a chain in the layout of Ethereum: a producer sends blocks, and an indexer applies and reverts their
+changes.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/ethereum.py
 """

@@ -1,4 +1,4 @@
-"""Exports a stream with Spark, asks how much came when and how late, and draws both. Needs the extra `spark`, and
+"""Exports a stream with Spark, and plots its rate and its latency over time. Needs the extra `spark`, and
 matplotlib.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/plots.py

@@ -1,4 +1,5 @@
-"""Ask a service that is reached by streams alone: a request goes into its stream, the answer comes into one's own.
+"""Send a request to a service over streams alone: the request goes to the service's stream, and the answer comes to
+the client's own stream.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/request_response.py
 """
@@ -17,7 +18,8 @@ SHOUTER = "examples.shouter"
 
 
 async def shout(client: StreamClient) -> None:
-    """The service. It may be away while it is asked; then it answers when it is back, from its saved position on."""
+    """The service. If it is down when a request arrives, it answers after its restart, because it continues from its
+    saved position."""
     me = await client.correspondent(SHOUTER)
     async with me.inbox.consumer(SavedIndexes(client, SHOUTER)) as requests:
         async for request in me.routed(requests.messages()):

@@ -5,7 +5,7 @@
     server = Server(load_config({"listen": "127.0.0.1:0"}))
     addresses = await nursery.start(server.serve)
 
-A name is loaded when it is asked for, so that `stream-node --help` is quick.
+A public name is imported at first use, so that `stream-node --help` starts quickly.
 """
 
 from __future__ import annotations

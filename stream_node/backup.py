@@ -1,10 +1,11 @@
-"""Copies the database of a data directory while a node uses it, or while none does. `restore.py` puts it back.
+"""Takes a backup of a data directory, whether its node is running or stopped. `restore.py` restores it.
 
-A backup is a folder with the database, consumers' positions in it, and a manifest with its SHA-256. It is one state
-of the database: that at which the copying began. Not in it: the configuration, and what other programs keep elsewhere.
+A backup is a folder with a copy of the database, which includes the consumers' positions, and a manifest with its
+SHA-256. The copy holds the state of the database when copying began. It does not hold the configuration, nor data
+that other programs keep.
 
-Taking a backup only reads: SQLite's backup interface copies the pages of one read transaction, so a node goes on
-pushing meanwhile; only its write-ahead log is not emptied until the copy is done. The node's lock is not touched.
+A backup only reads: SQLite's backup interface copies the pages of one read transaction, so a running node keeps
+storing pushes. Its write-ahead log grows until the copy is done. The node's lock is not touched.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
-    """Copy the database of the data directory `source` into the new or empty folder `target`, synced to disk.
+    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs it to
+    disk.
 
-    check: read every message of the copy too. The database has its name in `target` only once it is whole.
+    check: also read and check every message of the copy. The copy gets its final name only when it is complete.
     Raises BackupError, StorageError.
     """
     database = Database.open(source, read_only=True)
@@ -105,7 +107,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Raises BackupError, DatabaseTooNew."""
+    """Reads the manifest of a backup. Raises BackupError, DatabaseTooNew."""
     try:
         manifest = msgspec.json.decode((backup / MANIFEST_NAME).read_bytes(), type=Manifest)
     except OSError as error:

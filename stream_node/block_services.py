@@ -1,4 +1,5 @@
-"""The block node inside a node: its settings from the configuration, its parts on the node's storage and streams."""
+"""The block node inside a stream node: takes its settings from the configuration, and runs on the node's storage and
+streams."""
 
 from __future__ import annotations
 
@@ -32,12 +33,12 @@ from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
 WRITERS = {STREAM_PREFIX: "the block node"}
-"""Which part of the node alone writes the streams whose names begin so."""
+"""The only writer of all streams with a name prefix, by prefix."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 
 def check_settings(config: Config) -> None:
-    """Raises ConfigError where the settings of blocks cannot be used."""
+    """Checks the settings of the block node. Raises ConfigError."""
     if not config.block_node:
         return
     book = _address_book(config)
@@ -79,7 +80,7 @@ class BlockServices:
         new_id: Callable[[], str],
         now_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Raises ConfigError where the settings of blocks cannot be used."""
+        """Raises ConfigError if the settings of blocks cannot be used."""
         check_settings(config)
         book = _address_book(config)
         self._blocks = BlockNode(
@@ -120,14 +121,14 @@ class BlockServices:
         self._backfill.start()
 
     def stop(self) -> None:
-        """End all streams of publishers and subscribers, with a status."""
+        """Ends all sessions of publishers and subscribers, with a status."""
         self._blocks.stop()
 
     def statistics(self) -> BlockServicesStatistics:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def refuse_blocks(self, reason: str | None) -> None:
-        """Refuse every block, for this reason. None accepts blocks again."""
+        """Refuses all blocks from now on, for this reason; with None, accepts blocks again."""
         self._blocks.store.refusal = reason
 
 

@@ -55,7 +55,8 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
     if note.boot_id and note.boot_id == _boot_id():
         return Known(0, note.offset_us)
     if wall_us >= note.time_us:
-        # Messages may be stored with a later time, from when the clock was wrong; that has been settled.
+        # Stored messages may have later times, from when the clock was wrong. The node has dealt with that before it
+        # wrote the note.
         return Known(0, None)
     return Known(max(stored_us, note.time_us), None)
 

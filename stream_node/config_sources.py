@@ -30,9 +30,9 @@ _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 def load_config(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """The settings that are in force. Raises ConfigError with all mistakes.
+    """Returns the settings in force. Raises ConfigError with all mistakes.
 
-    flags: by the name of the setting; a flag with the value None was not given.
+    flags: values by the name of the setting; None means that the flag was not given.
     """
     values: dict[str, Any] = {}
     mistakes = unknown_variables(environment, FIELDS)
@@ -82,7 +82,8 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a file by our names: `[backfill] scanIntervalSecs` is `backfill_scan_interval_secs`.
+    """Returns the settings of a file under our names: `[backfill] scanIntervalSecs` becomes
+    `backfill_scan_interval_secs`.
 
     Raises ConfigError."""
     found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
@@ -98,7 +99,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The variables that name a setting. The items of a list are separated by commas."""
+    """Returns the settings given by environment variables. Commas separate the items of a list."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
@@ -121,7 +122,8 @@ def _converted(name: str, value: Any, source: str) -> Any:
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Seconds or bytes, if the value is a text with a unit, such as "7d" or "64MiB". Raises UnitError."""
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes; returns other values unchanged.
+    Raises UnitError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
     if _TIME.search(name):

@@ -74,7 +74,7 @@ def load_contexts(file: Path) -> Contexts:
 
 
 def save_contexts(file: Path, contexts: Contexts) -> None:
-    """Replace the file as a whole, so that a reader finds the old one or the new one. Raises ContextError."""
+    """Replaces the file in one step, so that a reader finds the old or the new one. Raises ContextError."""
     try:
         make_folder(file.parent)
         write_durably(file, msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
@@ -83,7 +83,7 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """The contexts with one more. The first context is in use at once. Raises ContextError, InvalidAddress."""
+    """Returns the contexts with one added. The first context is in use at once. Raises ContextError, InvalidAddress."""
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:
@@ -103,7 +103,7 @@ def use_context(contexts: Contexts, name: str | None) -> Contexts:
 
 
 def remove_context(contexts: Contexts, name: str) -> Contexts:
-    """The contexts without this one. If it was in use, none is. Raises ContextError."""
+    """Returns the contexts without the named one. If it was in use, no context is in use. Raises ContextError."""
     get_context(contexts, name)
     left = {each: target for each, target in contexts.targets.items() if each != name}
     return Contexts(None if contexts.current == name else contexts.current, left)

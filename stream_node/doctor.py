@@ -111,7 +111,7 @@ def check_directory(directory: Path, there: Path) -> Finding:
 
 
 def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
-    """Look who has the directory, by the process id in the lock file. The lock itself is not touched."""
+    """Reports which process owns the directory, by the process id in the lock file. The lock itself is not touched."""
     try:
         pid = owner_of(directory)
     except OSError:
@@ -212,7 +212,7 @@ def check_clock(now_us: int, newest_us: int | None) -> Finding:
 
 
 def check_open_files(limit: int, config: Config) -> Finding:
-    """Check the limit of open files. limit: that of this process; negative where there is none."""
+    """Checks the limit of open files. limit: that of this process; negative if there is none."""
     needed = config.connections_max + OTHER_FILES
     values: Values = {"limit": limit, "needed": needed}
     if 0 <= limit < needed:
@@ -250,12 +250,12 @@ def nearest_directory(path: Path) -> Path:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """The type of the file system that a path is on, as /proc/self/mountinfo (proc(5)) has it."""
+    """Returns the type of the file system of a path, from the text of /proc/self/mountinfo (see proc(5))."""
     found: tuple[int, str] | None = None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         point = Path(left.split()[4].encode().decode("unicode_escape"))
-        # Of mounts at one point the last one is on top.
+        # Of several mounts at one point, the last one is visible.
         if path.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
             found = (len(point.parts), right.split()[0])
     return None if found is None else found[1]

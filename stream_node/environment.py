@@ -1,4 +1,4 @@
-"""The variables named STREAM_NODE_… that mean something. `config` says what the settings mean."""
+"""Finds unknown variables named STREAM_NODE_… in the environment. `config` explains the settings."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class LogWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: lines are written as soon as they can be, and nobody waits for that."""
+        """Does nothing: the thread writes lines as soon as it can."""
 
     def close(self) -> None:
         """Write the remaining lines, for CLOSE_TIMEOUT_S at most. Safe to repeat."""

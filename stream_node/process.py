@@ -82,8 +82,8 @@ class NodeProcess:
         self.address = json.loads(line)["addresses"][0]
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Ask the node to stop (SIGTERM), and wait until it has. Returns its exit code. After the time-out it is
-        killed."""
+        """Asks the node to stop (SIGTERM), waits for its end, and returns its exit code. Kills it after the
+        time-out."""
         process = self._running()
         process.terminate()
         try:
@@ -167,7 +167,8 @@ def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
     handlers = [(number, signal.signal(number, interrupt)) for number in numbers]
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell starts a command behind `&` so.
+    # A shell starts a background command (`&`) with SIGINT ignored.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

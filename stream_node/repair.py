@@ -1,8 +1,9 @@
-"""Repairs a data directory whose write-ahead log is damaged, and says what can be saved and what cannot.
+"""Repairs a data directory whose write-ahead log is damaged, and reports the recovered and the lost messages.
 
 The log continues after a damaged frame, and each frame can be checked by itself. If the right bytes of every damaged
-frame are known (`storage.wal.scan_machine.How`), the log is written anew and nothing is lost. If not, everything before
-the damage is kept, and every whole message after it; an empty message takes the place of each lost one and says so.
+frame are known (`storage.wal.scan_machine.How`), the log is written again and nothing is lost. If not, everything
+before the damage is kept, and every undamaged message after it. An empty message takes the place of each lost one,
+with a header that says so.
 
 One rename replaces the log, and the database file is not written to: an interrupted repair leaves the old log or the
 new one. A copy of the old log stays in the directory.
@@ -68,7 +69,7 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan: what a repair would do.
+    """Plan: the damage of a log, and the messages that a repair recovers and loses.
 
     verdict: `storage.wal.scan_machine.Verdict`. how: for each damaged frame, the reason why its bytes are known.
     salvage: the streams with messages behind a lost frame. problem: why the log cannot be put back as a whole; None
@@ -95,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_repair(directory: Path) -> Plan:
     """The plan of a repair. Changes nothing. Raises DatabaseInUse, RepairFailed and other StorageError."""
-    with _owned(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
+    with _locked_directory(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
         return _plan(database, log)
 
 
@@ -104,7 +105,7 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 
     accept_loss: go on where something is lost. Raises DatabaseInUse, RepairFailed and other StorageError.
     """
-    with _owned(directory) as (database, rebooted):
+    with _locked_directory(directory) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
             if log is None or not plan.needed:
@@ -121,7 +122,7 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 
 
 @contextmanager
-def _owned(directory: Path) -> Iterator[tuple[Path, bool]]:
+def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
     """Hold the directory. Only its log is changed. It still counts as a directory whose node did not stop in good
     order."""
     database = directory / FILE_NAME
@@ -211,7 +212,7 @@ def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, in
 
 
 def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
-    """The highest stored index of a stream; -1 where there is none or it cannot be read."""
+    """Returns the highest stored index of a stream; -1 if there is none or it cannot be read."""
     try:
         row = connection.execute("SELECT max(idx) FROM messages WHERE stream_id = ?", (stream_id,)).fetchone()
     except sqlite3.Error:
@@ -236,7 +237,7 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The number of whole messages, and the first and last index of each run of the others."""
+    """Returns the number of undamaged messages, and the first and last index of each run of damaged ones."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:
@@ -249,14 +250,14 @@ def _check(
 
 
 def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
-    """Make the new log beside the old one, on a copy of the database file, and put it in place:
+    """Makes a new log on a copy of the database file, and puts it in place of the old one:
 
-    1. the log up to the last known commit;
-    2. one transaction behind it: the messages that are whole, empty ones for those that are lost, so that no index is
-       given twice, positions as far as they were saved, and fences above all that were given;
-    3. the structure of the copy is sound.
+    1. write the log up to the last known commit;
+    2. add one transaction: the undamaged messages; an empty message for each lost one, so that no index is assigned
+       twice; the saved positions; and fences above all earlier ones;
+    3. check the structure of the copy.
 
-    The file was not written to meanwhile, so the copy's log is a log of the file itself.
+    The database file does not change meanwhile, so the log of its copy fits the file itself.
     """
     folder = Path(tempfile.mkdtemp(prefix=REPAIR_PREFIX, dir=database.parent))
     try:
@@ -271,35 +272,35 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
             migrate(connection)
             with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
                 for stream in plan.salvage:
-                    _put_back(connection, behind, stream)
+                    _restore_partition(connection, behind, stream)
                 merge_positions(connection, behind)
             raise_fences(connection, time.time_ns() // 1_000)
             connection.execute("COMMIT")
             (structure,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if structure != "ok":
                 raise RepairFailed(f"what is left is no sound database: {structure}; nothing was changed: use a backup")
-            # While the connection is open nothing has been copied from the log into the file.
+            # As long as the connection is open, SQLite does not copy the log into the database file.
             with wal_path(copy).open("rb") as file:
                 install_log(database, iter(lambda: file.read(CHUNK_BYTES), b""))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """Write one stream up to its end behind the damage."""
+def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
+    """Restores the messages of one partition that lie after the damage."""
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)
     if known is not None and known.stream_id != stream.stream_id:
-        # It was deleted and made anew behind the damage.
+        # The stream was deleted and created again after the damage.
         log.delete_stream(known.stream_id)
         known = None
     if known is None:
-        # Under the id that it had: the checksums of its messages begin with it.
+        # The stream keeps its old id, because the checksums of its messages include the id.
         row = (stream.stream_id, stream.name, stream.partition, stream.first, stream.first, 0, stream.created_us)
         connection.execute(f"INSERT INTO streams ({STREAM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         _seal(connection, stream.stream_id)
     elif known.next_index < stream.first:
-        # What lay between was truncated behind the damage.
+        # The messages between were truncated after the damage.
         connection.execute("DELETE FROM messages WHERE stream_id = ?", (stream.stream_id,))
         connection.execute(
             "UPDATE streams SET first_index = ?1, next_index = ?1, size_bytes = 0 WHERE id = ?2",
@@ -309,7 +310,7 @@ def _put_back(connection: sqlite3.Connection, behind: sqlite3.Connection, stream
     before = _find_message(connection, stream.stream_id, stream.first - 1)
     time_us = stream.created_us if before is None else before[0]
     for index in range(stream.first, stream.end):
-        # An empty message has the time of the one before it: times never fall along a stream.
+        # An empty message gets the time of the message before it, because times never decrease along a stream.
         found = _find_message(behind, stream.stream_id, index)
         time_us, key, headers, data = found or (time_us, None, LOST_EXTRAS, b"")
         log.append([Append(stream.stream_id, index, time_us, [data], [key], [headers])])

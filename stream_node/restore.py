@@ -1,7 +1,7 @@
-"""Restoring: puts a backup into a data directory, a new one or in place of a database. `backup.py` takes backups.
+"""Restores a backup into a new data directory, or in place of an existing database. `backup.py` takes backups.
 
-The new database is made beside the old one, and gets its name in one step once it is whole, checked and synced. Until
-then the old one stays. A power cut at any moment leaves one or the other.
+The new database is written beside the old one. When it is complete, checked and synced, one rename puts it in place.
+A power cut at any moment leaves either the old database or the new one.
 """
 
 from __future__ import annotations
@@ -55,41 +55,41 @@ class Present(msgspec.Struct, frozen=True):
 def restore(
     backup: Path, target: Path, *, check: bool, over: bool = False, dry_run: bool = False, progress: Progress
 ) -> tuple[Manifest, Present]:
-    """Put the database of a backup into the data directory `target`, which must be new or empty unless `over`.
+    """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
 
-    check: read every message too, before the database gets its name. over: replace the database that is there. dry_run:
-    do all checks, of the backup's own file, and change nothing. Returns what was put in place, and of what.
-    Raises BackupError, DatabaseInUse and other StorageError.
+    check: read every message before the database is put in place. over: replace an existing database. dry_run: check
+    the backup's own file, and change nothing. Returns the manifest of the backup, and the database found before.
+    Raises BackupError, DatabaseInUse and other StorageErrors.
     """
     manifest = read_manifest(backup)
     try:
         if dry_run:
-            present = _look_at(target, over)
+            present = _inspect(target, over)
             if digest_of(backup / FILE_NAME, progress) != manifest.sha256:
                 raise _damaged(backup)
             if check:
                 verify_file(backup / FILE_NAME, manifest.messages, progress)
             return manifest, present
-        with _owned(target) as was_there:
+        with _locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
-            _put(backup, target, manifest, check, progress)
+            _replace_database(backup, target, manifest, check, progress)
             return manifest, present
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error) from error
 
 
-def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: Progress) -> None:
-    """Put the backup's database in place of the one that is there, if any:
+def _replace_database(backup: Path, target: Path, manifest: Manifest, check: bool, progress: Progress) -> None:
+    """Puts the backup's database in place of the existing one, if any:
 
-    1. copy it beside that one, synced, and check it;
-    2. raise the fences in the copy: from here on it is whole;
-    3. bring all of the old database into its one file, and remove its log: the log of one database must never lie
-       beside another's file, where SQLite would take it for that one's own;
-    4. give the copy its name, which takes it from the old one. That is one step, on disk when this returns.
+    1. copy the backup beside the old database, sync the copy, and check it;
+    2. raise the fences in the copy, which is then complete;
+    3. move everything in the old database's log into its file, and remove the log: beside the new file, SQLite would
+       take it for the new file's log;
+    4. rename the copy over the old database. This is one step, and it is on disk when this function returns.
     """
     database = target / FILE_NAME
     part = part_path(database)
-    # Of an earlier restore that was interrupted; its log would be taken for the new copy's.
+    # An interrupted restore may have left these files. SQLite would take their log for the log of the new copy.
     remove_parts(database)
     try:
         if _copy_file(backup / FILE_NAME, part, progress) != manifest.sha256:
@@ -97,18 +97,19 @@ def _put(backup: Path, target: Path, manifest: Manifest, check: bool, progress: 
         if check:
             verify_file(part, manifest.messages, progress)
         _forget_leases(part)
-        _settle(database)
+        _merge_log(database)
         rename_durably(part, database)
     finally:
         remove_parts(database)
 
 
-def _settle(database: Path) -> None:
-    """Have all that a database holds in its one file, synced, and nothing beside it. One that SQLite cannot read keeps
-    what its file has. Raises StorageError where another program uses it, or the disk fails."""
+def _merge_log(database: Path) -> None:
+    """Moves everything in a database's log into its file, syncs the file, and removes the log. A database that
+    SQLite cannot read keeps its file as it is. Raises StorageError if another program uses the database, or the disk
+    fails."""
     if database.exists():
         try:
-            # Of a damaged log SQLite copies a part alone; the whole of it is kept under a name of its own.
+            # SQLite copies only a part of a damaged log, so the whole log is kept under another name.
             prepare_log(database, rebooted=not left_in_this_boot(database.parent))
         except WalDamaged as error:
             logger.warning("old_log_damaged", kept=str(error.kept), reason=str(error))
@@ -123,7 +124,7 @@ def _settle(database: Path) -> None:
 
 
 def _copy_log(database: Path) -> None:
-    """Copy the write-ahead log into the file, all of it. Raises StorageError."""
+    """Copies the whole write-ahead log into the database file. Raises StorageError."""
     location = f"file:{quote(str(database.absolute()))}?mode=rw"
     try:
         with closing(
@@ -145,13 +146,14 @@ def _forget_leases(part: Path) -> None:
         migrate(connection)
         raise_fences(connection, time.time_ns() // 1_000)
         connection.execute("COMMIT")
-    # Closing copies the log too, but says nothing when it fails; then the fences would be lost with the log.
+    # Closing the connection copies the log too, but reports no failure. After a failure the fences would be lost
+    # with the log, so it is copied here.
     _copy_log(part)
     sync(part)
 
 
 @contextmanager
-def _owned(target: Path) -> Iterator[list[str]]:
+def _locked_directory(target: Path) -> Iterator[list[str]]:
     """Hold the data directory, which is made if there is none. Returns the names of the files in it. Raises
     DatabaseInUse, StorageError."""
     was_there, made = names_in(target), make_folder(target)
@@ -167,8 +169,8 @@ def _owned(target: Path) -> Iterator[list[str]]:
     lock.release(clean=True)
 
 
-def _look_at(target: Path, over: bool) -> Present:
-    """As `_replaceable`, for a directory that is not changed."""
+def _inspect(target: Path, over: bool) -> Present:
+    """Does the same as `_replaceable`, without locking or changing the directory."""
     names = names_in(target)
     if LOCK_NAME not in names:
         return _replaceable(target, over, names)
@@ -187,7 +189,7 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """The database that a restore would replace. Raises BackupError where it must not be replaced."""
-    # What an interrupted restore has left is replaced without asking.
+    # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
         return Present(found=False)

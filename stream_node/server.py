@@ -107,7 +107,7 @@ class Server:
                     self._statistics = lambda: ServerStatistics(
                         node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
                     )
-                    # At debug: whoever starts a node is told on stdout, once.
+                    # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
                     task_status.started(self.addresses)
@@ -128,6 +128,7 @@ class Server:
             try:
                 free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
             except OSError as error:
+                # Without a figure the last decision stays in force.
                 logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
                 await trio.sleep(DISK_INTERVAL_S)
                 continue
@@ -141,12 +142,16 @@ class Server:
     async def _drain(self, tcp: TcpTransport, runner: ThreadRunner, services: Services, node: Node) -> None:
         logger.info("draining")
         deadline_s = trio.current_time() + self.config.drain_timeout_s
+        # No new work: otherwise a busy peer would keep the node from ever being idle.
         tcp.stop_accepting()
         tcp.stop_reading()
+        # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
             await runner.wait_idle()
+        # One batch, so that each connection sends all farewells at once.
         with node.batch():
             services.stop()
+        # Connections close only after the peers have been sent their confirms.
         await tcp.close_when_sent(deadline_s)
         statistics = self.statistics()
         stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}

@@ -41,7 +41,7 @@ def random_id() -> str:
 
 
 def stored_streams(database: Database) -> list[StoredStream]:
-    """All streams in the database; about 300 bytes of memory each. Raises StorageError."""
+    """Returns all streams of the database; each takes about 300 bytes of memory. Raises StorageError."""
     session = database.read_session()
     try:
         return list(list_stored(session))
@@ -143,7 +143,7 @@ class Services:
         )
 
     def stop(self) -> None:
-        """Tell publishers and subscribers of blocks that their streams end. All pushes were confirmed before."""
+        """Tells publishers and subscribers of blocks that their streams end. All pushes have been confirmed before."""
         if self._blocks is not None:
             self._blocks.stop()
 

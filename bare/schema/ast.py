@@ -1,7 +1,7 @@
-"""What a schema text says, as a tree. It checks nothing and knows no codec.
+"""The syntax tree of a schema text. It checks nothing and knows no codec.
 
-Trees compare by meaning: positions, comments and whether a tag was written out do not count, nor does the
-order of definitions.
+Two trees are equal if they mean the same: positions, comments, the order of definitions, and whether a tag was
+written out do not count.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Position(NamedTuple):
     column: int
 
 
-# The position of what was made by a program.
+# The position of a node that was made by a program and not read from a text.
 NOWHERE = Position(0, 0)
 
 
 class Comments(msgspec.Struct, frozen=True):
-    """Comments of one item, without the `#`: those above it (None is an empty line), the one beside it."""
+    """The comments of one item, without the `#`: the ones above it (None is an empty line), and the one on its line."""
 
     above: tuple[str | None, ...] = ()
     beside: str | None = None
@@ -33,12 +33,12 @@ class Comments(msgspec.Struct, frozen=True):
 NO_COMMENTS = Comments()
 
 
-# Fields that say how a thing was written and not what it means.
+# The fields about the spelling of a node, which do not count for its meaning.
 _WRITING = frozenset(("at", "comments", "closing", "stated"))
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """A part of a tree, equal to another if they mean the same."""
+    """A node of the tree. Two nodes are equal if they mean the same."""
 
     def _meaning(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _WRITING)
@@ -65,7 +65,7 @@ class FixedData(_Node, frozen=True):
 
 
 class Name(_Node, frozen=True):
-    """A type defined elsewhere."""
+    """The name of a type that is defined elsewhere."""
 
     name: str
     at: Position = NOWHERE
@@ -167,7 +167,7 @@ class Document(_Node, frozen=True):
 
 
 def parts(type_: Type) -> tuple[Type, ...]:
-    """The types that a type is directly made of."""
+    """Returns the types that a type is directly made of."""
     match type_:
         case Optional(item=item) | List(item=item):
             return (item,)
@@ -182,14 +182,14 @@ def parts(type_: Type) -> tuple[Type, ...]:
 
 
 def names_in(type_: Type) -> list[Name]:
-    """The names that a type uses, in the order of the text."""
+    """Returns the names that a type uses, in the order of the text."""
     if isinstance(type_, Name):
         return [type_]
     return [name for part in parts(type_) for name in names_in(part)]
 
 
 def is_in_order(definitions: Iterable[Definition]) -> bool:
-    """Whether every definition stands after those that it uses, as far as they are among these at all."""
+    """Whether every definition stands after those that it uses. Names that are not defined here are ignored."""
     listed = list(definitions)
     waiting = {definition.name for definition in listed}
     for definition in listed:
@@ -200,8 +200,8 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 
 
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
-    """Definitions with those that they use before them, else in their own order. Where types contain each
-    other there is no such order, and the one met first comes last.
+    """Sorts definitions so that each stands after those that it uses, and otherwise keeps their order. If types
+    contain each other, no such order exists; then the one met first comes last.
     """
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()

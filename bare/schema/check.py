@@ -1,4 +1,4 @@
-"""Checks what a schema means: names, numbers, keys, where void may stand, recursion. It reads no text."""
+"""Checks the meaning of a schema: names, numbers, keys, the places of void, and recursion. It reads no text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from bare.schema.ast import (
 
 
 def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
-    """Raises SchemaError at the first thing that a schema must not say.
+    """Checks a schema. Raises SchemaError at its first mistake.
 
-    `known` are definitions of other texts that this one may use. `older` allows what drafts before -06
-    allowed: names used before their definition, types that contain themselves, tags out of order. `pedantic`
-    wants every enum value and union tag written out.
+    known: definitions of other texts that this one may use. older: allow what drafts before -06 allowed, which is
+    names used before their definition, types that contain themselves, and tags out of order. pedantic: demand that
+    every enum value and union tag is written out.
     """
     checker = _Checker(document.definitions, known, older, pedantic)
     checker.names()
@@ -40,7 +40,7 @@ def check(document: Document, known: Mapping[str, Definition], *, older: bool, p
 
 
 class _Checker:
-    """One schema being checked. The passes run in the order of the methods; each relies on those before."""
+    """The check of one schema. Its passes run in the order of the methods, and each relies on the ones before."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _Checker:
         self._pedantic = pedantic
 
     def names(self) -> None:
-        """Every name is defined; in the current drafts, before it is used."""
+        """Checks that every name is defined; in the current drafts, before it is used."""
         before: set[str] = set(self._known) - set(self._own)
         for definition in self._own.values():
             for name in names_in(definition.type):
@@ -72,7 +72,7 @@ class _Checker:
             before.add(definition.name)
 
     def endless(self) -> None:
-        """Every type has a value that ends."""
+        """Checks that every type has a finite value."""
         finite: set[str] = set(self._known) - set(self._own)
         ordered = in_order(self._own)
         grown = True
@@ -168,7 +168,7 @@ class _Checker:
 
 
 def _blocking(type_: Type, finite: set[str]) -> Name | None:
-    """The first name for whose sake no value of a type is known to end; None if there is such a value."""
+    """Returns the first name because of which a type is not known to have a finite value; None if it has one."""
     match type_:
         case Name():
             return None if type_.name in finite else type_

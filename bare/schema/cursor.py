@@ -1,4 +1,4 @@
-"""Walks over the tokens of a schema and gives comments to the items they belong to. It knows no grammar."""
+"""Cursor: walks over the tokens of a schema, and assigns comments to the items they belong to. It knows no grammar."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bare.errors import SchemaError
 from bare.schema.ast import Comments, Position
 from bare.schema.lexer import Token
 
-# A u64 has 20 digits; anything longer is too large however it is read.
+# A u64 has 20 digits at most, so any longer number is too large.
 _DIGITS_MAX = 20
 
 
 class Cursor:
-    """A place between two tokens. Comments that no item has claimed wait in `_loose` for the next one."""
+    """A place between two tokens. Comments that no item has taken yet wait in `_loose` for the next item."""
 
     def __init__(self, found: list[Token]) -> None:
         self._tokens = found
@@ -26,7 +26,7 @@ class Cursor:
 
     @property
     def after_next(self) -> Token:
-        """The token after the next one; the end after the end."""
+        """Returns the token after the next one; at the end of the text, the end token."""
         return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
 
     def advance(self) -> Token:
@@ -65,7 +65,7 @@ class Cursor:
     # Comments.
 
     def _collect(self) -> None:
-        """Moves comments up to the next token into `_loose`, except those that an item has claimed."""
+        """Moves the comments before the next token into `_loose`, except those that an item has taken."""
         if self._index:
             before = self._tokens[self._index - 1]
             if before.beside is not None:
@@ -80,7 +80,7 @@ class Cursor:
         return above
 
     def comments(self, above: tuple[str | None, ...]) -> Comments:
-        """The comments of an item that has just ended."""
+        """Returns the comments of the item that has just ended."""
         last = self._tokens[self._index - 1]
         beside, last.beside = last.beside, None
         inside, self._loose = tuple(self._loose), []
@@ -91,7 +91,7 @@ class Cursor:
         return comments[:-1] if comments and comments[-1] is None else comments
 
     def give_beside(self) -> None:
-        """Gives a comment beside the next token to the one before it, if both are on one line."""
+        """Assigns a comment on the next token's line to the token before it, if both tokens are on that line."""
         before = self._tokens[self._index - 1]
         if before.at.line == self.next.at.line:
             before.beside, self.next.beside = self.next.beside, None

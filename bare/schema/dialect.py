@@ -1,12 +1,11 @@
-"""Chooses the syntax and rules that a schema text is read with. The reading is in `parser`, the rules are in
-`check`.
+"""Chooses the syntax and the rules for reading a schema text. `parser` reads the text; `check` has the rules.
 
 - `current`: drafts -12 on. Names before use, no recursion, ascending tags, current spelling.
 - `legacy`: current and older spelling (`[]T`, `(A | B)`, `string`, `{ .. }`, `enum X { .. }`, `struct X { .. }`).
   Names stand in any order, types may contain themselves if a value can end, tags stand in any order. The stream
   specification is written in this dialect.
-- `auto`: for texts of either kind. Since the older rules take whatever the current ones take, and read it
-  alike, this is legacy by a name that promises less.
+- `auto`: texts of either kind. It is the same as `legacy`, because the older rules accept every current text and
+  read it alike.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ Dialect = Literal["auto", "current", "legacy"]
 
 
 def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line: int = 1) -> Document:
-    """The checked definitions of a schema text, whose first line is number `line` in errors. Raises
+    """Returns the checked definitions of a schema text. line: the number of its first line, for errors. Raises
     SchemaError.
 
-    `pedantic` wants every enum value and union tag written out.
+    pedantic: demand that every enum value and union tag is written out.
     """
     return parse_with(text, {}, dialect, pedantic=pedantic, line=line)
 
@@ -33,7 +32,7 @@ def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line:
 def parse_with(
     text: str, known: Mapping[str, Definition], dialect: Dialect, *, pedantic: bool = False, line: int = 1
 ) -> Document:
-    """As `parse`, for a text that may use the definitions of `known`."""
+    """Does the same as `parse`, for a text that may use the definitions of `known`."""
     if dialect not in ("auto", "current", "legacy"):
         raise ValueError(f"dialect must be auto, current or legacy, not {dialect!r}")
     older = dialect != "current"

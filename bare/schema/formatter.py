@@ -1,8 +1,7 @@
 """Writes schemas in the current syntax, in one layout. It keeps comments and checks nothing.
 
-A definition that uses another is written after it, because the current drafts ask for that. Where types
-contain each other no order is right: their schema keeps the order that it has, and can only be read as
-legacy.
+A definition is written after those that it uses, because the current drafts demand this. If types contain each
+other, no such order exists: the schema keeps its order, and can only be read as legacy.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from bare.schema.ast import (
 )
 
 INDENT = "    "
-# A union is written on one line if that is no longer than this.
+# A union is written on one line if the line is no longer than this.
 UNION_CHARACTERS_MAX = 80
 
 
 def format_document(document: Document) -> str:
-    """The text of a schema, with a line end at its end."""
+    """Returns the text of a schema, which ends with a line end."""
     chunks: list[str] = []
     before: Definition | None = None
     ordered = in_order(document.definitions)
@@ -48,7 +47,7 @@ def format_document(document: Document) -> str:
 
 
 def _is_short(definition: Definition) -> bool:
-    """Whether a definition is one line that needs no empty line around it."""
+    """Whether a definition is a single line, which needs no empty lines around it."""
     return not definition.comments.above and "\n" not in _type(definition.type, "")
 
 

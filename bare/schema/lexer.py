@@ -13,10 +13,10 @@ _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-
 
 @dataclass(slots=True)
 class Token:
-    """A word or sign, or the end of the text (an empty one).
+    """A word, a sign, or the end of the text (an empty token).
 
-    `above` are the comments since the token before it, but for one that stands on the line of that token:
-    that is the other's `beside`. None in `above` is an empty line after a comment.
+    beside: the comment on the token's line. above: the comments between the previous token and this one, without the
+    previous token's `beside`; None stands for an empty line after a comment.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Token:
 
 
 def tokens(text: str, line: int = 1) -> list[Token]:
-    """The tokens of a text whose first line is number `line`; the last is the end."""
+    """Returns the tokens of a text; the last one is the end token. line: the number of its first line."""
     found: list[Token] = []
     above: list[str | None] = []
     line_start = 0

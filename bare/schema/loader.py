@@ -1,4 +1,4 @@
-"""From schema texts to codecs, with Python classes made for their structs and enums. It reads no files.
+"""Makes codecs from schema texts, with Python classes for their structs and enums. It reads no files.
 
 | In the schema | In Python                                                                          |
 |---------------|------------------------------------------------------------------------------------|
@@ -42,8 +42,8 @@ from bare.schema.markdown import blocks
 class Schema:
     """The codecs of one schema, by type name. Iterating gives the names that its text defines.
 
-    `document` is what was read, `types` are the classes that were made for it. Names of the `known` schema
-    can be used too; any other name is a KeyError.
+    document: the syntax tree of the text. types: the classes made for it. Names of the `known` schema can be used
+    too; any other name raises KeyError.
     """
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
@@ -66,23 +66,23 @@ class Schema:
         return iter(self.document.definitions)
 
     def encoder(self, name: str) -> Encoder[Any]:
-        """The encoder of a type, made at first use."""
+        """Returns the encoder of a type, which is made at first use."""
         if name not in self._encoders:
             self._encoders[name] = Encoder(self.models[name], self.limits)
         return self._encoders[name]
 
     def decoder(self, name: str) -> Decoder[Any]:
-        """The decoder of a type, made at first use."""
+        """Returns the decoder of a type, which is made at first use."""
         if name not in self._decoders:
             self._decoders[name] = Decoder(self.models[name], self.limits)
         return self._decoders[name]
 
     def encode(self, name: str, value: Any) -> bytes:
-        """The message of a value. Raises EncodeError."""
+        """Encodes a value and returns the message. Raises EncodeError."""
         return self.encoder(name).encode(value)
 
     def decode(self, name: str, data: Buffer) -> Any:
-        """The value of a whole message. Raises DecodeError."""
+        """Decodes a whole message and returns its value. Raises DecodeError."""
         return self.decoder(name).decode(data)
 
 
@@ -94,9 +94,9 @@ def load(
     limits: Limits = LIMITS_DEFAULT,
     line: int = 1,
 ) -> Schema:
-    """The codecs of a schema text, whose first line is number `line` in errors. Raises SchemaError.
+    """Returns the codecs of a schema text. line: the number of its first line, for errors. Raises SchemaError.
 
-    Names that the text does not define are taken from `known`, whose names the result has too.
+    known: a schema whose names the text may use; the result has these names too.
     """
     document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
     return Schema(document, known, limits)
@@ -105,8 +105,8 @@ def load(
 def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
     """The schemas of a Markdown document, one per block. Raises SchemaError with lines of the document.
 
-    A name that a block does not define is the one defined last before it: the stream specification defines
-    `Request` in several sections, and uses in one section what another defines.
+    A name that a block does not define means its latest definition in an earlier block. The stream specification
+    needs this: it defines `Request` in several sections, and uses in one section names that another defines.
     """
     schemas: list[Schema] = []
     for block in blocks(markdown):
@@ -116,7 +116,8 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
 
 
 def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
-    """Definitions with a type that is only a name replaced by what that name means in this document."""
+    """Returns the definitions, with every type that is only another name of this document replaced by that name's
+    type."""
     meant: dict[str, ast.Definition] = {}
     for definition in document.definitions.values():
         type_ = definition.type
@@ -127,10 +128,10 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """Builds the model of each definition. What a definition uses comes before it, but for types that contain
-    themselves: these are promised where they are met, and filled when it is their turn.
+    """Builds the model of each definition. A definition comes after those that it uses. A type that contains itself
+    is created empty when first used, and filled when its definition is reached.
 
-    `place` is where a type stands, as `Outer.field.2`; types without a name are called after it.
+    `place` is the position of a type, as `Outer.field.2`; types without a name are called after it.
     """
 
     def __init__(self, document: ast.Document, known: dict[str, BareType]) -> None:

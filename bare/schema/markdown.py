@@ -1,7 +1,7 @@
 """Finds the schemas in Markdown. It reads no schema.
 
-A schema is a fenced block marked `bare`, or one without a mark whose first word that is no comment is `type`
-or `enum` and is followed by a name.
+A schema is a fenced block marked `bare`, or an unmarked block that begins, after any comments, with `type` or `enum`
+and a name.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
 
 
 class Block(NamedTuple):
-    """A schema's text, and the number of its first line in the document, from 1."""
+    """The text of a schema, and the number of its first line in the document, from 1."""
 
     text: str
     line: int
 
 
 def blocks(markdown: str) -> list[Block]:
-    """The schemas of a document, in its order."""
+    """Returns the schemas of a document, in their order."""
     found: list[Block] = []
     marks, info, start = "", "", 0
     lines = markdown.replace("\r\n", "\n").split("\n")

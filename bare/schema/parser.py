@@ -1,5 +1,4 @@
-"""Reads schema texts in the current syntax (draft -03 on) and in the older one. It checks spelling, not
-sense.
+"""Parser: reads schema texts in the current syntax (draft -03 on) and in the older one. It checks syntax only.
 
     schema     = 1*definition
     definition = "type" name any
@@ -16,7 +15,7 @@ The older syntax has these besides:
     any        = "string" / "data<" n ">" / "[]" any / "[" n "]" any / "map[" any "]" any
                / "(" any ["=" n] *("|" any ["=" n]) ")" / "{" 1*(name ":" any) "}"
 
-What a text means is checked in `bare.schema.check`.
+`bare.schema.check` checks the meaning of a text.
 """
 
 from __future__ import annotations
@@ -54,12 +53,13 @@ _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def parse_text(text: str, older: bool, line: int = 1) -> Document:
-    """The definitions of a text whose first line is number `line`; `older` takes both syntaxes. Raises SchemaError."""
+    """Returns the definitions of a text. line: the number of its first line. older: accept both syntaxes. Raises
+    SchemaError."""
     return _Parser(tokens(text, line), older).document()
 
 
 class _Parser(Cursor):
-    """One text being read."""
+    """The state of reading one text."""
 
     def __init__(self, found: list[Token], older: bool) -> None:
         super().__init__(found)
@@ -270,5 +270,5 @@ class _Parser(Cursor):
         return Struct(tuple(fields), closing, at)
 
 
-# What a type can start with, besides a name and a primitive without parts.
+# The words and signs that a type can start with, besides a name and a primitive without parts.
 _STARTS = frozenset(("data", "optional", "list", "map", "enum", "union", "struct", "string", "{", "(", "["))

@@ -1,4 +1,4 @@
-"""The command `stream-node`: its verbs, and how a failure becomes one line on stderr and an exit code.
+"""The command `stream-node`: registers all commands, and turns a failure into one line on stderr and an exit code.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cannot reach the node.
 """
@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stream_node.cli.output import say, tell
-from stream_node.cli.words import plain
+from stream_node.cli.system_errors import explain_system_error
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
@@ -29,8 +29,8 @@ def _tell_version(asked: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """The whole command, with every verb."""
-    from stream_node.cli import block, cardinal, operate, serve, streams
+    """Builds the command line with all commands."""
+    from stream_node.cli import bench, block, cardinal, consume, demo, export, maintenance, repair, serve, settings
 
     app = typer.Typer(
         name="stream-node",
@@ -40,8 +40,9 @@ def build() -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback()(about)
-    for commands in (serve.register, streams.register, operate.register, cardinal.register, block.register):
-        commands(app)
+    # The order of `--help`.
+    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, cardinal, block):
+        module.register(app)
     return app
 
 
@@ -54,7 +55,7 @@ def about(
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and exit."""
+    """Runs the command line of this process and exits."""
     sys.exit(run(build()))
 
 
@@ -63,7 +64,8 @@ def run(command: Callable[[], object]) -> int:
     try:
         command()
     except SystemExit as ended:
-        # typer makes exit 1 of a reader that has gone; for `… | head` that is no failure.
+        # typer exits with 1 when the reader of a pipe closes it. With `… | head` this is normal, so it is no
+        # failure.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         _discard_output()
@@ -78,7 +80,7 @@ def run(command: Callable[[], object]) -> int:
         if code is None:
             raise
         for text in getattr(cause, "mistakes", (str(cause),)):
-            tell(plain(" ".join(text.split())))
+            tell(explain_system_error(" ".join(text.split())))
         return code
     return 0
 
@@ -89,14 +91,15 @@ def _discard_output() -> None:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """The exit code of an error that a user can cause; None for our own mistakes."""
+    """Returns the exit code of an error that a user can cause, and None for a bug of ours."""
     cause = first_cause(error)
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(cause).__mro__}
     return next((code for code, kinds in CODES.items() if not names.isdisjoint(kinds)), None)
 
 
-# Errors by the code that they end a command with, the first that fits; subclasses too. By name, because importing what
-# may raise them takes a second, and who mistyped an address is not to wait for a database and a chain to be loaded.
+# Exit codes, each with the errors (and their subclasses) that end a command with it; the first match wins. The
+# errors are given by name, because importing the packages that raise them takes a second: a user who mistyped an
+# address should not wait for the database and the block node to load.
 CODES: dict[int, frozenset[str]] = {
     UNREACHABLE: frozenset({"stream_client.errors.NodeUnreachable", "stream_client.errors.NotAStreamNode"}),
     WRONG_USAGE: frozenset(

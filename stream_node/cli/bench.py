@@ -1,4 +1,4 @@
-"""`stream-node bench push|pull|latency|fanout`: what a node does with the load that its user chooses."""
+"""`stream-node bench push|pull|latency|fanout`: measures a node under a load that the user chooses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.asking import asks_node
 from stream_node.cli.client import open_client
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, tell
 from stream_node.cli.progress import ProgressLine
+from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 1_000
 """The most clients: each has a connection of its own, and this process and the node hold both ends of it."""
 STAMPED_BYTES = 8
-"""A message of a fan-out begins with the time of its push."""
+"""The first bytes of a fan-out message: the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
 
 MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
@@ -57,12 +57,12 @@ PageOption = Annotated[int, typer.Option(min=1, help="The number of messages tha
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Measure a node: rates and percentiles. Without --node and without a context, a node is started for the "
-        "run, with its data below the working directory; it is gone at the end. The stream of a run is deleted again.",
+        help="Measure the rates and latencies of a node. Without --node and without a context, the run starts a node "
+        "of its own, with its data below the working directory, and removes it at the end. The test stream is deleted.",
         no_args_is_help=True,
     )
     for command in (push, pull, latency, fanout):
-        group.command()(asks_node(command))
+        group.command()(with_request_options(command))
     app.add_typer(group, name="bench")
 
 
@@ -76,9 +76,10 @@ def push(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages in a row and measure until the last confirm: a confirmed message is on the node's disk.
+    """Push messages and measure until the last confirm: a confirmed message is on the node's disk.
 
-    The times are those of single pushes, from the call to the confirm; with a window they include the wait in it.
+    The latencies are those of single pushes, from the call to the confirm. They include the time that a push waits
+    in the window.
 
     Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
     """
@@ -98,9 +99,9 @@ def pull(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pull stored messages from the first to the last. Storing them, before that, is not measured.
+    """Pull stored messages from the first to the last. The run stores them first, which is not measured.
 
-    The times are those of single pulls, from the call to the page.
+    The latencies are those of single pulls, from the call to the page of messages.
 
     Example: stream-node bench pull --messages 100000 --page 100 --readers 4
     """
@@ -139,9 +140,9 @@ def fanout(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages that many consumers follow, each of which gets every message; deliveries are counted.
+    """Push messages to many consumers, each of which receives every message; the deliveries are counted.
 
-    The times are those of every delivery, from the push to the receipt.
+    The latencies are those of all deliveries, from the push to the receipt.
 
     Example: stream-node bench fanout --messages 10000 --consumers 100
     """
@@ -154,7 +155,7 @@ def fanout(
 def _measure(
     work: Work, load: Load, node: str | None, context: str | None, via: list[str] | None, as_json: bool
 ) -> None:
-    """Run the load on the node that was asked for, else on one of its own, and say what was found."""
+    """Runs the load on the given node, or else on a node of its own, and prints the results."""
     import msgspec
     import trio
 
@@ -165,7 +166,7 @@ def _measure(
     # A way through another node was asked for, so the node at its beginning was too, and be it the default one.
     target = resolve_target(node, context, via) if via else find_target(node, context, ())
     with ExitStack() as stack:
-        # Entered first, so that a signal also ends a node that is still starting, and removes its data.
+        # This is entered first, so that a signal also ends a node that is still starting, and its data is removed.
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         if is_own := target is None:
             try:
@@ -180,7 +181,7 @@ def _measure(
 
 
 def _about(result: Result) -> str:
-    """The load in words."""
+    """Describes the load in words."""
     each = f"of {counted(result.size_bytes, 'byte')}"
     words = {
         "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",

@@ -1,4 +1,5 @@
-"""`stream-node block publish|subscribe|get|status|generate`: blocks to and from a node, and chains for trying it."""
+"""`stream-node block publish|subscribe|get|status|generate`: sends blocks to a node, reads them back, and makes test
+chains."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import block_backfill
-from stream_node.cli.asking import asking, asks_node
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
+from stream_node.cli.request_options import request_options, with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def register(app: typer.Typer) -> None:
         ("status", status),
         ("generate", generate),
     ):
-        group.command(name)(asks_node(command, speaks_blocks=True))
+        group.command(name)(with_request_options(command, speaks_blocks=True))
     block_backfill.register(group)
     app.add_typer(group, name="block")
 
@@ -55,17 +56,18 @@ def publish(
     give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish blocks from .blk, .blk.gz and .blk.zstd files. Done means: verified by the node, and on its disk.
+    """Publish blocks from .blk, .blk.gz and .blk.zstd files. Ends when the node has verified them all and has them
+    on disk.
 
-    A block that the node has already is compared by its root; another block of that number is an error. In a folder,
-    the files named as blocks are taken: a number of up to 36 digits and one of the suffixes.
+    A block that the node already has is compared by its root; a different block with that number is an error. In a
+    folder, only files named as blocks are published: a number of up to 36 digits and one of the suffixes.
 
     Example: stream-node block publish chain/*.blk.zstd
     """
     from block_node.client import OutgoingBlock, PublishSettings
 
     paths, passed_over = _block_files(files)
-    # A block that is given twice is sent twice: the publisher compares the two.
+    # A block given twice is sent twice, because the publisher compares the two copies.
     blocks = sorted(map(OutgoingBlock.from_file, paths), key=lambda block: block.number)
 
     async def run(client: BlockClient) -> None:
@@ -111,7 +113,7 @@ def subscribe(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print each verified block as it comes: history first, then live, without a gap.
+    """Print each verified block as it arrives: stored blocks first, then new ones, without a gap.
 
     Example: stream-node block subscribe --from 0 --out blocks
     """
@@ -232,7 +234,8 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a chain of blocks with keys of its own, for trying a node. The keys and their address book go beside it.
+    """Generate a chain of block files for testing a node, with signing keys. The keys and their address book go to
+    FOLDER/keys.
 
     Example: stream-node block generate chain --blocks 100
     """
@@ -273,10 +276,10 @@ def _with_blocks(
     nodes = [target.address, *(also or ())]
     for address in nodes:
         split_host_port(address)
-    answer_s_max = asking().timeout or ANSWER_S_MAX
+    answer_s_max = request_options().timeout or ANSWER_S_MAX
 
     async def main() -> None:
-        # With other nodes to go on at, the client finds out by itself which of them answer.
+        # With several nodes, the client itself finds out which of them answer.
         if len(nodes) == 1:
             await check_contact(target)
         async with connect(nodes, via=tuple(tcp(hop) for hop in target.via), answer_s_max=answer_s_max) as client:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.asking import asking, asks_node
 from stream_node.cli.client import check_contact
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
+from stream_node.cli.request_options import request_options, with_request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ GAPS_SHOWN = 10
 
 def register(block: typer.Typer) -> None:
     """Register these commands as the group `backfill` of the group `block`."""
-    group = typer.Typer(help="How missing blocks are fetched from other nodes.", no_args_is_help=True)
+    group = typer.Typer(help="See and start the fetching of missing blocks from other nodes.", no_args_is_help=True)
     for name, command in (("status", status), ("run", run), ("sources", sources)):
-        group.command(name)(asks_node(command, speaks_blocks=True))
+        group.command(name)(with_request_options(command, speaks_blocks=True))
     block.add_typer(group, name="backfill")
 
 
@@ -40,7 +40,7 @@ def status(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is missing, what is being fetched, and what has been since the node was started.
+    """Print which blocks are missing, how many are being fetched, and how many were fetched since the node started.
 
     Example: stream-node block backfill status --json
     """
@@ -62,7 +62,7 @@ def run(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for missing blocks now, and wait until they are stored. Exit 1 where some cannot be had.
+    """Search for missing blocks now, and wait until they are stored; exit 1 if some cannot be fetched.
 
     Example: stream-node block backfill run
     """
@@ -91,7 +91,7 @@ def run(
 def sources(
     node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the nodes that missing blocks are fetched from: what they have, and how they do.
+    """List the nodes that missing blocks are fetched from, with their blocks, latency and failures.
 
     Example: stream-node block backfill sources
     """
@@ -111,8 +111,8 @@ Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Run an async function that gets a function to ask `node/block_backfill/1` over one connection. Raises as clients
-    do."""
+    """Calls `main` with a function that sends requests of `node/block_backfill/1` over one connection. Raises a
+    ClientError."""
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
@@ -124,7 +124,7 @@ def _with_backfill(
 
     async def connected() -> None:
         await check_contact(target)
-        answer_s_max = asking().timeout or ANSWER_S_MAX
+        answer_s_max = request_options().timeout or ANSWER_S_MAX
         via = tuple(tcp(hop) for hop in target.via)
         async with connect(target.address, via=via, answer_timeout_s=answer_s_max) as client:
 

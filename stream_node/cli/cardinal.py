@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli import cardinal_files
-from stream_node.cli.asking import asks_node
 from stream_node.cli.cardinal_options import (
     PARTITIONS,
     ApplicationOption,
@@ -26,6 +25,7 @@ from stream_node.cli.cardinal_warnings import Warnings
 from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say, say_json
+from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError
 from stream_node.printable import printable
 
@@ -42,14 +42,16 @@ GROUP_BLOCKS = 64
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Blocks as Cardinal Streams: produce, consume, inspect, simulate.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Send and read blocks as Cardinal Streams; inspect files of them; simulate a chain.", no_args_is_help=True
+    )
     for name, command in (
         ("produce", produce),
         ("consume", consume),
         ("inspect", cardinal_files.inspect),
         ("simulate", cardinal_files.simulate),
     ):
-        group.command(name)(asks_node(command))
+        group.command(name)(with_request_options(command))
     app.add_typer(group, name="cardinal")
 
 
@@ -66,7 +68,8 @@ def produce(
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Send blocks as messages, those not there yet. Done means: on disk. Blocks with sub batches are refused.
+    """Send the blocks that are not stored yet, as messages. Ends when all are on disk. Refuses blocks with
+    sub-batches.
 
     Example: stream-node cardinal produce blocks.json --application evm
 
@@ -123,7 +126,7 @@ def consume(
     values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print how the heaviest chain changes: removed and added blocks, in order; on stderr, what is wrong.
+    """Print each change of the heaviest chain: removed and added blocks, in order. Problems go to stderr.
 
     Example: stream-node cardinal consume --application evm --client indexer --follow --json
 
@@ -138,7 +141,7 @@ def consume(
     first = _first_block(known, start)
     if client_id is not None and (recording or kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
-    shown = _Shown(as_json, values)
+    shown = _UpdatePrinter(as_json, values)
     warnings = Warnings()
 
     async def run(transport: Transport, client: StreamClient | None) -> None:
@@ -169,8 +172,9 @@ def consume(
     with_transport(run, recording, kafka, partitions, node, context, via)
 
 
-class _Shown:
-    """Prints updates at once: an update that is done and not printed would be lost with this process."""
+class _UpdatePrinter:
+    """Prints updates and flushes each at once. Its position may be saved, so an update left in the buffer would be
+    lost if this process ended."""
 
     def __init__(self, as_json: bool, values: bool) -> None:
         self._as_json = as_json

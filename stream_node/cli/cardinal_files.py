@@ -35,7 +35,7 @@ def inspect(
     application: ApplicationOption = "plain",
     as_json: JsonOption = False,
 ) -> None:
-    """Count what is in a file of blocks, and look for what is wrong with it; exit 1 when something is.
+    """Count the contents of a file of blocks and check it; exit 1 if it has problems.
 
     Example: stream-node cardinal inspect blocks.json --application evm
     """
@@ -69,11 +69,11 @@ def inspect(
 def simulate(
     seed: Annotated[int | None, typer.Option(help="The same seed makes the same messages.")] = None,
     blocks: Annotated[int, typer.Option(help="The length of the chain that wins.")] = 100,
-    keys: Annotated[int, typer.Option(help="Updates of a block under each prefix.")] = 2,
+    keys: Annotated[int, typer.Option(help="How many keys each block updates under each prefix.")] = 2,
     fork_rate: Annotated[float, typer.Option(help="The chance that a fork begins at a block.")] = 0.2,
     deep_reorgs: Annotated[int, typer.Option(help="The number of reorgs beyond the threshold.")] = 1,
     producers: Annotated[int, typer.Option(help="The number of producers that each send everything.")] = 1,
-    duplicate_rate: Annotated[float, typer.Option(help="The chance that a message comes twice.")] = 0.1,
+    duplicate_rate: Annotated[float, typer.Option(help="The chance that a message is delivered twice.")] = 0.1,
     loss_rate: Annotated[
         float, typer.Option(help="The chance that a message is lost at first, and sent again.")
     ] = 0.05,
@@ -89,7 +89,7 @@ def simulate(
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a made-up chain as consumers must bear it: late, twice, in disorder, with forks and reorgs.
+    """Send a made-up chain to test consumers: messages are late, repeated and out of order, with forks and reorgs.
 
     Example: stream-node cardinal simulate --seed 7 --recording hard.cardinal --expect chain.json
 

@@ -24,7 +24,7 @@ ApplicationOption = Annotated[
     typer.Option(
         "--application",
         metavar="NAME",
-        help="Prefixes and topics: plain, evm, evm-ID (a chain's id), simulated, or a TOML file.",
+        help="The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
     ),
 ]
 RecordingOption = Annotated[
@@ -32,7 +32,8 @@ RecordingOption = Annotated[
     typer.Option(metavar="FILE", help="A recording (a file) in place of a node. It is made if it does not exist."),
 ]
 KafkaOption = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="A Kafka cluster in place of a node; needs the extra `kafka`.")
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Use a Kafka cluster in place of a node; needs the extra `kafka`."),
 ]
 PartitionsOption = Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")]
 EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
@@ -43,7 +44,7 @@ NODE_VARIABLE = "STREAM_NODE_ADDRESS"
 
 
 def find_application(name: str) -> Application:
-    """The application. Raises UsageError, and the errors of a description that cannot be right."""
+    """Returns the application of that name or file. Raises UsageError, or ApplicationError for a wrong description."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
     from cardinal_streams.produce.simulation_machine import SIMULATED
@@ -62,7 +63,7 @@ def find_application(name: str) -> Application:
 
 
 def parse_start(text: str) -> Start:
-    """NUMBER:HASH:WEIGHT, the hash in hexadecimal after 0x."""
+    """Parses NUMBER:HASH:WEIGHT, where HASH is 0x and 64 hexadecimal digits."""
     from cardinal_streams.machines.chain_events import Start
 
     match = START.fullmatch(text)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 
-# So many are told one by one; the rest is counted.
+# The number of warnings printed one by one; the others are only counted.
 TOLD_MAX = 20
 
 
@@ -40,7 +40,7 @@ class Warnings:
 
 
 def _text_of(event: Any) -> str | None:
-    """A line about a loss, or about something that somebody has to do; None for an event that is in order."""
+    """Returns a line for an event that loses data or needs an operator; None for any other event."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
     from cardinal_streams.machines.reassembly_events import Evicted, Refused

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream_node.cli.asking import Asking, asking
+from stream_node.cli.request_options import RequestOptions, request_options
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def open_client(
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
-    given = asking() if is_given else Asking(timeout=asking().timeout)
+    given = request_options() if is_given else RequestOptions(timeout=request_options().timeout)
     return connect(
         target.address,
         via=tuple(tcp(hop) for hop in target.via),
         service=given.service or target.service,
-        # A name from the context belongs to the context's service, and not to one that is given here.
+        # The context's index service belongs to the context's stream service, so --service replaces both.
         index_service=given.index_service or (None if given.service else target.index_service),
         framing=given.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
@@ -89,10 +89,10 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Check that a stream node answers. Raises a ClientError where something else does, or the way to it is not
-    allowed.
+    """Checks that a stream node answers. Raises a ClientError if the peer is no stream node, or does not allow the
+    route.
 
-    For commands whose own client needs long to notice, and tries again where nobody accepts connections.
+    The clients of blocks would take long to report this, because they try again while nothing listens.
     """
     from ockam.address import tcp
     from stream_client import NodeUnreachable, connect
@@ -100,7 +100,7 @@ async def check_contact(target: Target) -> None:
     route = tuple(tcp(hop) for hop in target.via)
     is_there = False
     try:
-        async with connect(target.address, via=route, contact_timeout_s=asking().contact_timeout_s) as client:
+        async with connect(target.address, via=route, contact_timeout_s=request_options().contact_timeout_s) as client:
             is_there = True
             await client.reached()
     except NodeUnreachable:

@@ -1,4 +1,4 @@
-"""`stream-node export …`: exports the messages of a node to a table for Spark and other readers. A process of its own.
+"""`stream-node export …`: exports the messages of a node to a table, in a process of its own.
 
 `spark_export` is imported inside the commands, and nowhere else in this package.
 """
@@ -33,7 +33,7 @@ SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driv
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Export messages to a table, each once.", no_args_is_help=True)
+    group = typer.Typer(help="Export messages to a table, each message exactly once.", no_args_is_help=True)
     for name, command in (
         ("run", run),
         ("daemon", daemon),
@@ -52,7 +52,7 @@ def run(
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
 ) -> None:
-    """Export everything new since the last run, once, and end. Safe to repeat, and to kill.
+    """Export all messages that came since the last run, then exit. Safe to repeat and to kill.
 
     Example: stream-node export run ./lake --stream orders
 
@@ -91,9 +91,9 @@ def daemon(
     log_level: LogLevelOption = "info",
     as_json: JsonOption = False,
 ) -> None:
-    """Export what is new again and again, until SIGTERM or Ctrl-C. Spark starts once, when there is something to do.
+    """Export new messages at intervals, until SIGTERM or Ctrl-C. Spark starts once, at the first run with messages.
 
-    Starts whose time comes while a run goes on are skipped. A run that fails is logged and done over.
+    A start that is due while a run is still going is skipped. A run that fails is logged and repeated.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
@@ -125,7 +125,7 @@ def history(
     last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest runs of an export, the latest first.
+    """List the latest runs of an export, newest first.
 
     Example: stream-node export history ./lake --last 5
     """
@@ -151,7 +151,8 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Do not compute the checksums of the files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove from ledger and files that every exported message is in the table once; exit 1 if not. Needs no node.
+    """Check from the ledger and the files that the table has every exported message exactly once; exit 1 if not.
+    Needs no node.
 
     Example: stream-node export verify ./lake
     """
@@ -177,7 +178,8 @@ def verify(
 
 
 def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_json: JsonOption = False) -> None:
-    """Merge the small files of a Parquet export into large ones, in one step for its readers. Not beside a daemon.
+    """Merge the small files of a Parquet export into large ones. Readers see the change in one step. Stop the export
+    daemon first.
 
     Example: stream-node export compact ./lake
     """

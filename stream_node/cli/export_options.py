@@ -1,4 +1,4 @@
-"""The options that the commands of `stream-node export` share, and the settings that they make."""
+"""Options that the commands of `stream-node export` share, and the exporter settings made from them."""
 
 from __future__ import annotations
 

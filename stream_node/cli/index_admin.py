@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.options import (
     ContextOption,
@@ -19,6 +18,7 @@ from stream_node.cli.options import (
     not_empty,
 )
 from stream_node.cli.output import columns, say, say_json
+from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import START_HELP, UsageError, parse_start, time_text, utc_now
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="See and set the positions of consumers.", no_args_is_help=True)
     for name, command in (("get", get), ("set", set_to), ("list", list_all)):
-        group.command(name)(asks_node(command))
+        group.command(name)(with_request_options(command))
     app.add_typer(group, name="index")
 
 
@@ -48,7 +48,7 @@ def get(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the index that a consumer reads next; nothing is made where it has saved none.
+    """Print the index that a consumer reads next, or none. Creates no position.
 
     Example: stream-node index get orders --client billing
     """
@@ -78,7 +78,8 @@ def set_to(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set where a consumer goes on, also back. Refused while a live consumer holds the partition's lease.
+    """Set the position from which a consumer goes on, forward or back. Refused while a running consumer holds the
+    partition's lease.
 
     Example: stream-node index set orders first --client billing --dry-run
 
@@ -113,7 +114,7 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List positions, with how many messages each is behind its stream's end, and who holds the lease.
+    """List positions, with the number of messages still to read and the holder of the lease.
 
     Example: stream-node index list --stream orders
     """
@@ -148,7 +149,7 @@ async def _places(
 ) -> list[tuple[int, int | None]]:
     """Each chosen partition with the index that the start means there."""
     if start is None and partition is not None:
-        # A position can outlive its stream; forgetting it asks nothing of the stream.
+        # A position can outlive its stream, so deleting one does not look the stream up.
         return [(partition, None)]
     places: list[tuple[int, int | None]] = []
     for each in await get_partitions(client, stream, partition):
@@ -171,7 +172,7 @@ async def _find(client: StreamClient, client_id: str, stream: str, partition: in
 
 
 async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
-    """The saved index; None where there is none. Raises RequestRefused where a consumer holds the lease: then nobody
+    """The saved index, or None. Raises RequestRefused if a consumer holds the lease: then nobody
     else may set a position."""
     from stream_client import RequestRefused
 
@@ -189,7 +190,7 @@ async def _check_exists(client: StreamClient, stream: str, partition: int | None
     """
     from stream_client import RequestRefused
 
-    with suppress(RequestRefused):  # A peer that does not list its streams is taken at its positions.
+    with suppress(RequestRefused):  # A peer that cannot list its streams is not checked.
         await get_partitions(client, stream, partition)
 
 

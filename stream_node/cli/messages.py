@@ -1,4 +1,4 @@
-"""Messages as commands read them from files and print them."""
+"""Reads messages from files for `push`, and prints messages for the commands that read streams."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
-    """The messages of the files in turn, or of standard input where there are none.
+    """Yields the messages of the files in turn, or of standard input if there are no files.
 
-    Each list has the messages of one read, so that no message waits for one that a slow writer has not written yet.
+    Each list holds the messages of one read, so that no message waits for later ones of a slow writer.
     """
     split = split_framed if framed else split_lines
-    # Unbuffered, since a thread that waits inside a buffered reader holds a lock that the end of the process needs.
+    # The reader is unbuffered: a thread waiting in a buffered reader holds a lock that the process needs to exit.
     if not files:
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
             yield from ([source.readall()],) if whole else split(_chunks(source))
@@ -94,15 +94,15 @@ def _framed_bytes(left: bytearray, at: int) -> int | None:
 
 
 def split_key(line: bytes) -> tuple[bytes, bytes]:
-    """The key and the message of a line as `pull --keys` prints it. Raises UsageError."""
+    """Splits a line of `pull --keys` into its key and its message. Raises UsageError."""
     key, tab, data = line.partition(b"\t")
     if not tab:
         raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
     return key, data
 
 
-class Given(NamedTuple):
-    """Given: a message to push, and the partition that its line names, if it names one."""
+class MessageInput(NamedTuple):
+    """MessageInput: a message to push, and the partition that its line names, if it names one."""
 
     data: bytes
     key: bytes | None = None
@@ -110,7 +110,7 @@ class Given(NamedTuple):
     partition: int | None = None
 
 
-def parse_ndjson(line: bytes) -> Given:
+def parse_ndjson(line: bytes) -> MessageInput:
     """The message of a line as `--ndjson` and `--json` print it. Raises UsageError.
 
     Index and time in the line are ignored: a push gets new ones.
@@ -122,15 +122,15 @@ def parse_ndjson(line: bytes) -> Given:
     try:
         row = msgspec.json.decode(line, type=_ndjson_type())
         headers = [Header(each.name, _required(each, "value")) for each in row.headers]
-        return Given(_required(row, "data"), _bytes_of(row, "key"), headers, row.partition)
+        return MessageInput(_required(row, "data"), _bytes_of(row, "key"), headers, row.partition)
     except (ValueError, msgspec.MsgspecError) as error:
-        # A ValueError too where base64 or UTF-8 is broken.
+        # Broken base64 or UTF-8 raises a ValueError too.
         raise UsageError(f"not a message in JSON: {line[:40].decode(errors='replace')!r}: {error}") from error
 
 
 @cache
 def _ndjson_type() -> Any:
-    """The type of such a line. It is made when it is needed, since no help needs msgspec."""
+    """Returns the type of an NDJSON line. It is built at first use, so that `--help` does not import msgspec."""
     import msgspec
 
     text: Any = str | None | msgspec.UnsetType
@@ -168,9 +168,9 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
     return text.encode() if isinstance(text, str) else None
 
 
-class Shown(NamedTuple):
-    """Shown: the columns that are printed beside the data of a message, and how. escaped: print only what is safe for a
-    terminal."""
+class PrintFormat(NamedTuple):
+    """PrintFormat: the columns that are printed beside the data of a message, and their format. escaped: control
+    characters are escaped, for a terminal."""
 
     keys: bool = False
     headers: bool = False
@@ -182,8 +182,8 @@ class Shown(NamedTuple):
     @classmethod
     def of(
         cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
-    ) -> Shown:
-        """As the options of a command say. Raises UsageError where one of the options would be ignored in silence."""
+    ) -> PrintFormat:
+        """Makes the format from the options of a command. Raises UsageError if an option would be ignored."""
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
@@ -198,29 +198,32 @@ class Shown(NamedTuple):
         return self.keys or self.headers or self.times
 
 
-def write_message(message: StreamMessage | RichMessage, partition: int, shown: Shown) -> None:
-    """One message to standard output: its bytes and a line end, behind the columns asked for; its bytes behind their
-    length; or JSON with text as it is, and as `…_base64` what is not UTF-8. The caller flushes."""
-    if shown.as_json:
-        sys.stdout.buffer.write(json.dumps(_row(message, partition, shown)).encode() + b"\n")
-    elif shown.framed:
+def write_message(message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat) -> None:
+    """Writes one message to standard output in the given format. The caller flushes.
+
+    The formats are: a line with the chosen columns and the data; the length and the data; or JSON, where a value
+    that is not UTF-8 is written as `…_base64`.
+    """
+    if print_format.as_json:
+        sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format)).encode() + b"\n")
+    elif print_format.framed:
         sys.stdout.buffer.write(LENGTH.pack(len(message.data)) + message.data)
     else:
-        cells: Iterable[bytes] = (*_columns(message, shown), message.data)
-        sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if shown.escaped else cells) + b"\n")
+        cells: Iterable[bytes] = (*_columns(message, print_format), message.data)
+        sys.stdout.buffer.write(b"\t".join(map(printable_bytes, cells) if print_format.escaped else cells) + b"\n")
 
 
 def flush() -> None:
     sys.stdout.buffer.flush()
 
 
-def _row(message: Any, partition: int, shown: Shown) -> dict[str, Any]:
+def _row(message: Any, partition: int, print_format: PrintFormat) -> dict[str, Any]:
     row: dict[str, Any] = {"partition": partition, "index": message.index}
-    if shown.times:
+    if print_format.times:
         row["time_us"] = message.time_us
-    if shown.keys:
+    if print_format.keys:
         row |= _value("key", message.key)
-    if shown.headers:
+    if print_format.headers:
         row["headers"] = [{"name": header.name, **_value("value", header.value)} for header in message.headers]
     return row | _value("data", message.data)
 
@@ -234,12 +237,12 @@ def _value(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _columns(message: Any, shown: Shown) -> Iterator[bytes]:
-    if shown.times:
+def _columns(message: Any, print_format: PrintFormat) -> Iterator[bytes]:
+    if print_format.times:
         yield time_text(message.time_us).encode()
-    if shown.keys:
+    if print_format.keys:
         yield message.key or b""
-    if shown.headers:
+    if print_format.headers:
         yield b",".join(_pairs(message.headers))
 
 

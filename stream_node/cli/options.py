@@ -1,4 +1,4 @@
-"""The options that commands share, so that each is spelt, and explained, once."""
+"""The options that many commands share, defined once so that each has one spelling and one help text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NodeOption = Annotated[
     typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to."),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="The node that `context add` gave this name.")
+    str | None, typer.Option("--context", metavar="NAME", help="The name of the node's context (see `context add`).")
 ]
 ViaOption = Annotated[
     list[str] | None,
@@ -31,7 +31,7 @@ ViaOption = Annotated[
 ]
 PartitionOption = Annotated[int, typer.Option(min=0, help="The partition of the stream.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
 DataDirOption = Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file with settings.")]
 ListenOption = Annotated[
@@ -42,5 +42,6 @@ ForwardOption = Annotated[
     typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),
 ]
 LogLevelOption = Annotated[
-    str | None, typer.Option(help="The least important level that is logged: debug, info, warning or error.")
+    str | None,
+    typer.Option(help="The lowest level of log lines: debug, info, warning or error."),
 ]

@@ -37,7 +37,7 @@ def confirmed(question: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """As in "1 message" and "2,000 messages"."""
+    """Formats a count with its noun: "1 message", "2,000 messages"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,5 @@
-"""The progress of a long command: one line on stderr that is drawn over, and gone at the end. It measures no work."""
+"""The progress of a long command, as one line on stderr that is redrawn and removed at the end. It measures no work
+itself."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def progress_text(what: str, done: int, total: int | None, facts: Sequence[str],
 
 @contextmanager
 def progress_shown() -> Iterator[Progress]:
-    """A function to tell how far a command is while the block runs. The line is drawn where somebody can see it."""
+    """Yields a function that draws the progress of a command while the block runs."""
     with ProgressLine() as line:
         yield lambda what, done, total: line.draw(what, done, total, () if total else [f"{done:,}"])
 

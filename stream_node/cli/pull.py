@@ -1,14 +1,15 @@
-"""`stream-node pull`: printing what is stored; and the options and places that all commands that read share."""
+"""`stream-node pull`: prints stored messages. Also holds the options that all commands that read streams share."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.again import command_again
 from stream_node.cli.client import get_partition, get_partitions, with_client
-from stream_node.cli.messages import Shown, flush, write_message
+from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
@@ -22,7 +23,7 @@ FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
 KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]
 HeadersOption = Annotated[bool, typer.Option("--headers", help="Print each message's headers too.")]
-TimesOption = Annotated[bool, typer.Option("--times", help="Print when each message was published, too.")]
+TimesOption = Annotated[bool, typer.Option("--times", help="Print each message's time of publication too.")]
 FramedOption = Annotated[
     bool, typer.Option("--length-framed", help="Print the length in front of each message (u32, big-endian).")
 ]
@@ -35,9 +36,8 @@ NdjsonOption = Annotated[
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Print bytes as they are, also at a terminal. In a pipe they always are.")
 ]
-AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition that the stream has.")]
+AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition of the stream.")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
-PULL_LIMIT = 10
 PULL_LIMIT = 10
 
 
@@ -67,52 +67,53 @@ def pull(
 
     Example: stream-node pull logs --index 100 --limit 5 --json
 
-    Of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
+    The messages of the last two hours: stream-node pull logs --from 2h --limit 1000 --times
 
-    At a terminal, control characters of messages are escaped, but not with --raw.
+    At a terminal, control characters in messages are escaped, unless --raw is given.
 
-    Everything, to be pushed again: stream-node pull logs --all-partitions --limit 1000000 --ndjson
+    Everything, in a form that `push` reads: stream-node pull logs --all-partitions --limit 1000000 --ndjson
 
-    --all-partitions prints one partition after the other; --index, --from, --last and --limit hold for each of them.
+    --all-partitions prints one partition after the other; --index, --from, --last and --limit apply to each
+    partition.
     """
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, length_framed, raw=raw)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None
 
     async def run(client: StreamClient) -> None:
-        read = _pull_rich if shown.is_rich or not isinstance(begin, int) else _pull_plain
+        read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
         if all_partitions:
             sources = await get_partitions(client, stream, None)
         else:
             sources = [await get_partition(client, stream, partition)]
         for source in sources:
-            resume_index = await read(source, begin, wanted, shown)
+            resume_index = await read(source, begin, wanted, print_format)
             if unsaid and resume_index is not None:
                 await _tell_of_more(source, resume_index, ctx)
 
     with_client(run, node, context, via)
 
 
-async def _pull_plain(source: Stream, begin: Any, left: int, shown: Shown) -> int | None:
+async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat) -> int | None:
     """Pull by the protocol of the specification, which every node has. Returns where to go on; None at the end of the
     stream."""
     while left > 0 and (page := await source.pull(begin, left)):
         for message in page:
-            write_message(message, source.partition, shown)
+            write_message(message, source.partition, print_format)
         flush()
         begin, left = page[-1].index + 1, left - len(page)
     return int(begin) if left <= 0 else None
 
 
-async def _pull_rich(source: Stream, begin: StartLike, left: int, shown: Shown) -> int | None:
+async def _pull_rich(source: Stream, begin: StartLike, left: int, print_format: PrintFormat) -> int | None:
     """Pull by our own protocol, which returns keys, headers and times. Returns where to go on; None at the end of the
     stream."""
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
         for message in page.messages:
-            write_message(message, source.partition, shown)
+            write_message(message, source.partition, print_format)
         flush()
         begin, left = page.resume_index, left - len(page.messages)
     return begin if left <= 0 and isinstance(begin, int) else None
@@ -125,13 +126,45 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
     try:
         more = (await source.info()).next_index - resume_index
     except RequestRefused:
-        # A peer that does not tell where its stream ends shows the next page.
+        # This peer cannot tell where its stream ends, so the next page is counted.
         more = len(await source.pull(resume_index, PULL_LIMIT))
     if more > 0:
         place = {"partition": source.partition, "all_partitions": None}
-        again = command_again(ctx, **place, index=resume_index, start=None, limit=more)
+        again = _command_again(ctx, **place, index=resume_index, start=None, limit=more)
         what = counted(more, "more message")
         tell(f"{what} in {source.name}/{source.partition}: to print them: {again}")
+
+
+def _command_again(ctx: typer.Context, **changed: Any) -> str:
+    """Returns the running command as a shell line, with some parameters changed.
+
+    The line holds the parameters of the command line; those from the environment and the contexts apply again
+    without being named. changed: new values by parameter name; None leaves a parameter out.
+    """
+    words = ctx.command_path.split()
+    values: dict[str, Any] = {}
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            values[name] = ctx.params[name]
+    values |= changed
+    for parameter in ctx.command.params:
+        words += _typed(parameter, values.get(parameter.name or ""))
+    return shlex.join(words)
+
+
+def _typed(parameter: Any, value: Any) -> Iterator[str]:
+    """The words that give a parameter this value; no words for None and for an option that is off."""
+    if value is None or value is False:
+        return
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if parameter.param_type_name == "argument":
+            yield str(each)
+        elif each is True:
+            yield parameter.opts[0]
+        else:
+            yield from (parameter.opts[0], str(each))
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:

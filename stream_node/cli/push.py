@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_partition, with_client
-from stream_node.cli.messages import LENGTH, Given, parse_ndjson, read_inputs, split_key
+from stream_node.cli.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import counted, say
 from stream_node.cli.progress import ProgressLine
-from stream_node.cli.tally import Stored, Tally, ranges_of, say_rest
+from stream_node.cli.push_counts import PartitionCounts, PushCounts, print_unconfirmed, ranges_of
 from stream_node.cli.values import UsageError, parse_headers
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ PushPartitionOption = Annotated[
         min=0, help="The partition of the stream. Without it: 0, or with --ndjson the partition that each line names."
     ),
 ]
-DataOption = Annotated[str | None, typer.Option(help="Push this one text instead of lines.")]
+DataOption = Annotated[str | None, typer.Option(help="Push this text as one message.")]
 WholeOption = Annotated[
-    bool, typer.Option("--file-per-message", help="Each file, or all of the input, is one message.")
+    bool, typer.Option("--file-per-message", help="Push each file, or all of standard input, as one message.")
 ]
 FramedInputOption = Annotated[
     bool, typer.Option("--length-framed", help="Each message follows its length (u32, big-endian).")
@@ -93,16 +93,18 @@ def push(
     window: WindowOption = 1_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages, one a line, and say where they were stored, a line for each partition. Done means: on disk.
-    When a push fails, list the messages of the input that are not stored, and those that may be (see --idempotent).
+    """Push the lines of the input as messages, and print for each partition at which indexes they are stored.
+
+    Ends when all messages are on the node's disk. When a push fails, it lists the messages that are not stored and
+    those whose result is unknown (see --idempotent).
 
     Example: journalctl --follow | stream-node push logs
 
     With a key, slowly: stream-node push orders --data paid --key 17 --header type=text --repeat 100 --rate 10
 
-    By the keys in a file: stream-node push orders orders.tsv --keys --all-partitions
+    With the keys of a file: stream-node push orders orders.tsv --keys --all-partitions
 
-    What was pulled, with keys and headers: stream-node push orders orders.ndjson --ndjson
+    The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
     _check(data, files, file_per_message, length_framed, keys, ndjson, key, header, all_partitions, partition)
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
@@ -114,11 +116,11 @@ def push(
         else:
             yield from read_inputs(files or [], whole=file_per_message, framed=length_framed)
 
-    def message_of(line: bytes) -> Given:
+    def message_of(line: bytes) -> MessageInput:
         if ndjson:
             return parse_ndjson(line)
         own_key, message = split_key(line) if keys else (fixed_key, line)
-        return Given(message, own_key, stored_headers)
+        return MessageInput(message, own_key, stored_headers)
 
     place: int | _Spread = _Spread.TURNS if all_partitions else partition or 0
     if ndjson and not all_partitions and partition is None:
@@ -129,7 +131,7 @@ def push(
     job = _Job(stream, place, idempotent, window, rate, as_json, extent, typed)
 
     async def run(client: StreamClient) -> None:
-        lines = _as_they_come(batches, repeat, from_input=data is None and not files)
+        lines = _read_messages(batches, repeat, from_input=data is None and not files)
         await _push_all(client, job, lines, message_of)
 
     with_client(run, node, context, via)
@@ -183,36 +185,38 @@ class _Job(NamedTuple):
 
 
 async def _push_all(
-    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], Given]
+    client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
     """Push the input up to the first push that fails, and say what was confirmed, also after a failure."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
 
-    tally = Tally()
+    counts = PushCounts()
     fault: UsageError | OSError | StreamNotFound | None = None
     try:
         async with AsyncExitStack() as publishers, aclosing(lines):
             push = await _opened(client, job, publishers)
             try:
-                await _push_lines(push, lines, message_of, job, tally)
+                await _push_lines(push, lines, message_of, job, counts)
             except (UsageError, OSError, StreamNotFound) as error:
-                # The input is wrong here; what came before still gets its confirms.
+                # The input is wrong at this message; the messages before it still get their confirms.
                 fault = error
     except (PushesFailed, KeyboardInterrupt, trio.Cancelled):
-        # Cancelled: SIGTERM, which ends a push as Ctrl-C does.
-        _report(tally, job)
+        # Cancelled means SIGTERM, which ends a push as Ctrl-C does.
+        _report(counts, job)
         if not job.as_json:
-            say_rest(tally, job.stream)
+            print_unconfirmed(counts, job.stream)
         raise
-    if tally.sent or fault is None:
-        _report(tally, job)
+    if counts.sent or fault is None:
+        _report(counts, job)
     if fault is not None:
         raise fault
 
 
-async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -> Callable[[Given], Awaitable[Push]]:
+async def _opened(
+    client: StreamClient, job: _Job, publishers: AsyncExitStack
+) -> Callable[[MessageInput], Awaitable[Push]]:
     """A function that pushes one message to its partition. The publishers end with the stack. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     if job.place is _Spread.TURNS:
@@ -220,7 +224,7 @@ async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -
         return lambda message: spread.push(message.data, key=message.key, headers=message.headers)
     by_partition: dict[int, Publisher] = {}
 
-    async def push(message: Given) -> Push:
+    async def push(message: MessageInput) -> Push:
         partition = job.place if isinstance(job.place, int) else message.partition or 0
         publisher = by_partition.get(partition)
         if publisher is None:
@@ -229,7 +233,8 @@ async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -
         return await publisher.push(message.data, key=message.key, headers=message.headers)
 
     if isinstance(job.place, int):
-        # Opened before the first message, which may be long in coming: a wrong name is told at once.
+        # The publisher is opened before the first message, which may take long to arrive, so that a wrong name fails
+        # at once.
         by_partition[job.place] = await publishers.enter_async_context(
             (await open_partition(client, job.stream, job.place)).publisher(**options)
         )
@@ -237,33 +242,33 @@ async def _opened(client: StreamClient, job: _Job, publishers: AsyncExitStack) -
 
 
 async def _push_lines(
-    push: Callable[[Given], Awaitable[Push]],
+    push: Callable[[MessageInput], Awaitable[Push]],
     lines: AsyncGenerator[bytes, None],
-    message_of: Callable[[bytes], Given],
+    message_of: Callable[[bytes], MessageInput],
     job: _Job,
-    tally: Tally,
+    counts: PushCounts,
 ) -> None:
     import trio
 
     taken_bytes = 0
     with ProgressLine(input_is_typed=job.input_is_typed) as progress, trio.CancelScope() as going_on:
-        tally.on_failure = going_on.cancel
+        counts.on_failure = going_on.cancel
         async for line in lines:
             if job.rate is not None:
-                await _pace(tally, job.rate)
-            tally.watch(await push(message_of(line)))
+                await _pace(counts, job.rate)
+            counts.watch(await push(message_of(line)))
             if progress.enabled:
                 taken_bytes += len(line) + job.extent.around_bytes
-                rate_now = tally.stored / max(time.monotonic() - tally.started_s, 1e-6)
-                facts = (f"{tally.stored:,} messages", f"{rate_now:,.0f} a second")
+                rate_now = counts.stored / max(time.monotonic() - counts.started_s, 1e-6)
+                facts = (f"{counts.stored:,} messages", f"{rate_now:,.0f} a second")
                 progress.draw("pushing", taken_bytes, job.extent.total_bytes, facts)
 
 
-def _report(tally: Tally, job: _Job) -> None:
-    """The confirmed messages for each partition that something was pushed to, or else for the first partition."""
-    seconds = time.monotonic() - tally.started_s
-    for partition in sorted(tally.partitions) or [job.place if isinstance(job.place, int) else 0]:
-        stored = tally.partitions.get(partition, Stored())
+def _report(counts: PushCounts, job: _Job) -> None:
+    """Prints the confirmed messages of each partition pushed to; without any push, those of the first partition."""
+    seconds = time.monotonic() - counts.started_s
+    for partition in sorted(counts.partitions) or [job.place if isinstance(job.place, int) else 0]:
+        stored = counts.partitions.get(partition, PartitionCounts())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}
         report |= {"failed": stored.sent - stored.count, "first_index": first, "last_index": last}
@@ -273,12 +278,13 @@ def _report(tally: Tally, job: _Job) -> None:
         say(job.as_json, report | {"seconds": round(seconds, 6)}, text)
 
 
-async def _as_they_come(
+async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The messages, repeated. They are read in a thread, so that confirms and sending go on while the input waits.
+    """Yields the messages of the input, `times` times over.
 
-    Standard input can be read only once, so it is kept where it is needed again.
+    A thread reads the input, so that sending and confirms go on while the input is slow. Standard input can be read
+    only once, so its messages are kept if they are needed again.
     """
     import trio
 
@@ -295,11 +301,11 @@ async def _as_they_come(
                 yield message
 
 
-async def _pace(tally: Tally, rate: float) -> None:
+async def _pace(counts: PushCounts, rate: float) -> None:
     """Wait until the next message is due. Messages that are late because the node was slow come at once."""
     import trio
 
-    await trio.sleep(max(0.0, tally.started_s + tally.sent / rate - time.monotonic()))
+    await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
 
 
 class _Extent(NamedTuple):

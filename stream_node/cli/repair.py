@@ -1,4 +1,4 @@
-"""`stream-node repair`: what can be saved of a data directory whose write-ahead log is damaged."""
+"""`stream-node repair`: recovers the messages of a data directory whose write-ahead log is damaged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def repair(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a damaged write-ahead log right, of a node that is stopped; without --yes, say what would be done.
+    """Repair a damaged write-ahead log of a stopped node; without --yes, print what would be done.
 
-    All that the checksums prove is recovered. Where a page is lost, only --accept-loss goes on: an empty message with
-    the header node/lost/1 then takes the place of each lost message, so that no index is given twice. The old log is
-    kept in the data directory. Exit code 1 while there is something left to repair.
+    Everything that the checksums prove is recovered. If a page is lost, the repair needs --accept-loss: an empty
+    message with the header node/lost/1 then takes the place of each lost message, so that no index is assigned
+    twice. The old log is kept in the data directory. The exit code is 1 while something is left to repair.
 
     Example: stream-node repair --data-dir ./data --yes
     """

@@ -1,4 +1,5 @@
-"""`stream-node config` and `stream-node context`: the settings of a node, and the nodes that a client knows by name."""
+"""`stream-node config` and `stream-node context`: show the settings of a node, and name nodes for the client
+commands."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.asking import FramingOption, IndexServiceOption, ServiceOption
 from stream_node.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -17,6 +17,7 @@ from stream_node.cli.options import (
     ViaOption,
 )
 from stream_node.cli.output import columns, counted, say
+from stream_node.cli.request_options import FramingOption, IndexServiceOption, ServiceOption
 
 if TYPE_CHECKING:
     from stream_node.contexts import Target
@@ -26,7 +27,7 @@ NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
 
 
 def register(app: typer.Typer) -> None:
-    config = typer.Typer(help="The settings that a node would have, and where each comes from.", no_args_is_help=True)
+    config = typer.Typer(help="Check and show a node's settings, and where each comes from.", no_args_is_help=True)
     config.command("check")(config_check)
     config.command("show")(config_show)
     app.add_typer(config, name="config")
@@ -44,7 +45,7 @@ def config_check(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the settings of a file, the environment and the flags, without starting anything; exit 2 if one is wrong.
+    """Check the settings of a file, the environment and the flags without starting a node; exit 2 if one is wrong.
 
     Example: stream-node config check --config node.toml
     """
@@ -62,7 +63,7 @@ def config_show(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the value of every setting as `serve` with these flags would have it, and where it came from.
+    """Print the value that `serve` would use for every setting, and where it comes from.
 
     Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
     """
@@ -74,7 +75,7 @@ def config_show(
 
 def add(
     name: NameArgument,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the node listens.")],
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The address of the node.")],
     via: ViaOption = None,
     service: ServiceOption = None,
     index_service: IndexServiceOption = None,
@@ -85,11 +86,11 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the context that has this name.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a node a name.
+    """Add a context: a name for a node.
 
     Example: stream-node context add office 10.0.0.5:4000 --use
 
-    A real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
+    For a real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
     from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
@@ -122,7 +123,7 @@ def use(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Talk to this node from now on, where neither --node, --context nor STREAM_NODE_ADDRESS says otherwise.
+    """Use this context from now on, unless --node, --context or STREAM_NODE_ADDRESS is given.
 
     Example: stream-node context use office
     """
@@ -136,7 +137,7 @@ def use(
 
 
 def remove(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Forget a context; the node itself is not asked.
+    """Remove a context. The node itself is not contacted.
 
     Example: stream-node context remove office
     """
@@ -152,7 +153,7 @@ def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_
     import msgspec
 
     from stream_node.config import without_effect
-    from stream_node.effective import load_effective
+    from stream_node.setting_origins import load_effective
 
     flags = {
         "data_dir": data_dir,

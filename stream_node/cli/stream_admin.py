@@ -1,4 +1,4 @@
-"""`stream-node stream …`: making, listing, inspecting, shortening and deleting streams."""
+"""`stream-node stream …`: creates, copies, lists, truncates and deletes streams, and sets their retention."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.growing import created_text, grow
+from stream_node.cli.ensure_partitions import created_text, ensure_partitions
 from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import columns, confirmed, counted, say, say_json
+from stream_node.cli.request_options import with_request_options
 from stream_node.cli.stream_copy import copy
 from stream_node.cli.values import (
     CommandFailed,
@@ -49,7 +49,9 @@ NUMBERS = frozenset({1, 2, 3, 4, 5})
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Make, list, inspect, shorten and delete streams.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Create, copy, list, truncate and delete streams, and set their retention.", no_args_is_help=True
+    )
     for name, command in (
         ("create", create),
         ("copy", copy),
@@ -59,7 +61,7 @@ def register(app: typer.Typer) -> None:
         ("truncate", truncate),
         ("retention", retention),
     ):
-        group.command(name)(asks_node(command))
+        group.command(name)(with_request_options(command))
     app.add_typer(group, name="stream")
 
 
@@ -77,22 +79,22 @@ def create(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a stream, or the partitions that it lacks, and say how many it has now; safe to repeat.
+    """Create a stream, or its missing partitions, and print how many it has; safe to repeat.
 
     Example: stream-node stream create orders --partitions 4 --max-age 7d
 
-    Nothing else gives a stream more partitions: with more of them, a key may belong to another one than before.
+    Only this command adds partitions to a stream: with more partitions, a key may belong to another one than before.
     """
     kept = _retention(max_age, max_messages, max_bytes)
 
     async def run(client: StreamClient) -> None:
-        grown = await grow(client, stream, partitions)
+        ensured = await ensure_partitions(client, stream, partitions)
         if kept is not None:
-            for each in grown.now:
+            for each in ensured.now:
                 await each.set_retention(kept)
-        name = grown.now[0].name
-        report = {"stream": name, "partitions": len(grown.now), "made": grown.made, "retention": _kept_row(kept)}
-        say(as_json, report, created_text(name, grown))
+        name = ensured.now[0].name
+        report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": _kept_row(kept)}
+        say(as_json, report, created_text(name, ensured))
 
     with_client(run, node, context, via)
 
@@ -104,7 +106,7 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List streams, a line for each partition.
+    """List streams, one line per partition.
 
     Example: stream-node stream list orders --json
     """
@@ -130,7 +132,7 @@ def info(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where each partition of a stream begins and ends, how large and how old it is, and what it keeps.
+    """Print the first and next index, size, newest time and retention of each partition of a stream.
 
     Example: stream-node stream info orders
     """
@@ -156,9 +158,9 @@ def delete(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a stream with all its messages; its consumers' positions stay, see `index set`.
+    """Delete a stream with all its messages. The positions of its consumers stay (see `index set`).
 
-    At a terminal it asks first, unless --yes is given. In a script, where nobody could answer, it does not.
+    At a terminal it asks first, unless --yes is given. In a script it does not ask.
 
     Example: stream-node stream delete orders --dry-run
     """
@@ -200,11 +202,11 @@ def truncate(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the messages before an index, a time, or older than an age; indexes are never given again.
+    """Delete the messages before an index or a time, or older than an age. Their indexes are never used again.
 
     Example: stream-node stream truncate orders --before 7d --dry-run
 
-    Of one partition: stream-node stream truncate orders --before 5000 --partition 2
+    In one partition: stream-node stream truncate orders --before 5000 --partition 2
     """
     end = parse_index_or_time(before, utc_now())
 
@@ -228,7 +230,7 @@ def truncate(
 
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
-    """What a truncate would delete, and where the stream would begin."""
+    """Returns how many messages a truncate would delete, and the first index after it."""
     now = await stream.info()
     index = end if isinstance(end, int) else await stream.find_index(end)
     first_index = min(max(index, now.first_index), now.next_index)
@@ -250,11 +252,11 @@ def retention(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set what a stream keeps, in place of what was set before; messages beyond it are deleted within seconds.
+    """Set the retention of a stream, replacing the old one. Messages beyond its limits are deleted within seconds.
 
     Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
 
-    As the node has it: stream-node stream retention orders --default
+    The node's default: stream-node stream retention orders --default
     """
     kept = _retention(max_age, max_messages, max_bytes)
     if (kept is not None) == default:

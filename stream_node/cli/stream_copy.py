@@ -42,11 +42,11 @@ def copy(
 
     Example: stream-node stream copy orders orders --to 10.0.0.6:4000
 
-    Under another name, and later what is new: stream-node stream copy orders orders-copy --resume
+    Under another name, and later its new messages: stream-node stream copy orders orders-copy --resume
 
-    Every message keeps its partition and its index, so that positions of consumers mean the same. What is published
-    while it runs may be missing; --resume copies it, and is safe to repeat. A copy is the node's own: what it keeps by
-    default goes by the times of the messages.
+    Every message keeps its partition and index, so consumers' positions stay valid. Messages published during the
+    copy may be missing; --resume copies them, and is safe to repeat. The default retention of the target node
+    applies to the copy, by the original times of the messages.
     """
     if to is None and source == target:
         raise UsageError("a stream cannot be copied onto itself; choose another name, or another node with --to")
@@ -147,14 +147,15 @@ async def _copy_partition(
             index = messages[0].index
         answer = await target.copy_in(index, messages)
         index += len(messages)
-        # A request that was sent again, since its answer was lost, finds what the first one has stored.
+        # If the answer was lost and the request repeated, the messages of the first request are already stored.
         if not answer.stored and not (answer.next_index == index and await _has(target, messages[-1])):
             raise CommandFailed(f"somebody else writes to {place}: it ends at {answer.next_index}, not at {index}")
         told(len(messages))
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Check that the target is a copy, as far as both still have the messages. Raises CommandFailed where it is not."""
+    """Checks that the target is a copy of the source, by the last message that both still have. Raises CommandFailed
+    if not."""
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
         raise CommandFailed(

@@ -25,7 +25,7 @@ class CommandFailed(Exception):
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
-    """A start such as first, last, new, an index, a time or an age, as the client takes it."""
+    """Parses first, last, new, an index, a time or an age into the client's form."""
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}

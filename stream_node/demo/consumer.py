@@ -53,7 +53,8 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Write each message, and have it in the file before the position that skips it is saved (after each page)."""
+    """Writes and flushes each message before its position is saved (after each page), so that a kill loses no
+    message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)

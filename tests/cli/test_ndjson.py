@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_client import Header, RichMessage, blocking
-from stream_node.cli.messages import Given, Shown, parse_ndjson, write_message
+from stream_node.cli.messages import MessageInput, PrintFormat, parse_ndjson, write_message
 from stream_node.cli.values import UsageError
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 
-ALL = Shown.of(False, False, False, False, True, raw=True)
+ALL = PrintFormat.of(False, False, False, False, True, raw=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 BYTES = st.one_of(
     st.binary(max_size=8), TEXT.map(str.encode), st.sampled_from([b"", b"\xff", b"\n", b"\0", b"\x1b[2J"])
 )
 HEADERS = st.lists(st.builds(Header, TEXT, BYTES), max_size=4)
-MESSAGES = st.lists(st.builds(Given, BYTES, st.none() | BYTES, HEADERS, st.integers(0, 2)), max_size=12)
+MESSAGES = st.lists(st.builds(MessageInput, BYTES, st.none() | BYTES, HEADERS, st.integers(0, 2)), max_size=12)
 
 
 def printed(messages: list[RichMessage], monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -42,13 +42,13 @@ def test_a_line_says_all_of_a_message(data: bytes, key: bytes | None, headers: l
     assert (line.count(b"\n"), line.isascii()) == (1, True)
     row = json.loads(line)
     assert (row["partition"], row["index"], row["time_us"]) == (7, 5, 2**60)
-    assert parse_ndjson(line) == Given(data, key, headers, 7)
+    assert parse_ndjson(line) == MessageInput(data, key, headers, 7)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=MESSAGES, number=st.uuids())
 def test_what_was_pulled_and_pushed_is_what_was_there(
-    at_node: CommandLine, node: NodeProcess, messages: list[Given], number: Any
+    at_node: CommandLine, node: NodeProcess, messages: list[MessageInput], number: Any
 ) -> None:
     """Goal: nothing of a message is lost between two streams, whatever is in it. Method: random messages in three
     partitions; then both streams are read by the client, which knows nothing of JSON, and their lines are compared."""

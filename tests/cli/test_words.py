@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.address import complete_address
+from stream_node.cli.system_errors import explain_system_error
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.cli.words import plain
 from stream_node.logs import HumanLine
 from stream_node.process import NodeProcess
 from stream_service.names import near_names
@@ -180,7 +180,7 @@ def test_the_version(command: CommandLine) -> None:
     ],
 )
 def test_numbers_of_the_system_are_put_into_words(text: str, said: str) -> None:
-    assert plain(text).startswith(said)
+    assert explain_system_error(text).startswith(said)
 
 
 def test_a_log_line_for_people() -> None:

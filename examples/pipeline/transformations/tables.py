@@ -1,4 +1,4 @@
-"""Bronze, silver and gold as tables of a declarative pipeline; docs/export.md says what they have.
+"""The bronze, silver and gold tables of a declarative pipeline; docs/export.md describes them.
 
 STREAM_NODE_ADDRESS: the node. STREAM_NODE_CARDINAL: a regular expression for streams that are Cardinal topics.
 """
@@ -19,7 +19,7 @@ CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
 
 @dp.table(format="parquet")
 def bronze() -> DataFrame:
-    """Messages as they are stored. The address is looked up by each executor for itself."""
+    """The bronze table: messages as they are stored. Each executor resolves the node's address itself."""
     options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
     return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load()
 

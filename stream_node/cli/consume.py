@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli import index_admin, stream_admin
-from stream_node.cli.asking import asks_node
 from stream_node.cli.client import get_partition, get_partitions, with_client
-from stream_node.cli.messages import Shown, flush, write_message
+from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import tell
 from stream_node.cli.pull import (
@@ -29,6 +28,7 @@ from stream_node.cli.pull import (
     pull,
 )
 from stream_node.cli.push import push
+from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ TAIL_MESSAGES = 10
 def register(app: typer.Typer) -> None:
     """Register these commands, and the groups of commands for streams and positions."""
     for command in (push, pull, consume, tail):
-        app.command()(asks_node(command))
+        app.command()(with_request_options(command))
     stream_admin.register(app)
     index_admin.register(app)
 
@@ -76,7 +76,7 @@ def consume(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print messages from this client's saved position on, and save how far it came.
+    """Print the messages after this client's saved position, and save the new position.
 
     Example: stream-node consume logs --client mailer --follow
 
@@ -88,7 +88,7 @@ def consume(
 
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson, raw=raw)
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
 
     async def run(client: StreamClient) -> None:
         left = limit
@@ -97,7 +97,7 @@ def consume(
             nonlocal left
             async with aclosing(messages):
                 async for at, message in messages:
-                    _show(message, at, shown)
+                    _show(message, at, print_format)
                     left = None if left is None else left - 1
                     if left == 0:
                         break
@@ -139,17 +139,17 @@ def tail(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the last messages and then whatever comes, until Ctrl-C. No position is saved.
+    """Print the last messages, then new ones as they arrive, until Ctrl-C. Saves no position.
 
     Example: stream-node tail logs --last 100 --times
 
-    Only what is new, of every partition: stream-node tail orders --from new --all-partitions
+    Only new messages, of every partition: stream-node tail orders --from new --all-partitions
     """
     import trio
 
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
-    shown = Shown.of(keys, headers, times, as_json, ndjson, raw=raw)
+    print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:
@@ -166,7 +166,7 @@ def tail(
                 for message in page:
                     if left == 0:
                         return
-                    _show(message, source.partition, shown)
+                    _show(message, source.partition, print_format)
                     left = None if left is None else left - 1
                     if left == 0:
                         nursery.cancel_scope.cancel()
@@ -178,7 +178,7 @@ def tail(
     with_client(run, node, context, via, waits=True)
 
 
-def _show(message: RichMessage, partition: int, shown: Shown) -> None:
+def _show(message: RichMessage, partition: int, print_format: PrintFormat) -> None:
     """Print at once: a message that was handed out and not printed would be lost with this process."""
-    write_message(message, partition, shown)
+    write_message(message, partition, print_format)
     flush()

@@ -1,4 +1,4 @@
-"""Counts the messages of `stream-node push`: stored where, not stored, or perhaps stored. It sends nothing."""
+"""PushCounts: counts the messages of `stream-node push` by outcome: stored, not stored, unknown. It sends nothing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from stream_client import Push
 
 
-class Tally:
-    """Tally: the pushed messages by partition, and since when. on_failure: called with each push that fails."""
+class PushCounts:
+    """PushCounts: the pushed messages by partition, and since when. on_failure: called with each push that fails."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
         self.sent = self.stored = 0
-        self.partitions: dict[int, Stored] = {}
+        self.partitions: dict[int, PartitionCounts] = {}
         self.on_failure: Callable[[], None] = lambda: None
 
     def watch(self, push: Push) -> None:
         self.sent += 1
-        number, stored = self.sent, self.partitions.setdefault(push.partition, Stored())
+        number, stored = self.sent, self.partitions.setdefault(push.partition, PartitionCounts())
         stored.sent += 1
         stored.unknown.add(number)
         push.when_done(lambda: self._count(push, number))
@@ -46,10 +46,11 @@ class Tally:
             self.on_failure()
 
 
-class Stored:
-    """Stored: the messages of one partition: sent, confirmed, and where they were stored.
+class PartitionCounts:
+    """PartitionCounts: the outcomes of the pushes to one partition.
 
-    not_stored, unknown: the numbers of the others in the whole input, from 1. A message without an answer is unknown.
+    sent, count: how many were sent and how many are stored, from first_index to last_index. not_stored, unknown: the
+    numbers of the other messages, counted from 1 over the whole input. A message without an answer is unknown.
     """
 
     def __init__(self) -> None:
@@ -60,10 +61,11 @@ class Stored:
         self.last_index: int | None = None
 
 
-def say_rest(tally: Tally, stream: str) -> None:
-    """For people: the messages that are not stored, and those that may be stored. Programs find them in the report."""
-    for partition in sorted(tally.partitions):
-        stored = tally.partitions[partition]
+def print_unconfirmed(counts: PushCounts, stream: str) -> None:
+    """Prints for people which messages are not stored and which may be stored. Programs find them in the JSON
+    report."""
+    for partition in sorted(counts.partitions):
+        stored = counts.partitions[partition]
         for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):
             if numbers:
                 ranges = ranges_of(numbers)
@@ -73,7 +75,7 @@ def say_rest(tally: Tally, stream: str) -> None:
 
 
 def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """The first and last number of each run of numbers that follow each other."""
+    """Returns the first and last number of each run of consecutive numbers."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

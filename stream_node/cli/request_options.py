@@ -1,6 +1,7 @@
 """The options that every command that talks to a node has besides --node, --context and --via: timeout and framing.
 
-No command has them in its signature. `asks_node` adds them, and `asking` returns their values while the command runs.
+No command has them in its signature. `with_request_options` adds them, and `request_options()` returns their values
+while the command runs.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ FramingOption = Annotated[
 ]
 
 
-class Asking(NamedTuple):
-    """Asking: the values of these options; None for an option that was not given."""
+class RequestOptions(NamedTuple):
+    """RequestOptions: the values of these options; None for an option that was not given."""
 
     timeout: float | None = None
     service: str | None = None
@@ -66,15 +67,15 @@ class Asking(NamedTuple):
         return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
-_given: ContextVar[Asking] = ContextVar("asking", default=Asking())  # noqa: B039  (frozen)
+_given: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)
 
 
-def asking() -> Asking:
+def request_options() -> RequestOptions:
     """The options of the command that runs."""
     return _given.get()
 
 
-def asks_node(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
+def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
     """Add these options to a command that has --node. speaks_blocks: leave out the services and the framing."""
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
@@ -88,7 +89,7 @@ def asks_node(command: Callable[..., None], *, speaks_blocks: bool = False) -> C
 
     @functools.wraps(command)
     def typed(**given: Any) -> None:
-        token = _given.set(Asking(**{name: given.pop(name) for name in shared}))
+        token = _given.set(RequestOptions(**{name: given.pop(name) for name in shared}))
         try:
             command(**given)
         finally:

@@ -27,7 +27,7 @@ ERRORS = {
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 
-def plain(text: str) -> str:
+def explain_system_error(text: str) -> str:
     """The text, with an error number of the system at its end put into words. Any other text is returned as it is."""
     found = _NUMBERED.search(text)
     if found is None:

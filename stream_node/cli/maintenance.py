@@ -1,4 +1,4 @@
-"""`stream-node backup`, `restore` and `doctor`: the commands by which an operator looks after a data directory."""
+"""`stream-node verify`, `backup`, `restore` and `doctor`: commands for the care of a data directory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, J
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
 
+STREAMS_LISTED = 2**31
+"""More streams than a node can have: `verify` lists all of them, since its progress needs the total of messages."""
+
 
 def register(app: typer.Typer) -> None:
-    for command in (backup, restore, doctor):
+    for command in (verify, backup, restore, doctor):
         app.command()(command)
 
 
 def backup(
     target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
     data_dir: DataDirOption = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every message of the copy and check it.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read and check every message of the copy.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a data directory while its node runs, or when it does not, and sync the copy to disk.
+    """Copy the data directory of a running or stopped node, and sync the copy to disk.
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
@@ -64,10 +67,10 @@ def restore(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a backup in place for a node to serve. Its SHA-256 is always checked.
+    """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked.
 
-    What was pushed and saved since the backup is forgotten; a consumer whose position lies beyond the end is told so.
-    Leases of shared streams begin anew, above every fence given before.
+    Messages pushed and positions saved since the backup are lost; a consumer whose position lies beyond the end of
+    its stream gets an error that says so. Leases of shared streams start again, with fences above all earlier ones.
 
     Example: stream-node restore /backups/monday --data-dir ./data --verify
 
@@ -106,22 +109,58 @@ def restore(
     say(as_json, report, text)
 
 
+def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+    """Read everything in a data directory and check it: schema, gaps, order, checksums, sizes.
+
+    Example: stream-node verify --data-dir ./data
+    """
+    from storage.database import Database
+    from storage.verify import verify as verify_session
+    from stream_node.config_sources import load_config
+
+    config = load_config({"data_dir": data_dir})
+    session = Database.open(Path(config.data_dir), read_only=True).read_session()
+    try:
+        with progress_shown() as progress:
+            total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
+            result = verify_session(session, lambda _, messages: progress("verifying", messages, total))
+    finally:
+        session.close()
+    report = {
+        "ok": result.sound,
+        "streams": result.streams,
+        "messages": result.messages,
+        "bytes": result.size_bytes,
+        "problems": list(result.problems),
+        "problem_count": result.problem_count,
+    }
+    held = ", ".join(
+        counted(number, noun)
+        for number, noun in ((result.streams, "stream"), (result.messages, "message"), (result.size_bytes, "byte"))
+    )
+    verdict = "all as it should be" if result.sound else counted(result.problem_count, "problem")
+    say(as_json, report, [*result.problems, f"{held}: {verdict}"])
+    if not result.sound:
+        raise typer.Exit(1)
+
+
 def doctor(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     listen: ListenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at whether this machine and these settings are fit for a node; exit 1 when something is wrong.
+    """Check whether this machine and these settings are fit for a node; exit 1 when something is wrong.
 
-    Looks at SQLite and its known bugs, the file system, the time of a sync, free disk, clock and open files.
+    Checks SQLite and its known bugs, the file system, the duration of a sync, free disk space, the clock and the
+    limit of open files.
 
     Example: stream-node doctor --data-dir ./data --json
     """
     import msgspec
 
     from stream_node.doctor import examine
-    from stream_node.effective import load_effective
+    from stream_node.setting_origins import load_effective
 
     in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
     findings = examine(in_force)

@@ -1,0 +1,31 @@
+"""`stream-node demo`: the options of the demonstration; `stream_node/demo/` has its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream_node.cli.options import JsonOption
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(
+    input_dir: Annotated[Path | None, typer.Option(help="The folder of the text files to push.")] = None,
+    with_export: Annotated[
+        bool,
+        typer.Option("--export/--no-export", help="Export the messages with Spark at the end, if Spark is installed."),
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Start two nodes, push real text through them, kill processes, and prove that no confirmed message is lost.
+
+    Example: stream-node demo
+    """
+    from stream_node.demo.run import run_demo
+
+    run_demo(input_dir, with_export=with_export, as_json=as_json)
