@@ -1,8 +1,9 @@
-"""Documents cite `path.py::Name`: file and name exist, links lead somewhere, and no line numbers are cited."""
+"""Documents cite names that exist, their links lead to files and headings, and they cite no line numbers."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ from tests.style.tree import ROOT, documents, parse, plant
 
 CITATION = re.compile(r"(?P<path>[\w./-]+\.py)::(?P<name>\w+(?:(?:\.|::)\w+)*)")
 PATH = re.compile(r"`(?P<path>[\w.-]+/[\w./-]*\.(?:py|md|sh|toml|json))`")
-LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]*))?\)")
+FENCED = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6} +(?P<title>.+?)(?: +#+)?$", re.MULTILINE)
+LINK_IN_HEADING = re.compile(r"!?\[(?P<text>[^\]]*)\]\([^)]*\)")
 LINE_NUMBER = re.compile(r"\.(?:py|sh|toml|md)(?:::[\w.]+)?`?(?::\d+|#L\d+|,? \(?(?:at |on )?lines? \d+)")
 
 
@@ -41,8 +45,28 @@ def _problems_of(text: str, folder: Path, root: Path) -> Iterator[str]:
             target = folder / match["target"]
             if not target.exists():
                 yield f"links to {match['target']}, which is not there"
+            elif match["anchor"] is not None:
+                page = target.read_text(encoding="utf-8") if match["target"] else text
+                if match["anchor"] not in anchors(page):
+                    yield f"links to {match['target']}#{match['anchor']}, and the page has no such heading"
     for match in LINE_NUMBER.finditer(text):
         yield f"cites a line number: {match[0]}"
+
+
+def anchors(page: str) -> set[str]:
+    """Returns the anchors that GitHub gives to the headings of a page in Markdown.
+
+    An anchor is the text of the heading in lower case, without punctuation, with a hyphen for each space. When
+    several headings would have the same anchor, the second one ends in `-1`, the third one in `-2`, and so on.
+    """
+    found: set[str] = set()
+    # A line of a shell example may begin with "#", so code between fences is left out.
+    for match in HEADING.finditer(FENCED.sub("", page)):
+        title = LINK_IN_HEADING.sub(r"\g<text>", match["title"])
+        plain = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        numbered = (f"{plain}-{number}" for number in itertools.count(1))
+        found.add(next(anchor for anchor in itertools.chain([plain], numbered) if anchor not in found))
+    return found
 
 
 def defines(tree: ast.AST, name: str) -> bool:
@@ -86,6 +110,20 @@ class Node:
 """
 
 
+LOG_PAGE = """# The log
+
+```sh
+# code
+```
+
+## 2. Bytes of `log_size`: [a limit](wire.md)
+
+### The log
+
+## Größe & größer
+"""
+
+
 @pytest.mark.parametrize(
     "name",
     ["LIMIT", "FIRST", "SECOND", "conditional", "Node", "Node.retries", "Node.route", "Node::route"],
@@ -112,6 +150,10 @@ def test_a_name_that_is_there_may_be_cited(tmp_path: Path, name: str) -> None:
         ("`ockam/node.py::route.x`", "docs/wire.md: cites ockam/node.py::route.x, and the file has no such name"),
         ("`ockam/absent.py`", "docs/wire.md: names ockam/absent.py, which is not there"),
         ("[the wire](bytes.md#frames)", "docs/wire.md: links to bytes.md, which is not there"),
+        ("[frames](#frames)", "docs/wire.md: links to #frames, and the page has no such heading"),
+        ("[a log](log.md#code)", "docs/wire.md: links to log.md#code, and the page has no such heading"),
+        ("[a log](log.md#The-log)", "docs/wire.md: links to log.md#The-log, and the page has no such heading"),
+        ("[a log](log.md#the-log-2)", "docs/wire.md: links to log.md#the-log-2, and the page has no such heading"),
         ("`ockam/node.py:12`", "docs/wire.md: cites a line number: .py:12"),
         ("ockam/node.py#L3", "docs/wire.md: cites a line number: .py#L3"),
         ("`ockam/node.py`, line 7", "docs/wire.md: cites a line number: .py`, line 7"),
@@ -119,8 +161,18 @@ def test_a_name_that_is_there_may_be_cited(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_citation_that_does_not_hold_is_found(tmp_path: Path, text: str, problem: str) -> None:
-    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See {text}."})
+    plant(tmp_path, {"ockam/node.py": CODE, "docs/wire.md": f"See {text}.", "docs/log.md": LOG_PAGE})
     assert doc_problems(tmp_path) == [problem]
+
+
+def test_a_link_to_a_heading_that_is_there_is_no_problem(tmp_path: Path) -> None:
+    links = "[1](log.md#the-log), [2](log.md#the-log-1), [3](log.md#2-bytes-of-log_size-a-limit), [4](#wire)"
+    plant(tmp_path, {"docs/wire.md": f"# Wire\n\n{links}", "docs/log.md": LOG_PAGE})
+    assert doc_problems(tmp_path) == []
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchors(LOG_PAGE) == {"the-log", "the-log-1", "2-bytes-of-log_size-a-limit", "größe--größer"}
 
 
 def test_documents_of_every_place_are_read(tmp_path: Path) -> None:
