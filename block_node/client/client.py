@@ -1,4 +1,4 @@
-"""The client of block nodes: publish, subscribe, get, status.
+"""BlockClient: publish blocks, subscribe to blocks, get blocks, and ask for the status of block nodes.
 
     async with connect("127.0.0.1:4000") as client:
         async with client.publisher() as publisher:
@@ -7,8 +7,8 @@
         async with client.subscribe(0, 9) as blocks:
             async for block in blocks: ...
 
-It stands on clients of stream nodes and their connections (`stream_client`). Several nodes of one network can be given;
-what fails at one of them is done at the next one.
+It uses the clients of stream nodes and their connections (`stream_client`). You may give several nodes of one network;
+when an operation fails at one node, the client tries it at the next node.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ A = TypeVar("A")
 
 
 class BlockClient:
-    """The blocks of one network, at one or several nodes. Made by `connect`, or from connected clients of its nodes.
+    """A client of one or several block nodes of one network. `connect` makes it, or the program from connected clients.
 
-    clients: the client of the preferred node first; its connection is shared with the streams.
+    clients: one connected client for each node, the preferred node first. Stream operations may share the connections.
     """
 
     def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
@@ -46,7 +46,9 @@ class BlockClient:
 
     @asynccontextmanager
     async def publisher(self, settings: PublishSettings | None = None) -> AsyncIterator[BlockPublisher]:
-        """A publisher. At the end of the block it waits until everything is durable that it was given."""
+        """Open a publisher of blocks. When the block of code ends, it waits until every block given to it
+        is durable.
+        """
         publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
         try:
             yield publisher
@@ -68,10 +70,12 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[Subscription]:
-        """The events of the blocks from `start` to `end`, as they come: for blocks larger than memory, or early ones.
+        """Subscribe to events: items of blocks as they arrive. For blocks larger than memory, or to see blocks early.
 
-        start None: from the first available where there is an end, else from now on. compress: items come compressed
-        with zstd, where the node can do that; for slow lines. reconnect: delays between attempts at the nodes.
+        start: the first block; None: the first available block if `end` is given, else the next new block. end: the
+        last block; None: no end. early: whether to get items before their block is verified. reconnect: the delays
+        between attempts at the nodes. compress: whether items come compressed with zstd if the node supports it, for
+        slow lines.
         """
         subscription = Subscription(
             self._clients,
@@ -100,24 +104,31 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[WholeBlocks]:
-        """Whole verified blocks from `start` to `end`, in order, each once, over whatever connections that takes."""
+        """Subscribe to whole verified blocks from `start` to `end`, in order and each once, over as many connections as
+        needed.
+
+        The arguments are those of `subscribe_events`.
+        """
         subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
         async with subscription as events:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """The status of the first node that answers."""
+        """Return the status of the first node that answers."""
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:
-        """Number, root and bytes (a serialized `Block`) of a block; None: of the latest. Raises BlockNotAvailable."""
+        """Return the number, the root and the bytes (a serialized `Block`) of one block. Raises BlockNotAvailable.
+
+        number: None means the latest block.
+        """
         parts = [part async for part in self.get_parts(number)]
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
 
     async def get_parts(self, number: int | None = None) -> AsyncIterator[BlockPart]:
-        """The bytes of a block in order, some at a time, at least one part, from the first node that has it.
+        """Iterate over the bytes of one block in order, in at least one part, from the first node that has the block.
 
-        Raises BlockNotAvailable, DamagedAnswer.
+        number: None means the latest block. Raises BlockNotAvailable or DamagedAnswer.
         """
         root, offset = b"", 0
         while True:
@@ -132,9 +143,9 @@ class BlockClient:
                 raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
 
     async def _first(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
-        """Asks the nodes in order and returns the first answer that has what was asked for.
+        """Ask the nodes in order, and return the first answer that has the requested block or status.
 
-        If no node has it, raises the most telling error: a node's refusal rather than a lost connection.
+        If no node has it, raise the most telling error: a node's refusal rather than a lost connection.
         """
         problem: Exception | None = None
         for client in self._clients:
@@ -157,7 +168,7 @@ class BlockClient:
 
 
 class WholeBlocks:
-    """The whole blocks of a subscription, put together from its events. An async iterator."""
+    """An asynchronous iterator over the whole blocks of a subscription, assembled from its events."""
 
     def __init__(self, events: Subscription) -> None:
         self._events = events
@@ -168,7 +179,7 @@ class WholeBlocks:
         return self
 
     async def __anext__(self) -> ReceivedBlock:
-        """Raises as the subscription does."""
+        """Return the next whole block. Raises the errors of the subscription."""
         while True:
             event = await anext(self._events)
             if isinstance(event, ItemsArrived):

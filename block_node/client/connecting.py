@@ -1,4 +1,4 @@
-"""The door of the block client: `connect`."""
+"""`connect`: opens a client of block nodes for async programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ async def connect(
     reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_s_max: float = ANSWER_S_MAX,
 ) -> AsyncIterator[BlockClient]:
-    """A client of block nodes of one network: `host:port` of each, the preferred one first.
+    """Open a client of one or several block nodes of one network.
 
-    via: the hops between the node connected to and the node that has the blocks. reconnect: how lost connections are
-    made again. answer_s_max: how long a node may take to answer. Connections are made as they are needed: a node that
-    cannot be reached is an error of the calls that need it. Raises InvalidArgument for a text that is no address.
+    nodes: `host:port` of each node, the preferred node first. via: the route from each of these nodes to the node that
+    has the blocks; empty: these nodes have the blocks. reconnect: how lost connections are replaced. answer_s_max: the
+    longest time in seconds that a node may take to answer.
+
+    Connections are made when they are needed, so an unreachable node is an error of the calls that need this node.
+    Raises InvalidArgument if a text is not an address.
     """
     addresses = [nodes] if isinstance(nodes, str) else nodes
     async with AsyncExitStack() as stack:

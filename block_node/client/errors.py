@@ -1,4 +1,4 @@
-"""What a client of a block node can run into, beside what every client can (`stream_client.errors`)."""
+"""The errors of block clients, in addition to the errors of all clients (`stream_client.errors`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stream_client.errors import ClientError
 
 
 class BlockRefused(ClientError):
-    """The node does not take this block: it is not what it should be. status: the node's word for it."""
+    """The node refuses this block because the block is invalid. status: the node's reason."""
 
     def __init__(self, number: int | None, status: PublishStatus, reason: str) -> None:
         self.number = number
@@ -19,10 +19,11 @@ class BlockRefused(ClientError):
 
 
 class AnotherBlock(ClientError):
-    """Two different blocks have the same number: the node's and the one that was given, or two that were given.
+    """Two different blocks have the same number: the program's and the node's, or two blocks of the program.
 
-    stored: the root of the node's, or of the one that was given first. given: the root of the bytes that were given,
-    which are not durable, by each hash scheme that may be meant. node: None where both were given.
+    stored: the root of the node's block, or of the program's first block. given: the roots of the program's block, one
+    for each hash scheme that may apply; this block is not durable. node: the node's address; None if both blocks are
+    the program's.
     """
 
     def __init__(self, number: int, stored: bytes, given: tuple[RootCandidate, ...], node: str | None) -> None:
@@ -39,9 +40,9 @@ class AnotherBlock(ClientError):
 
 
 class BlockNotCompared(ClientError):
-    """The node had a block with this number and does not keep it any more, so that it is unknown whether it was ours.
+    """The node had a block with this number but no longer keeps it, so nobody knows whether it was the same block.
 
-    given: the root of the bytes that were given, by each hash scheme that may be meant.
+    given: the roots of the program's block, one for each hash scheme that may apply.
     """
 
     def __init__(self, number: int, given: tuple[RootCandidate, ...], node: str) -> None:
@@ -54,14 +55,14 @@ class BlockNotCompared(ClientError):
 
 
 class PublishGaveUp(ClientError):
-    """No block was acknowledged for so long that the publisher gave up; what was acknowledged is durable."""
+    """The publisher gave up, since no block was acknowledged for a long time. Acknowledged blocks are durable."""
 
     fault = "network"
     retriable = True
 
 
 class SubscriptionRefused(ClientError):
-    """No node gives these blocks. status: the last node's word for it."""
+    """No node provides these blocks. status: the last node's reason."""
 
     def __init__(self, status: SubscribeStatus, reason: str) -> None:
         self.status = status
@@ -69,7 +70,7 @@ class SubscriptionRefused(ClientError):
 
 
 class BlockNotAvailable(ClientError):
-    """The node cannot give this block. status: its word for why not."""
+    """The node cannot provide this block. status: the node's reason."""
 
     def __init__(self, number: int | None, status: GetStatus) -> None:
         self.status = status
@@ -78,7 +79,7 @@ class BlockNotAvailable(ClientError):
 
 
 class DamagedAnswer(ClientError):
-    """What came of a block is not whole: messages are missing, or the bytes are no block."""
+    """The received block is damaged: messages are missing, or the bytes are not a block."""
 
     fault = "node"
     retriable = True

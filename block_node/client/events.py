@@ -1,4 +1,4 @@
-"""The events of a subscription, and the whole blocks that they make up."""
+"""The events of a subscription, and the type of the whole blocks assembled from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from block_node.protocol import Piece
 
 
 class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
-    """Items of a block, from its header on, or one piece of one. verified: False in the early mode."""
+    """Event: items of a block have arrived, or one piece of a large item. verified: False in the early mode."""
 
     block_number: int
     items: list[bytes]
@@ -19,14 +19,16 @@ class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockArrived(msgspec.Struct, frozen=True):
-    """All items of the block have come, and it is verified."""
+    """Event: all items of this block have arrived, and the block is verified."""
 
     block_number: int
     root: bytes
 
 
 class BlockWithdrawn(msgspec.Struct, frozen=True):
-    """The items that came of this block count no more: it begins anew, at another node or since it was not verified."""
+    """Event: discard the items received of this block. The block begins again, since the node changed or it was
+    invalid.
+    """
 
     block_number: int
 
@@ -35,7 +37,7 @@ SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
 class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A verified block, whole."""
+    """A whole, verified block."""
 
     number: int
     root: bytes

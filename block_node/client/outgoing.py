@@ -1,4 +1,4 @@
-"""A block to be published: where its items come from, as often as they are needed, in messages' worth at a time."""
+"""OutgoingBlock: a block to be published. It can produce its items again and again, in chunks of message size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ CHUNK_BYTES = 512 * 1024
 
 
 class OutgoingBlock:
-    """number: of its header. size_bytes: about what it takes, for bounds. chunks: makes its items anew, every time."""
+    """A block to be published.
+
+    number: the number in the block's header. size_bytes: the approximate size, which counts against the publisher's
+    bounds. chunks: a function that produces the block's items anew at every call.
+    """
 
     def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[ItemBatch]]) -> None:
         self.number = number
@@ -26,7 +30,7 @@ class OutgoingBlock:
 
     @classmethod
     def from_items(cls, items: Sequence[Item]) -> OutgoingBlock:
-        """A block that is in memory. Raises BlockFormatError where it does not begin with a header."""
+        """Make a block from items in memory. Raises BlockFormatError if the first item is not a header."""
         if not items:
             raise BlockFormatError("a block without items")
         number = read_header(items[0]).number
@@ -34,7 +38,9 @@ class OutgoingBlock:
 
     @classmethod
     def from_file(cls, path: Path) -> OutgoingBlock:
-        """A block in a `.blk`, `.blk.gz` or `.blk.zstd` file, read once for every sending. Raises BlockFileError."""
+        """Make a block from a `.blk`, `.blk.gz` or `.blk.zstd` file, which is read at each sending. Raises
+        BlockFileError.
+        """
         try:
             number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
         except BlockFormatError as error:
@@ -45,7 +51,7 @@ class OutgoingBlock:
 
 
 def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
-    """Pieces of items as chunks: whole items together up to CHUNK_BYTES, pieces alone."""
+    """Group pieces of items into chunks: whole items together up to CHUNK_BYTES, a piece of a large item alone."""
     items: list[bytes] = []
     cost = 0
     for piece in pieces:

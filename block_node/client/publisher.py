@@ -1,8 +1,9 @@
-"""Publishes blocks to one of several nodes, goes on at another one when that fails, and tells when they are durable.
+"""BlockPublisher: publishes blocks to one of several nodes, changes the node when one fails, and reports durable
+blocks.
 
-A block is kept until it is acknowledged, so that it can be sent again; how much is kept is bounded, and `send` waits
-for room. A block is durable when the node has stored what this publisher sent, or has a block with the same root
-(`comparison`). A session with a node is `publish_session`; the connections are those of the clients.
+The publisher keeps each block until the block is acknowledged, so that it can send the block again. The amount kept is
+bounded; `send` waits for room. A block is durable when the node has stored it from this publisher, or has a block with
+the same root (`comparison`). `publish_session` is one session with a node, over the connection of that node's client.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from stream_client.shell.backoff import Backoff
 
 
 class BlockPublisher:
-    """See the module; made by `BlockClient.publisher`.
+    """Publishes blocks to one of several nodes. `BlockClient.publisher` makes it.
 
-    sessions: the number of sessions that nodes have opened. compared: the number of blocks that the node had without
-    this session, and that were compared by their roots.
+    sessions: the number of sessions that nodes have opened. compared: the number of blocks that a node already had and
+    whose roots were compared.
+
     Invariant: `_blocks` has exactly the blocks that the machine keeps; there is a session, or a time for the next one,
     while there are blocks.
     """
@@ -57,7 +59,9 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest block of those given to `send` that is known to be durable, with all given below it."""
+        """The highest given block such that this block and all given blocks below it are known to be durable; None if
+        none.
+        """
         return self._machine.acknowledged
 
     @property
@@ -66,20 +70,20 @@ class BlockPublisher:
         return len(self._blocks)
 
     async def send(self, block: OutgoingBlock) -> None:
-        """Have a block published; waits while too much is kept.
+        """Give a block to be published. Waits while too many blocks or bytes are kept.
 
-        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError where a
-        block's file cannot be read.
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError if a block's
+        file cannot be read.
         """
         settings = self._settings
-        # Memory is bounded by this wait: every block that is kept may be asked for again.
+        # This wait bounds the memory: every kept block may have to be sent again.
         while self._failure is None and (
             len(self._blocks) >= settings.kept_blocks_max
             or (self._blocks and self._kept_bytes + block.size_bytes > settings.kept_bytes_max)
         ):
             await self._wait_change()
         self._check()
-        # The time without an acknowledgement begins with the first block that waits for one.
+        # The time without an acknowledgement begins with the first kept block.
         if not self._blocks:
             self._progress_s = self._now_s()
         kept = self._blocks.get(block.number)
@@ -92,33 +96,33 @@ class BlockPublisher:
             await self._clients[0].shell.give_way()
 
     async def flush(self) -> None:
-        """Wait until every block that was given to `send` is durable. Raises as `send` does."""
+        """Wait until every block given to `send` is durable. Raises as `send` does."""
         while self._failure is None and self._blocks:
             await self._wait_change()
         self._check()
 
     def close(self) -> None:
-        """Nothing more will be sent; the node is told at the end of what is under way."""
+        """Accept no more blocks. The session with the node ends when the kept blocks are durable."""
         self._unplan()
         if self._session is not None:
             self._session.close()
 
     def abort(self) -> None:
-        """Give up what is under way. The node is told, since it would else wait for the rest of a block."""
+        """Stop publishing at once. The node is informed, since it would otherwise wait for the rest of a block."""
         self._unplan()
         if self._session is not None:
             self._session.abort()
             self._session = None
 
     def _go_on(self) -> None:
-        """Send what there is to send, over the session there is, or a new one."""
+        """Send the kept blocks over the current session; if there is none, begin a session."""
         if self._session is not None:
             self._session.pump()
         elif self._planned is None:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin a session with the preferred node of those that are connected."""
+        """Begin a session with the first client's node."""
         self._planned = None
         if not self._blocks or self._failure is not None:
             return
@@ -138,27 +142,29 @@ class BlockPublisher:
             )
             self._session.begin(patience_s)
         except ClientError as error:
-            # The client has been closed under its publisher.
+            # The program has closed the client while its publisher was in use.
             self._fail(error)
 
     def _ended(self, error: SessionError | None) -> None:
-        """A session is over: fail, or plan the next one."""
+        """Handle the end of a session: fail, or plan the next session. error: the reason; None if it ended in good
+        order.
+        """
         self._session = None
-        # A node that fails stays in the list, behind the others.
+        # The node stays in the list but goes behind the other nodes.
         self._clients.append(self._clients.pop(0))
         if isinstance(error, BlockRefused):
             self._count_refusal(error)
         elif isinstance(error, ConnectionLost | NodeUnreachable | RequestTimeout | UnexpectedAnswer):
             self._look_for_patience(error)
         elif error is not None:
-            # A block whose source cannot be read is an error of the program that gave it to `send`.
+            # A block that cannot be read is an error of the program that gave the block to `send`.
             self._fail(error)
         if error is not None and self._failure is None:
             self._plan()
         self._tell_change()
 
     def _plan(self) -> None:
-        """Begin anew: at once where another node is left to try, else after a delay."""
+        """Plan the next session: at once if another node has not been tried yet, else after a delay."""
         self._tried += 1
         delay_s = 0.0
         if self._machine.acknowledged != self._before:
@@ -184,7 +190,7 @@ class BlockPublisher:
         self.compared += 1
 
     def _forget_settled(self) -> None:
-        """Drop the blocks that have become known to be durable; `send` and `flush` may go on."""
+        """Drop the blocks that are now known to be durable, and wake `send` and `flush`."""
         settled = self._machine.take_settled()
         for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes
@@ -194,7 +200,7 @@ class BlockPublisher:
             self._tell_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
-        """Fail where nodes blame the same block too often."""
+        """Count one more refusal of a block, and fail if nodes have refused the same block too often."""
         number = error.number if error.number is not None else -1
         self._refusals[number] = self._refusals.get(number, 0) + 1
         if self._refusals[number] >= self._settings.refusals_max:
@@ -203,7 +209,7 @@ class BlockPublisher:
             self._look_for_patience(ConnectionLost(str(error)))
 
     def _look_for_patience(self, error: ClientError) -> None:
-        """Give up where no block was acknowledged for too long."""
+        """Fail if no block has been acknowledged for too long."""
         give_up_s = self._settings.give_up_s
         if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
             return
@@ -229,7 +235,7 @@ class BlockPublisher:
             changed.finish()
 
     async def _wait_change(self) -> None:
-        """Wait until blocks are durable, the publisher has failed, or a session has ended: then at another client."""
+        """Wait until something changes: blocks became durable, the publisher failed, or a session ended."""
         if self._session is None and self._planned is None:
             self._begin()
         if self._changed is None:

@@ -1,11 +1,11 @@
-"""What a publisher sends next, and what its node's answers mean for that. Pure: no sockets, no clock, no items.
+"""Decides what a publisher sends next, and what its node's answers mean. Pure: no sockets, no clock, no items.
 
-A block is kept until it is known to be durable; whatever the node asks for that is kept can be sent (again). The
+A block is kept until it is known to be durable. Any kept block can be sent again if the node asks for it. The node's
 answers are those of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
 
-A node acknowledges numbers. That the block it has under a number is the one that is kept here is known only where this
-session sent it and the node says so; in every other case (it was there before, another publisher sent it, an earlier
-session did) the two must be compared by their roots.
+A node acknowledges numbers. If this session sent the block and the node confirms so, the node's block is surely the
+kept one. In every other case the node may have a different block under the number: it had one before, or another
+publisher or an earlier session sent it. The two blocks must then be compared by their roots.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from block_node.protocol import (
 
 
 class PublisherMachine:
-    """The blocks of one publisher over all its sessions.
+    """The blocks of one publisher over all its sessions, by their numbers.
 
-    acknowledged: the highest block that was added and is known to be durable, with all added below it. sending: the
-    block under way. to_compare: numbers that the node of this session has, with the root that it named, which is empty
-    where it named none. too_far_behind: the node lacks blocks that are not kept here (any more), and this session is in
-    vain. ended: the node's last word in this session.
+    acknowledged: the highest added block such that it and all added blocks below it are known to be durable. sending:
+    the block that is being sent. to_compare: the numbers of the blocks that the node has and that must be compared,
+    each with the root that the node reported, or with an empty root. too_far_behind: whether the node lacks blocks that
+    are not kept here, so that this session is useless. ended: the node's last message in this session.
+
     Invariant: `_numbers` are the blocks that this session's node does not have, ascending, all above `_watermark`;
     those in `to_compare` are at or below it. A block that was added is in one of them until `take_settled` names it.
     """
@@ -54,11 +55,11 @@ class PublisherMachine:
 
     @property
     def kept(self) -> list[int]:
-        """Blocks without an acknowledgement, ascending."""
+        """The numbers of the blocks that the node has not acknowledged, ascending."""
         return self._numbers
 
     def add(self, number: int) -> bool:
-        """One more block is there; False where one with this number is kept already."""
+        """Add a block to publish. Returns False if a block with this number is kept already."""
         if number in self.to_compare or self._has(number):
             return False
         if self._is_acknowledged(number):
@@ -68,7 +69,7 @@ class PublisherMachine:
         return True
 
     def session_begins(self) -> None:
-        """A new session, perhaps with another node: nothing of an earlier one is under way, or known to be there."""
+        """Begin a session, perhaps with another node, and forget everything that the earlier session had found out."""
         self.sending = self._resend = self._watermark = None
         for number in self.to_compare:
             insort(self._numbers, number)
@@ -78,20 +79,20 @@ class PublisherMachine:
         self.ended = None
 
     def next_block(self) -> int | None:
-        """The block to send now; None where there is nothing to send."""
+        """Return the number of the block to send next; None if there is nothing to send."""
         at = bisect_left(self._numbers, self._cursor)
         return self._numbers[at] if at < len(self._numbers) else None
 
     def begin(self, number: int) -> None:
-        """The header of that block goes out."""
+        """Note that the sending of this block begins."""
         self.sending = number
 
     def finish(self, number: int) -> None:
-        """All of it is sent."""
+        """Note that this block has been sent completely."""
         self._stop(number + 1)
 
     def take(self, response: PublishResponse) -> None:
-        """What the node says. The block under way is to be given up where `sending` is None afterwards."""
+        """Apply a message of the node. If `sending` is None afterwards, stop sending the current block."""
         if isinstance(response, RootAcknowledgement):
             self._acknowledge(response.block_number, response.blocks)
         elif isinstance(response, Acknowledgement):
@@ -122,17 +123,17 @@ class PublisherMachine:
             self.ended = response
 
     def compared(self, number: int) -> None:
-        """The block that the node has under this number is the one that was added."""
+        """Note that the node's block with this number is the same as the added block."""
         del self.to_compare[number]
         self._settle(number)
 
     def take_settled(self) -> list[int]:
-        """The blocks that have become known to be durable since the last call; they are not kept any more."""
+        """Return the blocks that have become known to be durable since the last call. They are no longer kept."""
         settled, self._settled = self._settled, []
         return settled
 
     def _asked_again(self, number: int) -> None:
-        """Send it when the block under way is finished. What is not kept others must send."""
+        """Send this block again after the current one. A block that is not kept must come from another publisher."""
         if not self._has(number) or number == self.sending:
             return
         if self.sending is None:
@@ -145,7 +146,9 @@ class PublisherMachine:
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
-        """The node has all blocks up to this number. Only those that it says are this session's own need no look."""
+        """Note that the node has all blocks up to `number`. A kept block that is not its session's own must be
+        compared.
+        """
         if number is None or self._is_acknowledged(number):
             return
         self._watermark = number
@@ -167,7 +170,7 @@ class PublisherMachine:
 
     def _settle(self, number: int) -> None:
         self._settled.append(number)
-        # A number moves `acknowledged` only when nothing below it is still to be compared.
+        # `acknowledged` moves up to a number only if no block below it still has to be compared.
         insort(self._waiting, number)
         lowest = min(self.to_compare, default=self._waiting[-1] + 1)
         end = bisect_left(self._waiting, lowest)

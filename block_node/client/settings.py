@@ -1,4 +1,4 @@
-"""The settings of the block client, with their defaults."""
+"""The settings of the block client, and their defaults."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a publisher.
+    """The limits of a publisher.
 
-    kept_blocks_max, kept_bytes_max: the blocks without an acknowledgement, at most. answer_s_max: for a node to say
-    anything while it owes an acknowledgement. give_up_s: the time without an acknowledgement after which the publisher
-    gives up; None is never. refusals_max: refusals of one block before that is an error; with 1 a refused block is not
-    sent again. reconnect: delays between sessions.
+    kept_blocks_max, kept_bytes_max: how many blocks, and bytes of blocks, may be without an acknowledgement.
+    answer_s_max: how long a node that owes an acknowledgement may send nothing. give_up_s: the publisher gives up after
+    this time without an acknowledgement; None: never. refusals_max: after this many refusals of one block the publisher
+    fails; with 1 it never sends a refused block again. reconnect: the delays between sessions.
     """
 
     kept_blocks_max: int = 150

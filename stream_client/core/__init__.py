@@ -1,1 +1,1 @@
-"""The client without I/O: bytes in, answered requests out."""
+"""The client's logic without I/O: it turns received bytes into answered requests, and requests into bytes to send."""

@@ -1,4 +1,6 @@
-"""The requests that have no answer yet: sent, sent again, and finished by the messages to their return addresses."""
+"""Calls: the requests without an answer. They are sent, sent again, and finished by the messages to their return
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from stream_client.errors import ClientError, RouteLost
 class Calls:
     """The unanswered requests of one client, by return address.
 
-    on_route_lost: called when a node between says that it cannot reach the next one; returns whether the request stays
-    to be sent again when the route is back.
+    on_route_lost: called when a node on the route reports that it cannot reach the next node. It returns whether to
+    keep the request, to be sent again when the route is back.
+
     Invariant: each request is here under its own address and is not done; none is SENT without a connection.
     """
 
@@ -38,11 +41,11 @@ class Calls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[Call]:
-        """All of them, oldest first; they may be finished during the iteration."""
+        """Iterate over all unanswered requests, oldest first. Requests may be finished during the iteration."""
         return iter(list(self._calls.values()))
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         for address, call in self._calls.items():
             assert call.address == address
             assert not call.done
@@ -50,14 +53,14 @@ class Calls:
             assert call.state is CallState.HELD or self._connection.wire is not None
 
     def add(self, call: Call) -> None:
-        """Send the request, at once or as soon as there is a route to its target."""
+        """Add a request, and send it at once or as soon as there is a route to its target."""
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
             self.send(call, route)
 
     def send(self, call: Call, route: Route) -> None:
-        """Put the request into what goes out, if there is a connection."""
+        """Append the request to the bytes to send, if there is a connection."""
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
@@ -69,8 +72,8 @@ class Calls:
     def send_again(self, call: Call, route: Route) -> None:
         """Send a request to a service once more.
 
-        An answer of several parts is collected from the beginning, at a new return address: a part of the first
-        answer that is still under way would else be counted twice.
+        An answer of several parts is then collected from the beginning, at a new return address. Otherwise a part of
+        the first answer that is still on its way would be counted twice.
         """
         if call.answers:
             del self._calls[call.address]
@@ -81,16 +84,16 @@ class Calls:
         self.send(call, route)
 
     def disconnected(self) -> None:
-        """No request is on its way any more."""
+        """Note that the connection is lost, so no request is on its way any more."""
         for call in self._calls.values():
             call.state = after(call.state, Event.DISCONNECTED)
 
     def take(self, message: Message) -> None:
-        """Use a message as an answer, or as one part of it. A message to an address without a request is dropped."""
+        """Use a message as an answer to a request, or as one part of it. Drops a message that belongs to no request."""
         call = self._calls.get(message.onward_route[0])
         if call is None:
             return
-        # An `error` finishes the request, but where it only says that a node between has lost the next one.
+        # An `error` finishes the request, except if a node on the route reports that it has lost the next node.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload, of_stream=isinstance(call.target, PartitionHandle), request=call.payload)
             if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
@@ -102,11 +105,11 @@ class Calls:
             self.finish(call)
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
-        """End a request, with its answers or with an error; whoever waits for it is told."""
+        """Finish a request, with its answers or with an error, and wake its caller."""
         self.forget(call)
         call.finish(error)
 
     def forget(self, call: Call) -> None:
-        """Drop a request that nobody waits for any more; an answer that still comes is dropped too."""
+        """Drop a request whose caller no longer waits. An answer that still comes is dropped too."""
         if self._calls.pop(call.address, None) is not None:
             call.state = after(call.state, Event.FINISHED)

@@ -1,4 +1,7 @@
-"""The bytes of one connection at a time: frames out, messages in. It knows of no streams and reads no sockets."""
+"""ClientConnection: turns frames into the bytes to send, and received bytes into messages.
+
+This module knows nothing of streams and reads no sockets.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ UP = ConnectionState.UP
 
 
 class ClientConnection:
-    """The frames to send and the bytes received over the connection of the moment. It outlives every connection.
+    """The bytes to send over the current connection and the bytes received from it. The object outlives each
+    connection.
 
-    state: see `ConnectionState`. wire: the framing spoken; None without a connection. closed: why the client ended.
-    trouble: why the last attempt to connect failed; None after one that did not. on_outgoing: called when there is
-    something to send after there was nothing. received_bytes: of nodes; the bytes of other servers are not counted.
+    state: see `ConnectionState`. wire: the framing of the connection; None without a connection. closed: why the client
+    ended; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: called when
+    there are bytes to send and there were none before. received_bytes: the number of bytes received from nodes; bytes
+    of servers of other kinds are not counted.
+
     Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection; `wire` is set exactly in the
     states SILENT and UP, and `closed` exactly in CLOSED.
     """
@@ -62,19 +68,19 @@ class ClientConnection:
         self.sent_bytes = self.received_bytes = 0
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         assert self.outgoing_bytes == sum(map(len, self._outgoing))
         assert (self.wire is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
         assert (self.closed is not None) == (self.state is ConnectionState.CLOSED)
         assert self.wire is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Use a new connection. greeted: whether the hello of the framing has been sent already."""
+        """Use a new connection. greeted: whether our hello has already been sent over it."""
         self._forget()
         self.state = after(self.state, Event.CONNECTED)
         if self.state is ConnectionState.CLOSED:
             return
-        # Reader and writer begin anew: the old connection may have ended inside a frame, and headers are remembered.
+        # Reader and writer begin anew: the old connection may have ended inside a frame, and both remember headers.
         self.wire, self._hello = wire, wire.hello
         self._reader, self._heads = FrameReader(wire, HERE), FrameHeads(wire)
         if wire.hello and not greeted:
@@ -87,39 +93,39 @@ class ClientConnection:
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Done when the next attempt to connect has succeeded or failed, or the client has ended."""
+        """Return a result that is done when the next attempt to connect succeeds or fails, or the client ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
 
     def disconnected(self) -> None:
-        """Drop what the ended connection has not sent; the core sends again what must arrive."""
+        """Drop the bytes that the ended connection has not sent. The core repeats the messages that must arrive."""
         self._forget()
         self.state = after(self.state, Event.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
-        """Send nothing more, over no connection. error: raised by everything that is asked for later."""
+        """End the client: send nothing more over any connection. error: the error that every later request raises."""
         self._forget()
         self.state = after(self.state, Event.CLOSED)
         self.closed = error
         self.finish_attempt()
 
     def check_open(self) -> None:
-        """Raises the error that ended the client, once one has."""
+        """Raise the error that ended the client, if it has ended."""
         if self.closed is not None:
             raise self.closed
 
     def header(self, route: Route, return_address: Address) -> bytes:
-        """The routes of a frame, encoded for this connection; empty without a connection."""
+        """Return the encoded routes of a frame for this connection; empty without a connection."""
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
-        """Append a frame to the bytes to send; returns the reason where the framing cannot carry it.
+        """Append a frame to the bytes to send. Returns an error if the frame is too large for the framing, else None.
 
-        header: as `header` returned it, not empty.
+        header: the non-empty result of `header`.
         """
         assert self.wire is not None, "a frame without a connection"
-        # Frames of one route and one payload size differ in the payload only: the bytes around it are remembered.
+        # Frames with the same route and payload size differ only in the payload, so the bytes around it are remembered.
         pieces = self._heads.around(header).get(len(payload))
         if pieces is None:
             try:
@@ -130,7 +136,7 @@ class ClientConnection:
         return None
 
     def data_to_send(self) -> bytes:
-        """All bytes that wait to be sent; the caller sends them, or gives the rest back with `put_back`."""
+        """Take all waiting bytes. The caller sends them, and returns unsent ones with `put_back`."""
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
@@ -139,7 +145,7 @@ class ClientConnection:
         return data
 
     def put_back(self, data: bytes) -> None:
-        """Return the rest of `data_to_send` that the socket did not take; it goes out before everything else."""
+        """Return the part of `data_to_send` that the socket did not take. It is sent before all other bytes."""
         self.sent_bytes -= len(data)
         self._outgoing.insert(0, data)
         if not self.outgoing_bytes:
@@ -147,24 +153,25 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def taken(self) -> Waiting:
-        """Done when the shell has taken the bytes that wait now, or the connection has ended.
+        """Return a result that is done when the shell has taken the bytes waiting now, or the connection has ended.
 
-        Whoever sends more than a little waits for this between two portions, so that memory has one portion at a time.
+        A sender of much data waits for this result between two portions, so that only one portion is in memory at a
+        time.
         """
         if self._taken is None:
             self._taken = Waiting()
         return self._taken
 
     def messages(self, data: bytes) -> Sequence[Message]:
-        """The messages that are complete with these bytes; none once the client has ended.
+        """Take received bytes and return the messages that are now complete; none after the client has ended.
 
-        Raises RemoteProtocolError, which has the messages before the fault.
+        Raises RemoteProtocolError, which carries the messages before the fault.
         """
         if self.wire is None:
             assert self.closed is not None, "bytes came without a connection"
             return ()
         if self.state is not UP and data:
-            # A server of another protocol is told apart by its first bytes, before a frame is read from them.
+            # A server of another protocol is recognized by its first bytes, before they are read as a frame.
             if not opens_as_node(data, self.wire):
                 raise RemoteProtocolError("header", describe(data))
             self.state = after(self.state, Event.HEARD)
@@ -180,20 +187,22 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def _forget(self) -> None:
-        """Drop everything that belongs to a connection."""
+        """Drop all data of the connection that has ended."""
         self.wire = None
         self._outgoing, self.outgoing_bytes = [], 0
         if self._taken is not None:
             self._finish_taken()
 
     def finish_attempt(self) -> None:
-        """Wake whoever waits for an attempt to connect; after a success, once everything uses the connection."""
+        """Wake every waiter for an attempt to connect. After a success, call this when everything uses the
+        connection.
+        """
         attempted, self._attempted = self._attempted, None
         if attempted is not None:
             attempted.finish()
 
     def _finish_taken(self) -> None:
-        # Its callbacks put in the next portion, and may ask for `taken` again.
+        # The callbacks add the next portion, and may call `taken` again.
         taken, self._taken = self._taken, None
         assert taken is not None
         taken.finish()

@@ -1,16 +1,16 @@
 """The client without I/O: bytes in, answered requests and messages out; requests in, bytes out.
 
-One core serves one node, over one connection at a time. It outlives connections: after `connected`, the route to every
-stream in use is found again, and everything without an answer is sent once more, in order. It reads no sockets, keeps
-no time and starts no tasks; the shells around it do. What they call:
+One core serves one node, over one connection at a time. It outlives connections: after `connected`, it finds the route
+to every stream in use again, and repeats all unanswered requests in order. It reads no sockets, keeps no time and
+starts no tasks; the shells around it do. A shell calls these methods:
 
-    connected, disconnected     there is a connection, or none any more
-    unreachable                 an attempt to make one has failed
-    receive_data, data_to_send  its bytes
-    check_progress              at intervals: ask again for what stays unanswered
-    fail_all, close             nobody should wait any longer; the client ends
+    connected, disconnected     a connection was made, or has ended
+    unreachable                 an attempt to connect has failed
+    receive_data, data_to_send  the bytes received, and the bytes to send
+    check_progress              at intervals: repeat requests that stay unanswered
+    fail_all, close             fail every waiting request; end the client
 
-The states of everything in here, and what each of these calls changes in them, are the table in `states_machine`.
+The table in `states_machine` has the states of all parts, and how each of these calls changes them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SILENT_CHECKS_MAX = 8
 
 
 class ClientCore:
-    """The state of one client. See the module.
+    """All state of one client: its connection, its streams in use, its unanswered requests and its conversations.
 
     Invariant: every request without an answer, every push without a confirm and every conversation that is not closed
     is kept here, and is sent again or opened again after a new connection; `check` also checks the parts.
@@ -58,11 +58,11 @@ class ClientCore:
         index_service: str | None = None,
         asks_route: bool = False,
     ) -> None:
-        """via: the hops between the node connected to and the node that has the services.
+        """via: the route from the node connected to, to the node that has the services; empty: the same node.
 
-        service, index_service: the names of the services there; an index service without a name is called as the
-        stream service is, with `_index` in it. asks_route: whether every connection begins with a question to the
-        stream service; through other nodes it always does.
+        service, index_service: the names of the stream service and the index service at that node. If index_service is
+        None, its name follows from service (`index_service_of`). asks_route: whether every connection begins with a
+        question to the stream service. With a non-empty `via` it always does.
         """
         self.connection = ClientConnection()
         self.asks_route = asks_route or bool(via)
@@ -74,7 +74,8 @@ class ClientCore:
             self._calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
         self._streams = StreamsInUse(self.connection, self._calls, stream_service, via, self._new_address)
-        # The same dictionary: a message is matched with its queue in the hottest loop of the client.
+        # This is the same dictionary, kept here because the hottest loop of the client looks up each message's queue in
+        # it.
         self._queues = self._streams.queues
         self._conversations: dict[Address, CoreConversation] = {}
         self._broken: list[CoreConversation] = []
@@ -99,7 +100,7 @@ class ClientCore:
         )
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant of the core or of a part does not hold; for tests."""
+        """Raise AssertionError if the invariant of the core or of one of its parts does not hold. For tests."""
         self.connection.check()
         self.service_route.check()
         self._calls.check()
@@ -115,9 +116,9 @@ class ClientCore:
     # ------------------------------------------------------------------------------------------ for the shells
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
-        """Use a new connection: say hello, find the streams in use again, send again what has no answer.
+        """Use a new connection: say hello, find the routes of the streams again, and repeat all unanswered requests.
 
-        greeted: whether the hello has been sent already.
+        greeted: whether our hello has already been sent.
         """
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
@@ -127,7 +128,7 @@ class ClientCore:
         self._connections += 1
         self.service_route.connected()
         self._send_again(Event.CONNECTED)
-        # The question is sent with everything else where it had no answer yet; else it begins the connection.
+        # An unanswered question was already repeated above. Otherwise the connection begins with a new question.
         if self.asks_route and not self.service_route.is_asking:
             self.service_route.ask()
         self.connection.finish_attempt()
@@ -137,7 +138,9 @@ class ClientCore:
         self.connection.unreachable(error)
 
     def disconnected(self, error: ClientError | None = None) -> None:
-        """Note that the connection has ended. Unanswered requests wait for the next one, or fail with `error`."""
+        """Note that the connection has ended. Unanswered requests wait for the next connection, or fail
+        with `error`.
+        """
         lost = error or ConnectionLost("the connection ended")
         self.connection.disconnected()
         self._leave_connection()
@@ -147,14 +150,14 @@ class ClientCore:
             self.fail_all(error)
 
     def fail_all(self, error: ClientError) -> None:
-        """Fail everything that waits for an answer. The client goes on: streams and conversations stay in use."""
+        """Fail every unanswered request and push. The client goes on: its streams and conversations stay in use."""
         for call in self._calls:
             self._calls.finish(call, error)
         for queue in list(self._queues.values()):
             queue.fail_all(error)
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the client: everything that waits fails, and so does every later request."""
+        """End the client: every unanswered request fails, and so does every later request."""
         reason = error or ClientClosed("the client has been closed")
         self.connection.close(reason)
         self._leave_connection()
@@ -166,28 +169,31 @@ class ClientCore:
             conversation.on_change()
 
     def data_to_send(self) -> bytes:
-        """All bytes that wait to be sent; sending them is up to the caller from here on."""
+        """Return all waiting bytes. The caller must now send them."""
         return self.connection.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes from the connection and finish what they answer. Raises RemoteProtocolError; then drop it."""
+        """Take bytes from the connection and finish the requests that they answer.
+
+        Raises RemoteProtocolError if the bytes break the protocol; the caller must then drop the connection.
+        """
         self._silent_checks = 0
         try:
             messages = self.connection.messages(data)
         except BadFrame as error:
-            # The messages before the fault are whole, and somebody waits for them.
+            # The messages before the fault are complete, and requests are waiting for them.
             self._take(error.messages)
             raise
         self._take(messages)
 
     def check_progress(self) -> bool:
-        """Ask again for what has had no answer for an interval or longer; to be called at intervals.
+        """Repeat requests that have waited too long for an answer. To be called at regular intervals.
 
-        True where the connection is to be given up, since nothing has come over it for long.
+        Returns True if the caller must drop the connection, because nothing has come over it for too long.
         """
         if self.connection.wire is None:
             return False
-        # Over a lost route nothing can be answered; what was sent before it is back would arrive twice.
+        # Over a lost route nothing can be answered, and a request sent now would arrive twice when the route is back.
         if self.service_route.is_lost:
             self.service_route.ask()
         else:
@@ -201,7 +207,11 @@ class ClientCore:
     def call(
         self, target: Route | PartitionHandle, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS
     ) -> Call:
-        """Ask a worker (a route from the node connected to) or a stream-partition; `wanted` answers come."""
+        """Send a request to a worker or to a stream-partition, and return it.
+
+        target: a partition, or the route to a worker. wanted: the number of answers to wait for. patience: after this
+        many checks without an answer the request is sent again.
+        """
         self.connection.check_open()
         if isinstance(target, PartitionHandle) and target.gone is not None:
             raise target.gone
@@ -210,11 +220,11 @@ class ClientCore:
         return call
 
     def forget(self, call: Call) -> None:
-        """Drop a request whose caller has stopped waiting."""
+        """Drop a request whose caller no longer waits."""
         self._calls.forget(call)
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that a service does not answer. Without a connection it is lost."""
+        """Send a message that the service does not answer. The message is lost without a connection."""
         self.connection.check_open()
         header = self.connection.header(self.route_to(service), self._new_address())
         if header:
@@ -223,7 +233,7 @@ class ClientCore:
                 raise error
 
     def converse(self, service: str) -> CoreConversation:
-        """A conversation with a service, open as soon as there is a connection; to be ended by `end_conversation`."""
+        """Begin a conversation with a service. It opens when there is a connection; `end_conversation` must end it."""
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
         self._broken.append(conversation)
@@ -232,7 +242,7 @@ class ClientCore:
         return conversation
 
     def end_conversation(self, conversation: CoreConversation) -> None:
-        """Drop the messages that still come for a conversation. Safe to repeat."""
+        """End a conversation; messages that still come for it are dropped. Safe to repeat."""
         conversation.close()
         if conversation in self._broken:
             self._broken.remove(conversation)
@@ -240,52 +250,57 @@ class ClientCore:
             self._conversations.pop(conversation.address, None)
 
     def route_to(self, service: str) -> Route:
-        """The route to a service of the node that has the streams."""
+        """Return the route to a service of the node that has the streams."""
         return (*self._via, local(self._names.get(service, service)))
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
-        """Ask the stream service for a stream; `partitions` answers come."""
+        """Ask the stream service to create a stream. The request finishes after `partitions` answers."""
         self.connection.check_open()
         return self._streams.create(name, partitions)
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """The partitions that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
+        """Return the partitions that a finished `create` request has made, in order. Raises UnexpectedAnswer."""
         return self._streams.handles(request)
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Partitions that are known to exist, at the addresses that their names give; nothing is created."""
+        """Return handles of partitions that already exist, at the addresses that follow from their names. Creates
+        nothing.
+        """
         self.connection.check_open()
         return self._streams.find_handles(name, partitions)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Forget a stream-partition that has been deleted: it is not created again, and what is asked of it fails."""
+        """Forget a deleted partition: it is not created again, and every request to it fails."""
         self._streams.drop(handle)
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
-        """A push queue for one publisher, to be ended by `close_queue`. sequences: has each message stored once."""
+        """Open a push queue for one publisher; `close_queue` must end it.
+
+        sequences: the numbers that let the node store each message once; None for a plain publisher.
+        """
         self.connection.check_open()
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Let the queue go when its pushes have been answered; no more will be pushed."""
+        """End a publisher's queue. It is dropped when all its pushes have been answered; no more may be added."""
         self._streams.close_queue(handle, queue)
 
     def push(self, handle: PartitionHandle, data: bytes) -> Push:
-        """Send one message; it is sent again after every reconnect until its confirm comes."""
+        """Send one message. It is sent again after every reconnect until its confirm comes."""
         return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
-        """Ask for up to `limit` messages from `index` on; `payloads.pulled` reads the answer."""
+        """Request up to `limit` messages from `index` on. `payloads.pulled` decodes the answer."""
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def send_again(self) -> None:
-        """Ask again for everything without an answer, and find the streams in use: a lost route is back."""
+        """Repeat every unanswered request and find the routes of the streams again, because a lost route is back."""
         self._send_again(Event.ANSWERED)
 
     def _send_again(self, event: Event) -> None:
-        # Requests to services first: a stream that is created again is asked for in front of what it gets.
+        # Requests to services go first, so that a stream is created again before the requests to this stream.
         for call in self._calls:
             if not isinstance(call.target, PartitionHandle):
                 self._calls.send_again(call, call.target)
@@ -293,11 +308,12 @@ class ClientCore:
         self._open_conversations(event)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Hand each message to the queue, the request or the conversation that it is for."""
+        """Hand each message to its queue, its request or its conversation."""
         if not self._has_heard and messages and not self._via:
             self._has_heard = True
             self.service_route.heard()
-        # Confirms come in runs for one queue, with one route object for the run: it is looked up once.
+        # Confirms come in runs for one queue, and all messages of a run share one route object. So one look-up is
+        # enough.
         answered: dict[PushQueue, None] = {}
         route: Route | None = None
         queue: PushQueue | None = None
@@ -313,12 +329,14 @@ class ClientCore:
                 self._take_in_conversation(self._conversations[message.onward_route[0]], message)
             else:
                 self._calls.take(message)
-        # Behind all answers of this read, so that a publisher is woken once and finds all the room there is.
+        # This follows all answers of this read, so that each publisher is woken once and finds all its free room.
         for queue in answered:
             queue.settle()
 
     def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
-        """A node between that has lost the next one breaks the conversation; every other message is for its owner."""
+        """Hand a message to its conversation. If a node on the route reports a lost route, break all conversations
+        instead.
+        """
         if ERROR.is_in(message.payload):
             error = refusal(message.payload)
             if isinstance(error, RouteLost) and self._route_lost(error):
@@ -326,14 +344,14 @@ class ClientCore:
         conversation.arrived(message)
 
     def _ask_again(self) -> None:
-        """Send once more what stays unanswered; the stream in question is found again first.
+        """Repeat requests that have waited too long. For requests to a stream, first find the stream's route again.
 
-        The way to a stream may be gone without this connection noticing it: a node between was restarted, or the
-        stream was deleted. The request that finds the stream is answered behind the pushes that a slow node has, so
-        that such a node does not get them twice.
+        The route to a stream may be lost without a sign on this connection: a node on the route was restarted, or the
+        stream was deleted. A slow node answers the request that finds the route only after the pushes it already has,
+        so it does not get these pushes twice.
         """
         stalled = {stream for stream in self._streams if stream.is_stalled()}
-        # Where only pushes wait for a stream that this client makes, whether it still exists makes no difference.
+        # If only pushes wait for a stream that this client creates, its existence does not matter: it is created again.
         doubted = {handle for stream in stalled if not stream.creates for handle in stream.handles.values()}
         for call in self._calls:
             call.checks += 1
@@ -347,17 +365,20 @@ class ClientCore:
             self._streams.ask_existence(handle)
         for stream in stalled:
             self._streams.find_again(stream)
-        # Nodes between drop what they cannot pass on, unless it is a question in a protocol of ours.
+        # Nodes on the route silently drop messages that they cannot forward, except questions in our own protocols.
         if stalled and self._via:
             self.service_route.ask()
 
     def _leave_connection(self) -> None:
-        """Nothing is on its way any more, and no route is known."""
+        """Forget the routes and note that no request is on its way, since the connection is gone."""
         self._streams.close_all()
         self._calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
-        """Send nothing along a route that is lost: what went before it is back would arrive a second time behind it."""
+        """Stop sending along a lost route, since a message sent now would arrive twice when the route is back.
+
+        Returns whether unanswered requests are kept until then.
+        """
         kept = self.service_route.lost(error)
         if kept:
             self._streams.close_all()
@@ -365,7 +386,10 @@ class ClientCore:
         return kept
 
     def _route_refused(self, error: RouteRefused) -> None:
-        """A service that was never reached never will be; else a node between has become less open, and may change."""
+        """Handle a node on the route that refuses to forward. If the service was never reached, end the client.
+
+        If it was reached before, the node's rules have changed and may change back, so only the waiting requests fail.
+        """
         if self.service_route.reached:
             self.fail_all(error)
         else:
@@ -374,7 +398,7 @@ class ClientCore:
     def _open_conversations(self, event: Event) -> None:
         broken, self._broken = self._broken, []
         for conversation in broken:
-            # The owner of one that was opened before may have ended this one.
+            # The program may have ended a conversation between two connections.
             if conversation.state is ConversationState.CLOSED:
                 continue
             address = self._new_address()
@@ -389,6 +413,8 @@ class ClientCore:
                 conversation.break_off(error, event)
 
     def _new_address(self, prefix: bytes = b"") -> Address:
-        """An address that nothing else of this client has. prefix: see `stream_service.extensions.TOLD`."""
+        """Return a return address that this client has not used before. prefix: see
+        `stream_service.extensions.TOLD`.
+        """
         self._next_address += 1
         return local(f"{prefix.decode()}c{self._next_address}")

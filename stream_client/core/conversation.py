@@ -20,15 +20,16 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 
 
 class CoreConversation:
-    """An address of this client at which messages arrive, and the route that messages from there take.
+    """One end of a conversation: the address where its messages arrive, and the route that its own messages take.
 
-    state: see `ConversationState`. error: why it is not open. received: the payloads that have come and were not
-    taken. on_change: called after a message has come, and after the state has changed.
+    state: see `ConversationState`. error: why the conversation is not open; None if it is open. received: the payloads
+    that have arrived and not been taken. on_change: called after a message has arrived and after the state has changed.
+
     Invariant: `error` is None exactly in the state OPEN, which needs a connection.
     """
 
     def __init__(self, connection: ClientConnection, service: Route) -> None:
-        """service: the worker that the first message of every connection goes to."""
+        """service: the route to the worker that receives the first message after every new connection."""
         self.state = ConversationState.BROKEN
         self.error: ClientError | None = ConnectionLost("there is no connection to the node")
         self.address: Address | None = None
@@ -44,14 +45,14 @@ class CoreConversation:
         return self.state is ConversationState.OPEN
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         assert (self.error is None) == self.is_open
         assert not self.is_open or (self._connection.wire is not None and self.address is not None)
 
     def send(self, payload: bytes) -> None:
-        """Put a message into what goes out: to the service at first, then to the worker that answered last.
+        """Send a message: the first one to the service, the later ones to the worker that answered last.
 
-        Raises the reason why the conversation is not open, and RequestRefused for a message that is too large.
+        Raises the reason why the conversation is not open, and RequestRefused if the message is too large.
         """
         if self.error is not None:
             raise self.error
@@ -61,7 +62,7 @@ class CoreConversation:
             raise refused
 
     def take(self) -> bytes | None:
-        """The oldest message that has come; None if there is none. Raises what an `error` of the other side says."""
+        """Return the oldest received message; None if there is none. Raises the error if it is an `error` message."""
         if not self.received:
             return None
         payload = self.received.popleft()
@@ -70,7 +71,10 @@ class CoreConversation:
         return payload
 
     def open(self, address: Address, event: Event) -> None:
-        """Begin anew, at an address of its own: late messages of the time before would else be taken for new ones."""
+        """Open the conversation over a new connection, at a new address.
+
+        At the old address, late messages of the earlier connection would be taken for new ones.
+        """
         self.state = after(self.state, event)
         self.error = None
         self.address, self._route = address, self._service
@@ -78,18 +82,18 @@ class CoreConversation:
         self.on_change()
 
     def break_off(self, error: ClientError, event: Event) -> None:
-        """Note that nothing more goes or comes, until the conversation is opened again."""
+        """Note that the connection or the route is lost, so no messages pass until the conversation is opened again."""
         self.state = after(self.state, event)
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the conversation for good; messages that still come are dropped."""
+        """End the conversation for good. Messages that still come are dropped."""
         self.state = after(self.state, Event.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 
     def arrived(self, message: Message) -> None:
-        """Take in a message, and send the next ones to the worker that it came from."""
+        """Keep a received message. Later messages of ours go to the worker that sent this message."""
         self._route = message.return_route
         self.received.append(message.payload)
         self.on_change()

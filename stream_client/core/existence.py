@@ -1,8 +1,8 @@
-"""Questions whether streams that do not answer still exist. It opens and closes none of them.
+"""Existence: asks the stream service whether a stream that does not answer still exists.
 
-A node drops messages to an address that nobody has, such as that of a deleted stream. Silence alone therefore says
-nothing, and the stream service is asked (`node/stream_list/1`). With a node that does not have this protocol, silence
-stays silence: such a question fails and has no effect.
+A node silently drops messages to an unused address, such as the address of a deleted stream. So silence alone proves
+nothing, and the stream service is asked (`node/stream_list/1`). A node without this protocol fails the question, which
+then has no effect. This module opens and closes no streams.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 
 
 class Existence:
-    """The questions under way, at most one for each partition.
+    """The running questions about the existence of partitions, at most one question for each partition.
 
-    service: the route of the stream service. on_missing: called with a handle whose stream-partition does not exist.
+    service: the route to the stream service. on_missing: called with the handle of a partition that does not exist.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Existence:
         self._asked: set[PartitionHandle] = set()
 
     def ask(self, handle: PartitionHandle) -> None:
-        """Ask whether the stream-partition exists; `on_missing` is called if not. Safe to repeat."""
+        """Ask whether this partition exists; `on_missing` is called if it does not. Safe to repeat."""
         if handle in self._asked:
             return
         self._asked.add(handle)
@@ -62,7 +62,7 @@ class Existence:
 
 
 def not_there(handle: PartitionHandle) -> StreamNotFound:
-    """The error of everything that is asked of a stream-partition that has been deleted."""
+    """Return the error of every request to a deleted partition."""
     return StreamNotFound(
         f"the node has no partition {handle.partition} of {handle.name!r} any more: it has been deleted"
     )

@@ -1,4 +1,4 @@
-"""What the first bytes of a connection tell about the server that sent them."""
+"""Recognizes kinds of servers by the first bytes that they send over a connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(first: bytes) -> str:
-    """The server that sends these first bytes, which no node sends, in words for an error."""
+    """Describe the server that sent these first bytes, for the text of an error. No node sends such bytes."""
     found = find_sign(first)
     if found is not None:
         return found
@@ -33,7 +33,7 @@ def describe(first: bytes) -> str:
 
 
 def find_sign(first: bytes) -> str | None:
-    """The server whose first bytes these are; None for a server without a sign."""
+    """Return the name of the server that begins with these bytes; None if they are not known."""
     return next((name for sign, name in SIGNS if re.match(sign, first)), None)
 
 

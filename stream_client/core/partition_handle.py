@@ -1,4 +1,7 @@
-"""Streams in use and their partitions: the route to each, and the push queues on it. `streams_in_use` moves them."""
+"""PartitionHandle and StreamInUse: the partitions that a client uses, their routes and their push queues.
+
+`streams_in_use` decides when their states change.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from stream_client.errors import ClientError
 
 
 class PartitionHandle:
-    """The client's handle on one stream-partition.
+    """One partition that the client uses.
 
-    state: see `PartitionState`. route: from the node connected to. last_route: the latest route that was known. queue:
-    for single pushes. queues: that one and those of the publishers. gone: the error of everything that is asked for
-    after the partition was deleted.
+    state: see `PartitionState`. route: the route from the node connected to, to the partition; None while unknown.
+    last_route: the latest route known. queue: the push queue for single pushes. queues: this queue and the queues of
+    all publishers. gone: the error of every later request, if the partition was deleted.
+
     Invariant: `route` is set exactly while the state is OPEN, `gone` exactly in DELETED; every queue has that route.
     """
 
@@ -37,7 +41,7 @@ class PartitionHandle:
         return sum(len(queue.pushes) for queue in self.queues)
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         assert (self.route is not None) == (self.state is PartitionState.OPEN)
         assert (self.gone is not None) == (self.state is PartitionState.DELETED)
         for queue in self.queues:
@@ -46,21 +50,21 @@ class PartitionHandle:
             queue.check()
 
     def open(self, route: Route) -> None:
-        """Use this route from now on; each queue sends what has no answer."""
+        """Use this route from now on. Each queue sends its unanswered pushes over it."""
         self.state = after(self.state, Event.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        """Send nothing along the route any more, until it has been found again."""
+        """Stop sending over the route until it has been found again."""
         self.state = after(self.state, Event.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
-        """Fail all pushes that wait, and every later one: the stream-partition has been deleted."""
+        """Note that the partition was deleted: every waiting push and every later push fails with `error`."""
         self.state = after(self.state, Event.DELETED)
         self.route = None
         self.gone = error
@@ -71,9 +75,11 @@ class PartitionHandle:
 
 
 class StreamInUse:
-    """A stream of which the client uses partitions, and how they are found again after each new connection.
+    """One stream of which the client uses some partitions.
 
-    state: see `StreamState`. handles: by partition. opening: the request that creates the stream again.
+    state: see `StreamState`. handles: the partitions in use, by number. opening: the request that creates the stream
+    again after a new connection; None if there is none.
+
     Invariant: `opening` is set exactly while the state is CREATING.
     """
 
@@ -87,12 +93,12 @@ class StreamInUse:
 
     @property
     def creates(self) -> bool:
-        """Whether this client has created the stream, and may create it again."""
+        """Whether this client has created the stream and may therefore create it again."""
         return self.state is not StreamState.NAMED
 
     @property
     def partitions(self) -> int:
-        """The number of partitions to ask for so that all in use exist."""
+        """The number of partitions to create so that every partition in use exists."""
         return max(self.handles, default=0) + 1
 
     @property
@@ -101,7 +107,7 @@ class StreamInUse:
         return sum(handle.unconfirmed for handle in self.handles.values())
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant, or that of a handle, does not hold."""
+        """Raise AssertionError if the invariant of the stream or of one of its handles does not hold."""
         assert (self.opening is not None) == (self.state is StreamState.CREATING)
         for partition, handle in self.handles.items():
             assert (handle.stream, handle.partition) == (self, partition)
@@ -122,7 +128,7 @@ class StreamInUse:
         self.opening = None
 
     def close(self) -> None:
-        """Close every partition."""
+        """Stop sending to every partition until its route has been found again."""
         for handle in self.handles.values():
             handle.close()
 
@@ -133,6 +139,8 @@ class StreamInUse:
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether a queue has had no confirm since the check before. Every queue is asked, since each remembers."""
+        """Whether any queue has had no confirm since the last check. Asks every queue, since each remembers
+        its check.
+        """
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -1,4 +1,4 @@
-"""Payloads of the stream protocols as the client writes and reads them. What is not an answer is UnexpectedAnswer."""
+"""Encodes and decodes the payloads of the stream protocols. Raises UnexpectedAnswer for a payload that is no answer."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ USES = {
 
 
 def create_payload(name: str | None, partitions: int) -> bytes:
-    """A request for a stream; one partition is asked for by the plain protocol, which every service has."""
+    """Encode a request to create a stream. One partition is created by the plain protocol, which every service has."""
     if partitions == 1:
         return encoded(CREATE, CreateStream(name))
     return encoded(CREATE_PARTITIONED, CreatePartitions(name, partitions))
 
 
 def created(payload: bytes) -> tuple[str, int]:
-    """Name and partition of an Init. Raises UnexpectedAnswer."""
+    """Decode the answer to a create request to the stream's name and the partition's number. Raises
+    UnexpectedAnswer.
+    """
     try:
         if CREATE.is_in(payload):
             return CREATE.decode_response(payload).stream_name, 0
@@ -69,7 +71,7 @@ def created(payload: bytes) -> tuple[str, int]:
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
-    """The one answer of a finished call. Raises UnexpectedAnswer."""
+    """Decode the one answer of a finished request. Raises UnexpectedAnswer."""
     try:
         return protocol.decode_response(call.answers[0])
     except ProtocolError as error:
@@ -77,14 +79,15 @@ def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
 
 
 def pulled(call: Call) -> Sequence[StreamMessage]:
-    """The messages of a finished pull. Raises UnexpectedAnswer."""
+    """Decode the messages that a finished pull has brought. Raises UnexpectedAnswer."""
     return answer_of(call, PULL).messages
 
 
 def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:
-    """The reason of an `error`, as an error. of_stream: whether a stream was asked, which may be gone.
+    """Decode an `error` message to the matching exception, with the node's reason as its text.
 
-    request: the payload that was answered so, where that is known.
+    of_stream: whether a stream sent the error; the stream may have been deleted. request: the payload that the error
+    answers; empty if unknown.
     """
     try:
         reason = ERROR.decode_response(payload).reason
@@ -102,7 +105,7 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
 
 
 def not_supported(protocol: str) -> NotSupported:
-    """A real stream service has none of our own protocols, and says no more than that a request is invalid."""
+    """Return the error for a service without this protocol. Such a service only says that the request is invalid."""
     use = USES.get(protocol, "")
     return NotSupported(
         f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "

@@ -1,9 +1,9 @@
-"""The pushes of one publisher to one stream-partition: sent, sent again, and finished by their confirms.
+"""PushQueue: the pushes of one publisher to one partition. They are sent, sent again, and finished by their confirms.
 
-Each queue has a return address of its own, which tells its confirms from those of other publishers. It knows the
-stream's route only as the encoded header of its frames. Without a route it keeps the pushes that it is given.
+Each queue has its own return address, so its confirms do not mix with those of other publishers. The queue stores the
+route to the partition only as the encoded header of its frames. Without a route it keeps its pushes.
 
-Everything that a push passes through here is paid for hundreds of thousands of times a second.
+This code runs hundreds of thousands of times a second, so every step that a push takes here must be cheap.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ FAILED_KEPT = 100
 
 
 class PushQueue:
-    """The pushes of one publisher. `pushes` are those without an answer, in order, by request id.
+    """The unanswered pushes of one publisher to one partition.
 
-    address: where the confirms come. partition: where the pushes go. failed: failed pushes whose result nobody has
-    taken, for a publisher; None for single pushes. sent_again: the number of pushes that were sent more than once.
-    gone: the error of every later push, after the stream was deleted.
-    Invariant: request ids ascend in `pushes`, and no push in it is done; with a header, all of them have been sent,
-    but those that `SequenceMachine` holds back.
+    pushes: the unanswered pushes in order, by request id. address: the return address of the confirms. partition: the
+    number of the partition. failed: the publisher's failed pushes whose result the program has not taken; None for
+    single pushes. sent_again: the number of pushes that were sent more than once. gone: the error of every later push,
+    if the stream was deleted.
+
+    Invariant: request ids ascend in `pushes`, and no push in it is done; with a header, all of them have been sent, but
+    those that `SequenceMachine` holds back.
     """
 
     __slots__ = (
@@ -76,11 +78,11 @@ class PushQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a route, so that pushes are sent at once."""
+        """Whether the route is known, so that pushes are sent at once."""
         return bool(self._header)
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         assert list(self.pushes) == sorted(self.pushes)
         assert not any(push.done for push in self.pushes.values())
         assert all(request_id < self._next_request_id for request_id in self.pushes)
@@ -100,7 +102,7 @@ class PushQueue:
         return push
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
-        """As `push`, with a key and headers, which are stored beside the data."""
+        """Send one message with a key and headers, which are stored with the data. Otherwise as `push`."""
         self._connection.check_open()
         push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
@@ -113,23 +115,24 @@ class PushQueue:
         return push
 
     def open(self, route: Route) -> None:
-        """Use this route from now on, and send every push that has no answer, in order."""
+        """Use this route from now on, and send every unanswered push in order."""
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
-        """Keep the pushes until there is a route again."""
-        # These may be stored already: a later failure of the second copy does not say that the first one failed.
+        """Forget the route. Pushes are kept until the route is known again."""
+        # The node may have stored these pushes. A failure of the second copy then does not prove that the first one
+        # failed.
         if self._header:
             self._sent_again_below = self._next_request_id
         self._header = b""
 
     def take(self, payload: bytes) -> None:
-        """Finish the pushes that this payload answers; a payload that answers none is ignored."""
+        """Finish the pushes that this payload answers. Ignores a payload that answers none of them."""
         try:
-            # The plain confirm comes first, since nearly all answers are of this kind.
+            # The plain confirm is tested first, since nearly all answers are plain confirms.
             if payload.startswith(PUSH.tag):
                 confirm = PUSH.decode_response(payload)
                 if confirm.status is Status.OK:
@@ -156,64 +159,66 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Send the pushes that had to wait for these answers, and wake the publisher; called behind a run of `take`."""
+        """Send the pushes that the new answers have released, and wake the publisher. Call this after a run
+        of `take`.
+        """
         for request_id, push in self._released():
             if self._header:
                 self._send(request_id, push)
         self._tell_room()
 
     def fail_all(self, error: ClientError) -> None:
-        """Finish every push that has no answer."""
+        """Finish every unanswered push with this error."""
         for push in list(self.pushes.values()):
             push.finish(error)
         self._drop_finished(list(self.pushes))
         self._tell_room()
 
     def forget(self, push: Push) -> None:
-        """Drop a single push that nobody waits for any more: it is not sent again, and its confirm is ignored."""
+        """Drop a single push whose caller no longer waits: it is not sent again, and its confirm is ignored."""
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
             del self.pushes[request_id]
 
     def room(self) -> Waiting:
-        """Done as soon as more pushes have been answered, so that the window has room."""
+        """Return a result that is done when more pushes have been answered, so that the window has room again."""
         if self._room is None:
             self._room = Waiting()
         return self._room
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call back once, when every push has its answer; at once if every push has."""
+        """Call `callback` once, as soon as every push has its answer; maybe at once."""
         self._on_empty = callback
         self._tell_room()
 
     def is_stalled(self) -> bool:
-        """Whether the oldest push without a confirm is the same as at the check before."""
+        """Whether the oldest unanswered push is the same as at the last check."""
         oldest = next(iter(self.pushes), -1)
         stalled = oldest >= 0 and oldest == self._oldest_checked
         self._oldest_checked = oldest
         return stalled
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether a new push is to be sent as soon as there is a route. It may have failed instead, or be held back."""
+        """Whether to send a new push as soon as there is a route. If false, the push has failed or is held back."""
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
         return error is None
 
     def _sendable(self) -> list[tuple[int, Push]]:
-        """The pushes to send along a new route, in order."""
+        """Return the pushes to send over a new route, in order."""
         self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
         return list(self.pushes.items())
 
     def _released(self) -> Iterable[tuple[int, Push]]:
-        """Pushes that had to wait for the answers which have just come."""
+        """Return the pushes that were held back until the latest answers and may be sent now."""
         return ()
 
     def _take_error(self, error: ClientError) -> None:
-        """Fail the pushes that an `error` may be about; it says what is wrong, and not with which push.
+        """Fail the pushes that an `error` message may be about. The message does not say which push it is about.
 
-        A node that has never confirmed a push with a key does not know such pushes, and stores none: all of these
-        fail. Else the `error` is about one of the pushes without an answer. Where these are several, nobody can say
-        of any of them that it has not been stored.
+        A node that has never confirmed a push with a key does not know such pushes and stores none of them, so all of
+        them fail. Otherwise the error is about one of the unanswered pushes. If there are several, each of them may
+        have been stored.
         """
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed
@@ -246,19 +251,19 @@ class PushQueue:
             self._fail(request_id, error)
 
     def _unsendable(self, push: Push) -> None:
-        """Note that a push is about to fail without having been sent."""
+        """Note that a push fails before it was sent. A subclass takes back the push's number."""
 
     def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)
         self._drop_finished((request_id,))
 
     def _drop_finished(self, request_ids: Iterable[int]) -> None:
-        """Forget pushes that are done; the failed ones are kept for their publisher."""
+        """Remove finished pushes. The failed ones are kept for their publisher."""
         for request_id in request_ids:
             push = self.pushes.pop(request_id)
             if push.error is not None and self.failed is not None:
                 self.failed.append(push)
-                # Looked through at growing intervals, so that many failures cost no more than a few.
+                # The list is searched only each time it has doubled, so that many failures cost little more than a few.
                 if len(self.failed) >= self._look_through_at:
                     self.failed[:] = [each for each in self.failed if not each.taken]
                     self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
@@ -273,7 +278,7 @@ class PushQueue:
 
 
 class SequencedPushQueue(PushQueue):
-    """A push queue whose messages are stored once, however often they are sent (`sequence_machine`).
+    """A push queue whose messages are stored once even if they are sent several times (`sequence_machine`).
 
     All of its pushes are keyed.
     """
@@ -293,7 +298,10 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """As of any queue. Pushes that have been in doubt for DOUBTFUL_CHECKS_MAX checks are given up here."""
+        """Whether the oldest unanswered push is the same as at the last check.
+
+        Also fails all pushes if some have been in doubt for more than DOUBTFUL_CHECKS_MAX checks.
+        """
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
         if reason is not None and self._doubtful_checks > DOUBTFUL_CHECKS_MAX:
@@ -345,7 +353,7 @@ class SequencedPushQueue(PushQueue):
         return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
 
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
-        """Forget the pushes that an answer has finished: none, the one that it is for, or several behind that one."""
+        """Remove the pushes that an answer has finished: none, the answered push, or also several pushes after it."""
         if len(finished) == 1:
             self._drop_finished((request_id,))
         elif finished:

@@ -1,4 +1,4 @@
-"""Requests, pushes and whatever else has no result yet. The core sends and finishes them; the shells wait for them."""
+"""Requests, pushes and other results that are still to come. The core finishes them; the shells wait for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_CHECKS = 2
 
 
 class Waiting:
-    """A result that is not there yet: `done` becomes true once, with an `error` or without one."""
+    """A result that is still to come. `done` becomes true once, with an `error` or without."""
 
     __slots__ = ("_callbacks", "done", "error")
 
@@ -40,7 +40,7 @@ class Waiting:
         self._callbacks: list[Callable[[], None]] | None = None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once, when this is done; at once if it is."""
+        """Call `callback` once when the result is done; at once if it is done already."""
         if self.done:
             callback()
         elif self._callbacks is None:
@@ -49,12 +49,12 @@ class Waiting:
             self._callbacks.append(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Do not call back after all; safe to repeat."""
+        """Do not call `callback` any more. Safe to repeat."""
         if self._callbacks is not None and callback in self._callbacks:
             self._callbacks.remove(callback)
 
     def finish(self, error: ClientError | None = None) -> None:
-        """Be done, and call everybody back who asked for it. Calls after the first have no effect."""
+        """Set the result to done and call all callbacks. Later calls of this method have no effect."""
         if self.done:
             return
         self.error = error
@@ -66,9 +66,9 @@ class Waiting:
 
 
 class Push(Waiting):
-    """A message on its way to `partition`; once done without an error, `index` is the index it was stored at.
+    """One message on its way to partition number `partition`. When it is stored, `index` is its index.
 
-    taken: whether somebody has asked for the result.
+    taken: whether the program has asked for the result.
     """
 
     __slots__ = ("data", "index", "partition", "taken")
@@ -89,7 +89,9 @@ class Push(Waiting):
         return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
 
     def result(self) -> int:
-        """Where the message was stored. Raises its error; and ValueError while there is no answer."""
+        """Return the index at which the message was stored. Raises the push's error, or ValueError before
+        the answer.
+        """
         if self.error is not None:
             self.taken = True
             raise self.error
@@ -98,7 +100,7 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """The reason why every node would refuse it, if there is one; it is then not sent."""
+        """Return an error if no node would ever accept this message, else None. Such a message is not sent."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:
@@ -106,10 +108,10 @@ class Push(Waiting):
 
 
 class PushesFailed(PushFailed):
-    """Pushes of a publisher failed, and the program had not asked for their results.
+    """Raised by a publisher: some of its pushes failed, and the program had not asked for their results.
 
-    pushes: the failed ones, each with its error. fault, retriable: those of the first error that no retry helps, or
-    else of the first error. in_doubt: whether any of them is in doubt.
+    pushes: the failed pushes, each with its error. fault, retriable: as in the first error that is not retriable, or
+    else in the first error. in_doubt: whether any of the failed pushes is in doubt.
     """
 
     def __init__(self, pushes: Iterable[Push]) -> None:
@@ -125,11 +127,11 @@ class PushesFailed(PushFailed):
 
 
 class KeyedPush(Push):
-    """A message with a key and headers, and with a number of its publisher (`sequence_machine`) where it has one.
+    """A push with a key and headers and, from an idempotent publisher, a number (`sequence_machine`).
 
-    skipped: the node answered it as out of order while a push before it was still unanswered. sent_again: it was sent
-    after a reconnect once more, so that several copies may be on their way. in_doubt: a copy was not confirmed and may
-    be stored.
+    skipped: whether the node refused the push as out of order while an earlier push was unanswered. sent_again: whether
+    it was sent again after a reconnect, so that several copies may be on their way. in_doubt: whether a copy was not
+    confirmed and may be stored.
     """
 
     __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")
@@ -168,10 +170,11 @@ def _too_large(what: str, size_bytes: int, most_bytes: int) -> RequestRefused | 
 
 
 class Call(Waiting):
-    """A request with a return address of its own; `answers` are the payloads that have come, of `wanted`.
+    """A request with its own return address.
 
-    state: see `CallState`. target: a route from the node connected to, or a stream-partition. checks: the number of
-    checks since it was sent; at `patience` it is sent again. return_routes: the routes that the answers came from.
+    answers: the payloads received so far; the request is done when there are `wanted` of them. state: see `CallState`.
+    target: a route from the node connected to, or a partition. checks: the number of checks since the request was sent;
+    at `patience` it is sent again. return_routes: the routes from which the answers came.
     """
 
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
@@ -197,7 +200,7 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request that creates a stream. made: handles on its partitions, once these have been taken into use."""
+    """A request that creates a stream. made: the handles of its partitions; empty until the client uses them."""
 
     __slots__ = ("made",)
 

@@ -1,11 +1,13 @@
-"""The numbers under which one publisher's messages are stored once, however often they are sent. Pure.
+"""The numbers that let a node store each message of one publisher once, however often the message is sent. Pure.
 
-A node takes a publisher's first number as it comes, the next one only after it, and answers a number it has stored
-with DUPLICATE (`stream_service.extensions.RichStatus`). So a number must never be used for two messages, and nobody
-but the first message may come to the node first. And a message that was sent again has a copy in an old connection,
-which the node may still read; so of such a one nobody can say that it has not been stored. It is in doubt, as is one
-whose sync failed. The node knows which of those it has once it is well again, and so they wait, with all that is behind
-them, and are sent again, until it takes or knows them:
+A node accepts any first number of a publisher, then only the number that follows. It answers a stored number with
+DUPLICATE (`stream_service.extensions.RichStatus`). So two messages must never have the same number, and the first
+message must reach the node before all others.
+
+If a message was sent again, the node may still read an older copy from an old connection. So nobody can say that the
+message is not stored: it is in doubt. A message whose sync failed is in doubt too. When the node has recovered, it
+knows which of these messages it has. So they wait, with all pushes after them, and are sent again until the node
+accepts or recognizes them:
 
     answer to a push            the push                          its epoch
     OK, DUPLICATE               done, stored at that index        is open: any number may be on its way
@@ -19,10 +21,10 @@ them, and are sent again, until it takes or knows them:
     OUT_OF_ORDER, others        waits for those before it; it is  as it was
                                 sent again with them
 
-An epoch is one publisher id and its numbers; until it is open, one push of it is on its way and the others are held. A
-new one, with a new id, begins after a failure, unless the caller chose the id: then every later push fails too, unsent,
-since only the caller knows what was to come next. A push that is known not to be storable before it is sent fails
-without having had a number.
+An epoch is one publisher id with its numbers. Until the epoch is open, only one of its pushes is on its way, and the
+others are held. After a failure a new epoch with a new id begins. If the caller chose the id, there is no new epoch:
+every later push fails without being sent, since only the caller knows which number comes next. A push that no node
+would accept fails before it gets a number.
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ SENT_BEFORE = "it was sent again after a lost connection, and then not saved; wh
 
 
 class Epoch:
-    """A publisher id and the next of its numbers.
+    """A publisher id and the numbers used under it.
 
-    open: a number of it has been answered, so that the node knows where it begins. failed: a number is missing.
+    next_number: the number of the next message. open: whether a push with such a number was accepted, so that the node
+    knows the first number. failed: whether a number is missing, so that the node accepts no later number.
     """
 
     __slots__ = ("failed", "next_number", "open", "publisher_id")
@@ -54,10 +57,11 @@ class Epoch:
 
 
 class SequenceMachine:
-    """Gives out numbers, holds back what must not be sent yet, and judges answers.
+    """Gives numbers to pushes, holds back pushes that must not be sent yet, and decides what each answer means.
 
-    new_id: makes the ids of later epochs; None keeps the one given, for good.
-    reason: why the last push that is in doubt is so; None where none is.
+    new_id: a function that makes the ids of later epochs; None: only the given id is used. reason: why the latest push
+    in doubt is in doubt; None if no push is in doubt.
+
     Invariant: while the epoch is not open, at most one push of it is on its way, and `_held` has those behind it.
     `_doubts` counts the pushes without an answer that are in doubt.
     """
@@ -77,18 +81,20 @@ class SequenceMachine:
 
     @property
     def held(self) -> int:
-        """How many pushes wait for the epoch to be open."""
+        """The number of pushes that wait until the epoch is open."""
         return len(self._held)
 
     def admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether this push is to be sent now, with the number that it has got; else it is held, or has failed."""
+        """Number a new push and return whether to send it now. If false, the push is held back or has failed."""
         if self._held or (self._opening is not None and not self._epoch.open):
             self._held.append((request_id, push))
             return False
         return self._number(push)
 
     def release(self) -> list[tuple[int, KeyedPush]]:
-        """The held pushes that are to be sent, or have failed, now; in order."""
+        """Number the held pushes that need not wait any longer, and return them in order. Some of them may
+        have failed.
+        """
         released = []
         while self._held and (self._opening is None or self._epoch.open):
             released.append(self._held.popleft())
@@ -96,21 +102,22 @@ class SequenceMachine:
         return released
 
     def abandon(self) -> None:
-        """All pushes without an answer have been failed by somebody else; they may or may not be stored."""
+        """Note that the queue has failed all unanswered pushes. Any of them may be stored, so the epoch fails."""
         self._held.clear()
         self._opening = None
         self._skipped = self._doubts = 0
         self._epoch.failed = True
 
     def sent_again(self, push: KeyedPush) -> None:
-        """The push is on its way once more, so that an answer which it has had no longer counts."""
+        """Note that the push was sent again. An earlier OUT_OF_ORDER answer to it no longer counts."""
         push.sent_again = True
         self._forgive(push)
 
     def retract(self, push: KeyedPush) -> None:
-        """The push could not be sent: its number is free where it was the last one given out, and never used.
+        """Take back a push that could not be sent.
 
-        It is not where the caller chose the id, and so counts the numbers itself.
+        If its number was the last one and was never sent, the next push gets the number. Otherwise the epoch fails. It
+        also fails if the caller chose the id, since the caller then counts the numbers.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"
@@ -121,9 +128,9 @@ class SequenceMachine:
         self._settle(push)
 
     def answered(self, push: KeyedPush, confirm: RichConfirm, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Judge the answer to a push; returns every push that is finished by it.
+        """Decide what the answer to a push means, and return every push that the answer finishes.
 
-        unanswered: all pushes without an answer, oldest first, this one too.
+        unanswered: all unanswered pushes, oldest first, including this push.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
@@ -147,7 +154,10 @@ class SequenceMachine:
         return []
 
     def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Judge a `node/push_failed/1`, as `answered` does a confirm. A push that goes on waiting is not returned."""
+        """Decide what a `node/push_failed/1` for a push means, and return every push that it finishes.
+
+        A push that goes on waiting is not returned. unanswered: as in `answered`.
+        """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
         if failure.outcome is Outcome.REFUSED:
@@ -158,14 +168,16 @@ class SequenceMachine:
             push.in_doubt, self._reason = True, failure.reason
             return []
         if self._doubts:
-            # Were it failed, those behind it would come to the node before those in doubt.
+            # If this push failed now, later pushes would reach the node before the pushes in doubt.
             return []
         return self._fail(epoch, push, PushNotStored(failure.reason), unanswered)
 
     def _fail(
         self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
     ) -> list[KeyedPush]:
-        """Finish this push, and those behind it that the node has refused already."""
+        """Fail this push, and the later pushes that the node has already refused as out of order. Returns
+        all of them.
+        """
         epoch.failed = True
         self._settle(push)
         push.finish(error)
@@ -189,7 +201,7 @@ class SequenceMachine:
         push.skipped = False
 
     def _number(self, push: KeyedPush) -> bool:
-        """Give the push its number, or fail it where there are no more."""
+        """Give the push its number. Returns False if the push has failed instead."""
         if self._epoch.failed:
             if self._new_id is None:
                 push.finish(_behind_a_failure(push))
@@ -209,7 +221,10 @@ class SequenceMachine:
 
 
 def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
-    """What a failure means for a message without a number. sent_again: a copy may still lie in an old connection."""
+    """Return the error for a push without a number that the node failed to save.
+
+    sent_again: whether an older copy may still arrive from an old connection, so that the push may be stored after all.
+    """
     if failure.outcome is Outcome.REFUSED:
         return refused_by_node(failure.reason)
     if failure.outcome is Outcome.UNKNOWN:
@@ -218,7 +233,7 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
 
 
 def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
-    """What the node's REFUSED means for a message."""
+    """Return the error for a message that the node has answered with REFUSED."""
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")
 
 

@@ -30,19 +30,19 @@ INDEX_SERVICE = "stream_index_service"
 
 
 def index_service_of(service: str) -> str:
-    """The usual name of the index service beside a stream service of that name (facts/ockam.md §5.4)."""
+    """Return the usual name of the index service that belongs to a stream service (facts/ockam.md §5.4)."""
     base = service.removesuffix("_service")
     return f"{base}_index{service[len(base) :]}"
 
 
 class ServiceRoute:
-    """The route to the service over the connection of the moment.
+    """The route to the stream service over the current connection.
 
-    state: see `RouteState`. trouble: the reason why the route was lost, or never found, the last time.
-    on_lost: called each time a node between says that it cannot reach the next one, with whether that is news; the
-    owner calls `ask` after a while. Without it (None), the request that met the fault fails.
-    on_link: called with the reason when a service that was reached cannot be reached any more, and with None when it
-    answers again.
+    state: see `RouteState`. trouble: why the route was last lost or not found. on_lost: called each time a node on the
+    route reports that it cannot reach the next node, with whether the route worked until now. The owner then calls
+    `ask` after a while. If on_lost is None, the request that met the fault fails. on_link: called with the reason when
+    the service becomes unreachable, and with None when it answers again.
+
     Invariant: at most one question is without an answer.
     """
 
@@ -54,7 +54,9 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: a node between is not allowed to pass messages on. on_found: a lost route is back."""
+        """on_refused: called when a node on the route may not forward messages. on_found: called when a lost route is
+        back.
+        """
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
         self.on_lost: Callable[[bool], None] | None = None
@@ -75,30 +77,30 @@ class ServiceRoute:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a node between cannot reach the next one, as far as is known."""
+        """Whether a node on the route last reported that it cannot reach the next node."""
         return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
 
     @property
     def is_asking(self) -> bool:
-        """Whether there is a question without an answer."""
+        """Whether a question is unanswered."""
         return self._question is not None
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant does not hold."""
+        """Raise AssertionError if the invariant does not hold."""
         questions = [call for call in self._calls if call.target == self._service and call is self._question]
         assert len(questions) == (self._question is not None)
 
     def connected(self) -> None:
-        """Forget what was found out over the old connection: the new one may lead to another version of the node."""
+        """Forget what the old connection revealed, since the new connection may lead to another version of the node."""
         self.state = after(self.state, Event.CONNECTED)
         self._has_extensions = None
 
     def heard(self) -> None:
-        """Note that the node itself has sent something; the services are at that node."""
+        """Note that the node connected to has sent a message. Call this only if the services are at this node."""
         self.state = after(self.state, Event.HEARD)
 
     def ask(self) -> Call:
-        """Ask the service for a sign of life. A question without an answer is sent again in place of a new one."""
+        """Ask the service a question that every service answers. An unanswered question is sent again instead."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -110,7 +112,7 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """Note that a node between cannot reach the next one; returns whether to ask again when it can."""
+        """Note that a node on the route cannot reach the next node. Returns whether to keep requests until it can."""
         self.trouble = error
         if self.on_lost is None:
             return False
@@ -124,7 +126,7 @@ class ServiceRoute:
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Have a request fail where the service has none of our protocols: the worker asked would stay silent."""
+        """Make a request fail if the service has none of our own protocols, since it would never answer the request."""
         if self._has_extensions is False:
             self._calls.finish(call, not_supported(protocol))
         elif self._has_extensions is None:
@@ -134,7 +136,8 @@ class ServiceRoute:
                 self.ask()
 
     def _unreachable(self, event: Event, error: ClientError) -> None:
-        # A service that was never reached is not gone: its requests fail with the reason, and `on_link` hears nothing.
+        # If the service was never reached, it is not lost now. Its requests then fail with the reason, without
+        # `on_link`.
         told = self.state is RouteState.REACHED
         self.state = after(self.state, event)
         if told:
@@ -147,17 +150,17 @@ class ServiceRoute:
             self.trouble = error
             self._on_refused(error)
             return
-        # A service that refuses the question, or fails to answer it, has been reached all the same.
+        # A refusal and a failure are answers too: the service was reached.
         if error is not None and not isinstance(error, RequestRefused | NodeFailed):
             return
         before, self.state = self.state, after(self.state, Event.ANSWERED)
         if before in (RouteState.GONE, RouteState.LOST):
             self.on_link(None)
-        # Requests in our own protocols waited for this: a real Ockam service would never answer them.
+        # Requests in our own protocols waited for this answer, since a real Ockam service would never answer them.
         self._has_extensions = not isinstance(error, NotSupported)
         needing, self._needs_extensions = self._needs_extensions, []
         for each, protocol in needing if not self._has_extensions else ():
             self._calls.finish(each, not_supported(protocol))
-        # Last, since it sends again everything that waited for the route.
+        # This is last, since it repeats all requests that waited for the route.
         if before in (RouteState.LOST, RouteState.UNREACHED_LOST):
             self._on_found()

@@ -2,8 +2,8 @@
 
 One event often concerns several things: when a connection ends, the connection, the route to the service, each
 partition, each unanswered call and each conversation change their states together. `TRANSITIONS` has them side by
-side: a row says what a state becomes by each event that may meet it there. An event that a row does not have is a
-mistake in the core (`after` raises AssertionError); a peer cannot cause one, whatever it sends.
+side: a row says what a state becomes by each event that may meet it there. If an event is missing in a row, the core
+has made a mistake and `after` raises AssertionError; no peer can cause such an event.
 
 The states say what is going on; the data that goes with a state (a route, a reason, the bytes to send) stays with the
 object that has the state, and `ClientCore.check` compares the two. Single pushes have no row here: they are counted in
@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 
 
 class ConnectionState(Enum):
-    """The one connection that a core has at a time (`ClientConnection`)."""
+    """The states of the current connection of a core (`ClientConnection`)."""
 
     DOWN = auto()
     """There is no connection; the shell makes one, or waits before the next attempt."""
@@ -30,7 +30,7 @@ class ConnectionState(Enum):
 
 
 class RouteState(Enum):
-    """The route to the stream service, over this connection and the nodes between (`ServiceRoute`)."""
+    """The states of the route to the stream service over the current connection (`ServiceRoute`)."""
 
     UNREACHED = auto()
     """The service has never answered."""
@@ -45,7 +45,7 @@ class RouteState(Enum):
 
 
 class StreamState(Enum):
-    """A stream in use: how its partitions are found again after a connection ended (`StreamInUse`)."""
+    """The states of a stream in use: how its partitions are found again after a new connection (`StreamInUse`)."""
 
     NAMED = auto()
     """This client never created it. Its partitions are looked for at the addresses that their names give."""
@@ -56,7 +56,7 @@ class StreamState(Enum):
 
 
 class PartitionState(Enum):
-    """One stream-partition in use (`PartitionHandle`)."""
+    """The states of a partition in use (`PartitionHandle`)."""
 
     SEARCHED = auto()
     """Its route is not known just now; pushes and calls to it are kept."""
@@ -67,7 +67,7 @@ class PartitionState(Enum):
 
 
 class CallState(Enum):
-    """One request with an answer (`Call`)."""
+    """The states of a request that expects an answer (`Call`)."""
 
     HELD = auto()
     """It is not on its way: there is no connection, or no route to its target."""
@@ -78,7 +78,7 @@ class CallState(Enum):
 
 
 class ConversationState(Enum):
-    """Messages back and forth with one service (`CoreConversation`)."""
+    """The states of a conversation with one service (`CoreConversation`)."""
 
     BROKEN = auto()
     """Nothing can be sent: there is no connection, or no route. What was under way is lost."""
@@ -89,7 +89,7 @@ class ConversationState(Enum):
 
 
 class Event(Enum):
-    """What happens to the core, or what it does."""
+    """An event that changes states: it happens to the core, or the core causes it."""
 
     CONNECTED = auto()
     """The shell has made a connection."""
@@ -143,7 +143,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.DISCONNECTED: ConnectionState.DOWN,
         Event.CLOSED: ConnectionState.CLOSED,
     },
-    # The shell learns of the end only at its next step: until then it may connect, lose and read a connection.
+    # The shell notices the end of the client only at its next step. Until then it may connect, lose and read a
+    # connection.
     ConnectionState.CLOSED: {
         Event.CONNECTED: ConnectionState.CLOSED,
         Event.HEARD: ConnectionState.CLOSED,
@@ -172,7 +173,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ROUTE_LOST: RouteState.LOST,
         Event.DISCONNECTED: RouteState.GONE,
     },
-    # Only an answer of the service itself says that the route is back: a node greets also where it has no services.
+    # Only an answer of the service proves that the route is back, since a node without the service greets too.
     RouteState.GONE: {
         Event.CONNECTED: RouteState.GONE,
         Event.HEARD: RouteState.GONE,
@@ -249,7 +250,9 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 def after(state: S, event: Event) -> S:
-    """The state that follows. Raises AssertionError for an event that cannot meet this state."""
+    """Return the state that follows `state` after `event`. Raises AssertionError if the table has no such
+    transition.
+    """
     following = TRANSITIONS[state].get(event)
     assert isinstance(following, type(state)), f"{event} does not happen in {state}"
     return following

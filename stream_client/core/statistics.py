@@ -1,4 +1,4 @@
-"""The figures of a client's core, as a frozen value. It counts nothing itself."""
+"""CoreStatistics: the figures of a client's core as a frozen value. This module counts nothing itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import msgspec
 class CoreStatistics(msgspec.Struct, frozen=True):
     """The figures of one client at one moment.
 
-    connections: made so far. unconfirmed, unanswered: pushes and other requests without an answer now. sent_again:
-    pushes of the queues in use that were sent more than once. sent_bytes, received_bytes: over all connections.
+    connections: the number of connections made so far. unconfirmed: the number of pushes without an answer. unanswered:
+    the number of other requests without an answer. sent_again: the number of pushes that were sent more than once, in
+    the queues in use. sent_bytes, received_bytes: the bytes over all connections.
     """
 
     connections: int

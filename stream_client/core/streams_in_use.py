@@ -1,4 +1,6 @@
-"""The streams that a client uses: their partitions, how the route to each is found, and found again."""
+"""StreamsInUse: the streams that a client uses. It finds the route to each of their partitions, also after
+a reconnect.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from stream_service.names import stream_address
 class StreamsInUse:
     """All streams in use by name, and all push queues by return address.
 
-    service: the route of the stream service. via: the hops in front of it.
+    service: the route to the stream service. via: the part of this route before the service.
+
     Invariant: every queue of every handle that is not deleted is in `queues` under its address; a handle is OPEN only
     while there is a connection.
     """
@@ -45,11 +48,11 @@ class StreamsInUse:
         self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
     def __iter__(self) -> Iterator[StreamInUse]:
-        """All of them; streams may be dropped during the iteration."""
+        """Iterate over all streams in use. Streams may be dropped during the iteration."""
         return iter(list(self._streams.values()))
 
     def check(self) -> None:
-        """Raises AssertionError where the invariant, or that of a stream, does not hold."""
+        """Raise AssertionError if the invariant of this object or of a stream does not hold."""
         for name, stream in self._streams.items():
             assert stream.name == name
             assert stream.handles
@@ -61,14 +64,17 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Ask the service for a stream; `partitions` answers come. One is asked for by the plain protocol."""
+        """Ask the service to create a stream. The request finishes after `partitions` answers.
+
+        One partition is created by the plain protocol, which every service has.
+        """
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
         self._calls.add(request)
         return request
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """The partitions that a finished `create` has made, partition 0 first. Raises UnexpectedAnswer."""
+        """Return the partitions that a finished `create` request has made, in order. Raises UnexpectedAnswer."""
         if request.made is None:
             answers = [
                 (*created(payload), route)
@@ -82,14 +88,19 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Partitions that are known to exist, at the addresses that their names give; nothing is created."""
+        """Return handles of partitions that already exist, at the addresses that follow from their names. Creates
+        nothing.
+        """
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if not (handle.route or handle.stream.creates)]
         self._found([(handle, self._named_route(handle)) for handle in unknown])
         return handles
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
-        """A push queue for one publisher. sequences: has each of its messages stored once."""
+        """Open a push queue for one publisher.
+
+        sequences: the numbers that let the node store each message once; None for a plain publisher.
+        """
         if handle.gone is not None:
             raise handle.gone
         address, failed = self._new_address(TOLD), list[Push]()
@@ -104,7 +115,7 @@ class StreamsInUse:
         return queue
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Let the queue go as soon as its pushes have been answered."""
+        """Drop a publisher's queue as soon as its pushes have been answered."""
 
         def drop() -> None:
             self.queues.pop(queue.address, None)
@@ -114,13 +125,13 @@ class StreamsInUse:
         queue.when_empty(drop)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Forget a stream-partition that has been deleted; everything that is asked of it fails."""
+        """Forget a deleted partition. Every request to it fails."""
         error = not_there(handle)
         handle.drop(error)
         self._fail_calls(lambda target: target is handle, error)
         for queue in handle.queues:
             self.queues.pop(queue.address, None)
-        # The stream goes with its last partition, so that no later connection creates it again.
+        # The stream is dropped with its last partition, so that no later connection creates it again.
         stream = handle.stream
         if stream.handles.pop(handle.partition, None) is not None and not stream.handles:
             del self._streams[stream.name]
@@ -128,26 +139,28 @@ class StreamsInUse:
                 self._calls.forget(stream.opening)
 
     def close_all(self) -> None:
-        """Send nothing more along any route: the connection, or the route to the services, is gone."""
+        """Stop sending to all partitions, because the connection or the route to the services is lost."""
         for stream in self._streams.values():
             stream.close()
 
     def find_all(self) -> None:
-        """Find the route to every stream again, over a new connection or a route that is back."""
+        """Find the route to every stream again, after a new connection or when a lost route is back."""
         for stream in self:
             self._find(stream)
 
     def find_again(self, stream: StreamInUse) -> None:
-        """Find the route of one stream again that may be another one: a node may have been restarted in between."""
+        """Find the route of one stream again, since it may have changed: a node may have been restarted."""
         stream.close()
         self._find(stream)
 
     def ask_existence(self, handle: PartitionHandle) -> None:
-        """Find out whether the stream-partition has been deleted, since nothing comes from it."""
+        """Ask whether the partition was deleted, since it sends no answers."""
         self._existence.ask(handle)
 
     def _created(self, request: Create) -> None:
-        """Take the streams into use before the program does, so that no reconnect comes in between."""
+        """Put the created partitions in use before the program sees them, so that a reconnect in between
+        includes them.
+        """
         if request.error is None:
             try:
                 self.handles(request)
@@ -155,7 +168,7 @@ class StreamsInUse:
                 request.error = error
 
     def _missing(self, handle: PartitionHandle) -> None:
-        """A stream that does not exist has been deleted. Reading it must not create it again; only pushes do."""
+        """Handle a partition that does not exist. Only pushes may create it again; requests that read must fail."""
         if handle.gone is not None:
             return
         if handle.stream.creates:
@@ -169,11 +182,11 @@ class StreamsInUse:
                 self._calls.finish(call, error)
 
     def _find(self, stream: StreamInUse) -> None:
-        """Find the routes of a stream's partitions: by their names, or by creating the stream."""
-        # One request for all partitions is enough; while it is under way, its answer brings the routes.
+        """Find the routes of a stream's partitions: from their names, or by creating the stream again."""
+        # One request covers all partitions. While it is running, its answer will bring the routes.
         if stream.state is StreamState.CREATING:
             return
-        # It is created only where pushes wait for it, or where its node gave it an address that its name does not say.
+        # The stream is created only if pushes wait for it, or if its address does not follow from its name.
         if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
             self._found([(handle, self._named_route(handle)) for handle in stream.handles.values()])
             return
@@ -197,15 +210,15 @@ class StreamsInUse:
         if error is None:
             self._found(routes)
             return
-        # Without the stream nothing that waits for it can ever be sent.
+        # Without the stream, the requests that wait for it can never be sent.
         stream.fail_pushes(error)
         self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
 
     def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:
-        """Use these routes, and send along each what has no answer."""
+        """Use these routes, and send the unanswered requests and pushes over them."""
         if self._connection.wire is None:
             return
-        # A route that was in use already brings nothing new: what went along it would be sent twice.
+        # A route that is already in use is skipped, since requests sent over it once would be sent twice.
         opened = {handle: route for handle, route in routes if handle.route != route}
         for handle, route in opened.items():
             handle.open(route)
@@ -214,7 +227,7 @@ class StreamsInUse:
                 self._calls.send(call, opened[call.target])
 
     def _handle_of(self, name: str, partition: int) -> PartitionHandle:
-        """The handle on that stream-partition, made if it is not in use."""
+        """Return the handle of this partition. Makes it if the partition is not in use yet."""
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = StreamInUse(name)
@@ -226,7 +239,7 @@ class StreamsInUse:
         return handle
 
     def _is_named(self, stream: StreamInUse) -> bool:
-        """Whether every partition was last at the address that its name gives."""
+        """Whether the last address of every partition is the one that follows from its name."""
         return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
 
     def _named_route(self, handle: PartitionHandle) -> Route:

@@ -25,10 +25,12 @@ RENEWALS_PER_TTL = 3
 
 
 class LeaseClientMachine:
-    """One member's leases of one stream. now_s: seconds on a clock that neither jumps back nor stands still.
+    """The leases of one member of a consumer group, for one stream. A lease is the right to process one partition.
 
-    request_id: one below the id of the first request. The node ignores a member's requests with ids lower than one it
-    has seen, so a member that keeps its member id over a restart must begin with a higher request id.
+    Every `now_s` is a time in seconds on a clock that neither jumps back nor stands still. request_id: one less than
+    the id of the first request. The node ignores a request whose id is lower than an earlier one of the same member. So
+    a member that keeps its member id over a restart must begin with a higher request id.
+
     Invariant: partitions asked back are held; all held partitions may be processed until `_deadline_s`.
     """
 
@@ -49,9 +51,9 @@ class LeaseClientMachine:
         self.members = 0
 
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
-        """The next request: join, renew, or leave. Send it at once, since its leases count from now.
+        """Return the next request to send: to join the group, to renew the leases, or to leave the group.
 
-        Answers to earlier requests no longer count.
+        Send it at once, since the leases count from `now_s`. From now on, answers to earlier requests are ignored.
         """
         self._expire(now_s)
         self._request_id += 1
@@ -65,7 +67,10 @@ class LeaseClientMachine:
         )
 
     def answer(self, response: LeaseResponse, now_s: float) -> bool:
-        """Apply the answer to the latest request, and ignore any other; whether anything changed for the consumer."""
+        """Apply the answer to the latest request; ignore an answer to an earlier request.
+
+        Returns whether the partitions held, or those asked back, have changed.
+        """
         if response.request_id != self._request_id:
             return False
         before = dict(self._held), set(self._asked_back)
@@ -79,38 +84,38 @@ class LeaseClientMachine:
         return before != (self._held, self._asked_back)
 
     def find_fence(self, partition: int, now_s: float) -> int | None:
-        """The fence under which the partition may be processed now; None where it may not."""
+        """Return the fence of the lease on this partition, or None if the partition may not be processed now."""
         return self._held.get(partition) if now_s < self._deadline_s else None
 
     def held(self, now_s: float) -> set[int]:
-        """The partitions that may be processed now."""
+        """Return the partitions that may be processed now."""
         return set(self._held) if now_s < self._deadline_s else set()
 
     def asked_back(self, now_s: float) -> set[int]:
-        """The held partitions that the node asks back for other members."""
+        """Return the held partitions that the node wants back for other members."""
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """Stop holding the partition: the next request does not name it. Safe to repeat."""
+        """Stop holding the partition, so that the next request no longer names it. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """Stop holding a partition that the node has given to another member: it refused a save under our fence."""
+        """Stop holding a partition that another member has got: the node has refused a save under our fence."""
         self.give_back(partition)
 
     def next_due_s(self) -> float:
-        """When the next request is to be sent, or the leases run out, whichever comes first."""
+        """Return the time when the next request is due or the leases expire, whichever comes first."""
         renewal_s = self._sent_s + self._ttl_s / RENEWALS_PER_TTL
         return min(renewal_s, self._deadline_s) if self._held else renewal_s
 
     def has_run_out(self, now_s: float) -> bool:
-        """Whether leases are over that the next request will no longer name."""
+        """Whether the leases of held partitions have expired."""
         return bool(self._held) and now_s >= self._deadline_s
 
     def check(self) -> None:
-        """Assert the invariant."""
+        """Assert the first part of the invariant, and that no partition is both held and given back."""
         assert self._asked_back <= self._held.keys()
         assert not self._given_back & self._held.keys()
 

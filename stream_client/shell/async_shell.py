@@ -55,9 +55,9 @@ async def open_shell(
     contact_timeout_s: float | None,
     waits: bool = True,
 ) -> AsyncIterator[AsyncShell]:
-    """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
+    """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
     shell = AsyncShell(address, core, framing)
-    # Outside the task group, so that a failure is raised as it is and not as a group of one.
+    # This is outside the task group, so that a failure is raised itself and not inside an exception group.
     first = await shell.dial() if waits else None
     body_error: BaseException | None = None
     async with anyio.create_task_group() as tasks:
@@ -68,7 +68,8 @@ async def open_shell(
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
-            # Raised behind the task group, so that the error leaves the block as it is and not as a group of one.
+            # Raised after the task group has ended, so that the error leaves the block itself and not inside an
+            # exception group.
             body_error = error
         finally:
             await shell.close()
@@ -78,7 +79,7 @@ async def open_shell(
 
 
 class Dialled(NamedTuple):
-    """A connection, the framing to be spoken on it, and the bytes that have come over it already."""
+    """A new connection, its framing, and the bytes that have already been received over it."""
 
     stream: anyio.abc.SocketStream
     wire: Wire
@@ -86,9 +87,9 @@ class Dialled(NamedTuple):
 
 
 class AsyncShell:
-    """The I/O of one client in tasks of its own. It implements `session.Shell`.
+    """Does the I/O of one client in background tasks. It implements `session.Shell`.
 
-    Its tasks are shielded from the caller's cancellation, so that `close` can still send the last messages.
+    The caller's cancellation does not reach these tasks, so `close` can still send the last messages.
     """
 
     def __init__(self, address: str, core: ClientCore, framing: Framing) -> None:
@@ -107,35 +108,38 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Serve one connection after another until `close`, beginning with `first`, or with one that is still made."""
+        """Start the background tasks. They serve one connection after another until `close`.
+
+        first: the first connection; None if it is still to be made.
+        """
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
-        # Done before any task runs, so that the caller's client is connected from the first moment on.
+        # This comes before any task runs, so that the caller's client is connected from the first moment on.
         if first is not None:
             self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client where another kind of server answers, or where the service sends nothing in time."""
+        """End the client if a server of another kind answers, or if the service does not answer within the time."""
         began_s = anyio.current_time()
-        # A node greets at once. A connection that has brought nothing by now, or has ended, is in doubt.
+        # A node greets at once. A connection without a byte until now, or one that has ended, is suspect.
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
-        # `identify` asks as other clients do, which blocks: in a thread, so that the client goes on meanwhile.
+        # `identify` asks as other protocols' clients do. It blocks, so it runs in a thread.
         if not self.core.connection.received_bytes:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
-        # A node may greet while its service is missing, or cannot be reached; then every request would wait in vain.
+        # A node may greet although its service is missing. Then every request would wait in vain.
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
             if not self.core.service_route.reached:
                 self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
-        """Send the bytes that wait, for at most LAST_WORDS_S; then end."""
+        """Send the waiting bytes, for at most LAST_WORDS_S, and then end the client."""
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
             while self._stream is not None and (self._sending or self.core.connection.outgoing_bytes):
                 self._sent = anyio.Event()
@@ -144,10 +148,10 @@ class AsyncShell:
         self._scope.cancel()
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """As `Shell.wait`."""
+        """Wait as `Shell.wait`, and send the waiting bytes first."""
         if waiting.done:
             return
-        # The caller waits for an answer, so its request must not wait for the sending task to be scheduled.
+        # The caller waits for an answer, so its request must not wait until the sending task is scheduled.
         self._send_at_once()
         done = anyio.Event()
         waiting.when_done(done.set)
@@ -177,7 +181,7 @@ class AsyncShell:
         return boot_time_s()
 
     async def dial(self) -> Dialled:
-        """A new connection. Raises NodeUnreachable."""
+        """Open a new connection to the node. Raises NodeUnreachable."""
         host, port = split_host_port(self._address)
         try:
             with anyio.fail_after(CONNECT_TIMEOUT_S):
@@ -190,8 +194,7 @@ class AsyncShell:
         hello = await self._greet(stream)
         if hello:
             return Dialled(stream, HEAD, hello)
-        # A legacy node takes our hello for the beginning of a frame and waits for its rest, so this connection is of no
-        # more use.
+        # A legacy node takes our hello for the beginning of a frame, so this connection is useless.
         await anyio.aclose_forcefully(stream)
         try:
             with anyio.fail_after(CONNECT_TIMEOUT_S):
@@ -200,7 +203,7 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
 
     async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Say hello as the head framing does, and wait a while; the bytes that come. A legacy node sends none."""
+        """Send the head framing's hello, and return the bytes that come in time; a legacy node sends none."""
         try:
             with anyio.move_on_after(self._auto_wait_s):
                 await stream.send(HEAD.hello)
@@ -213,7 +216,7 @@ class AsyncShell:
         return b""
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Serve connection after connection; end the client where a lost one is not to be made again."""
+        """Serve connection after connection. End the client if a lost connection is not to be replaced."""
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             if dialled is None:
@@ -223,13 +226,13 @@ class AsyncShell:
             while True:
                 received_bytes = self.core.connection.received_bytes
                 fault = await self._serve(dialled)
-                # Without reconnecting nothing can answer any more: each request fails, now and later.
+                # Without a new connection nothing can be answered, so every present and later request fails.
                 if backoff is None:
                     self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
                     return
                 self.core.disconnected(fault)
-                # Only a connection that brought something resets the delays: a server that accepts and hangs up would
-                # else be called again at once, for ever.
+                # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up
+                # would be called again at once, for ever.
                 if self.core.connection.received_bytes > received_bytes:
                     backoff.succeeded()
                     self._auto_wait_s = AUTO_WAIT_S
@@ -240,14 +243,16 @@ class AsyncShell:
                 self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
-        """Have the core ask again for late answers; drop a connection over which nothing comes any more."""
+        """At intervals, have the core repeat unanswered requests. Closes a connection over which nothing comes any
+        more.
+        """
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
             if self.core.check_progress() and self._stream is not None:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:
-        """The first connection of a client that does not wait for it, tried for at once."""
+        """Make the first connection of a client whose `connect` did not wait for it. The first attempt is at once."""
         try:
             return await self.dial()
         except NodeUnreachable as error:
@@ -255,7 +260,7 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """A new connection, tried for until there is one. Requests fail meanwhile when `give_up_s` has passed."""
+        """Try to connect until it succeeds, with growing delays. After `give_up_s`, waiting requests fail meanwhile."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -271,16 +276,16 @@ class AsyncShell:
                 return connected
 
     def _take_over(self, dialled: Dialled) -> None:
-        """Make a new connection the client's: everything is sent along it from now on."""
+        """Give a new connection to the core: from now on everything is sent over it."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         raw = dialled.stream.extra(SocketAttribute.raw_socket)
-        # Under asyncio the socket is wrapped. The transport there may still hold earlier bytes, which later ones must
-        # not overtake, so nothing is written to that socket directly.
+        # Under asyncio the socket is wrapped, and its transport may still hold earlier bytes. Bytes written to the
+        # socket directly would overtake them, so we do not write to it.
         self._socket = raw if isinstance(raw, socket.socket) else None
 
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
-        """Serve one connection to its end. Returns the other side's fault, if a fault ended the connection."""
+        """Serve one connection until it ends. Returns the other side's fault if a fault ended it, else None."""
         fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
@@ -294,7 +299,7 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
-        """Read until the connection ends. received: the bytes that came while it was made. Returns as `_serve`."""
+        """Read until the connection ends. received: bytes read before. Returns the other side's fault, or None."""
         try:
             if received:
                 self.core.receive_data(received)
@@ -306,7 +311,7 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
-        """Send the core's outgoing bytes whenever there are any. scope: cancelled when the connection is broken."""
+        """Send the core's outgoing bytes whenever there are any. scope: cancelled when the connection breaks."""
         while True:
             data = self.core.data_to_send()
             self._sending = bool(data)
@@ -324,7 +329,7 @@ class AsyncShell:
     def _send_at_once(self) -> None:
         """Send as much as the socket takes without waiting; the sending task sends the rest.
 
-        The sending task alone would send everything a turn of the event loop later, and the caller waits.
+        The sending task alone would send the bytes one turn of the event loop later, while the caller waits.
         """
         link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
@@ -338,7 +343,7 @@ class AsyncShell:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a connection could not be made. AnyIO hides the reason in the cause of its own error."""
+    """Return the text why a connection could not be made. AnyIO hides the reason in the cause of its own error."""
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]

@@ -1,8 +1,8 @@
-"""The shell for programs without an event loop: it does its I/O inside calls, on a plain socket, without threads.
+"""The shell for programs without an event loop. It does its I/O inside calls, on a plain socket, without threads.
 
-Between calls nothing is sent or read; the next call reads the bytes that have come meanwhile. A call waits in short
-slices, so that a signal (Ctrl-C) is acted upon at once on every system. An exception in the middle of an exchange of
-bytes costs the connection, never the client: it connects again, and sends requests without an answer again.
+Between calls nothing is sent or read; the next call reads the bytes that have arrived meanwhile. A call waits in short
+slices, so that a signal (Ctrl-C) acts at once on every system. An exception in the middle of an exchange of bytes costs
+the connection but not the client: the client connects again and repeats its unanswered requests.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def open_shell(
     contact_timeout_s: float | None,
     waits: bool = True,
 ) -> Iterator[BlockingShell]:
-    """The I/O of one client while the block runs; the arguments as `connect`. Raises NodeUnreachable."""
+    """Do the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
     shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
     shell.open(waits)
     try:
@@ -74,7 +74,9 @@ def open_shell(
 
 
 class _Timer:
-    """A callback and the time when it is due. Timers with the same time run in the order in which they were made."""
+    """A callback and the time when it is due. Timers that are due at the same time run in the order of
+    their creation.
+    """
 
     __slots__ = ("_callback", "_number", "due_s")
 
@@ -95,7 +97,7 @@ class _Timer:
 
 
 class _Dialled(NamedTuple):
-    """A connection, and the framing to be spoken on it. greeted: our hello has been sent."""
+    """A new connection and its framing. greeted: whether our hello has already been sent."""
 
     connection: socket.socket
     wire: Wire
@@ -103,7 +105,7 @@ class _Dialled(NamedTuple):
 
 
 class BlockingShell:
-    """The I/O of one client inside its calls, for one thread at a time. It implements `blocking.session.Shell`."""
+    """Does the I/O of one client inside its calls, for one thread at a time. It implements `blocking.session.Shell`."""
 
     def __init__(
         self,
@@ -135,13 +137,15 @@ class BlockingShell:
         self._identified = False
 
     def open(self, waits: bool = True) -> None:
-        """Make the first connection, or leave it to the first call that waits. Raises NodeUnreachable."""
+        """Make the first connection, or with `waits` false leave it to the first call that waits. Raises
+        NodeUnreachable.
+        """
         if waits:
             self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
-        """Send the bytes that wait, for at most LAST_WORDS_S; then end. Safe to repeat."""
+        """Send the waiting bytes, for at most LAST_WORDS_S, and then end the client. Safe to repeat."""
         try:
             give_up_s = self.now_s() + LAST_WORDS_S
             while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
@@ -163,7 +167,7 @@ class BlockingShell:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
-        """Send the bytes that wait, if they have waited for LAG_S; run the timers that are due."""
+        """If nothing was sent for LAG_S, send the waiting bytes and run the timers that are due."""
         if self.now_s() - self._turned_at_s > LAG_S:
             self._turn(0.0)
 
@@ -177,16 +181,16 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """One round: read and send what the socket allows, then run what is due by the clock.
+        """Do one round: read and send what the socket allows, then run the timers that are due.
 
-        wait_s: how long to wait at most for the socket. Raises the error that ended the client.
+        wait_s: the longest time to wait for the socket. Raises the error that ended the client.
         """
-        # A second thread, or a signal handler, would find the socket and the core half changed.
+        # A second thread or a signal handler would find the socket and the core in the middle of a change.
         if not self._turning.acquire(blocking=False):
             raise RuntimeError("a blocking client is for one thread at a time")
         try:
             self.core.connection.check_open()
-            # A timer that falls due (a lease to renew) must not wait for the socket.
+            # A timer (for example to renew a lease) must run on time and not wait for the socket.
             if self._timers:
                 wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
             began_s = self.now_s()
@@ -195,7 +199,7 @@ class BlockingShell:
             else:
                 self._dial_again(wait_s)
             self._turned_at_s = self.now_s()
-            # Until the service has answered once, another kind of server may be at the address.
+            # Until the service's first answer, the address may belong to a server of another kind.
             if not self.core.service_route.reached:
                 self._doubt(self._turned_at_s - began_s)
             self._run_due()
@@ -203,9 +207,9 @@ class BlockingShell:
             self._turning.release()
 
     def _doubt(self, waited_s: float) -> None:
-        """End the client where another kind of server answers, or where the service sends nothing in time.
+        """End the client if a server of another kind answers, or if the service does not answer within the time.
 
-        Only the time in which the caller waited counts, since nothing is read between calls.
+        Counts only the time in which the caller waited, since nothing is read between calls.
         """
         self._waited_s += waited_s
         if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:
@@ -217,7 +221,9 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
-        """Wait for the socket, then send and read once. whole: no frame is cut in its middle, and the peer is there."""
+        """Wait for the socket, then send and read once. If this is interrupted inside a frame, the connection is
+        dropped.
+        """
         whole = False
         fault: ClientError | None = None
         try:
@@ -225,7 +231,7 @@ class BlockingShell:
                 self._unsent = memoryview(self.core.data_to_send())
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(connection, events)
-            # An exception of a signal handler that comes while we wait finds no bytes on the move: the connection
+            # If a signal handler raises an exception while we wait here, no bytes are on the move and the connection
             # goes on.
             whole = True
             ready = sum(mask for _, mask in self._selector.select(wait_s))
@@ -242,25 +248,27 @@ class BlockingShell:
             whole = False
         finally:
             if not whole:
-                # A server that ends a connection without a word is looked into at once (`_doubt`).
+                # If a server ends a connection without a byte, `_doubt` examines the server at once.
                 self._waited_s = max(self._waited_s, PROBE_AFTER_S)
                 self._lost(fault)
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Read the bytes that have come; whether the connection goes on."""
+        """Read the bytes that have arrived. Returns False if the connection has ended."""
         data = connection.recv(READ_BYTES_MAX)
         if data:
             self.core.receive_data(data)
         return bool(data)
 
     def _lost(self, fault: ClientError | None) -> None:
-        """The connection has ended: end the client, or plan the next attempt. fault: what the other side did wrong."""
+        """Handle the end of the connection: end the client, or plan the next attempt. fault: the other side's error, if
+        any.
+        """
         self._drop_socket()
         if self._backoff is None:
             self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
             return
         self.core.disconnected(fault)
-        # Only a connection that brought something resets the delays: a server that accepts and hangs up would else be
+        # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up would be
         # called again at once, for ever.
         if self.core.connection.received_bytes > self._received_before:
             self._backoff.succeeded()
@@ -273,7 +281,7 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Connect if the next attempt is due; else wait until it is, for `wait_s` at most."""
+        """Connect if the next attempt is due; else wait for it, at most `wait_s`."""
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -291,19 +299,19 @@ class BlockingShell:
             self._adopt(dialled)
 
     def _dial(self) -> _Dialled:
-        """A new connection and the framing spoken on it. Raises NodeUnreachable."""
+        """Open a connection and find out its framing. Raises NodeUnreachable."""
         connection = self._call()
         if self._framing != "auto":
             return _Dialled(connection, HEAD if self._framing == "head" else LEGACY)
         if self._greet(connection):
             return _Dialled(connection, HEAD, greeted=True)
-        # A legacy node takes our hello for the beginning of a frame and waits for its rest, so this connection is of no
-        # more use.
+        # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is
+        # useless.
         connection.close()
         return _Dialled(self._call(), LEGACY)
 
     def _call(self) -> socket.socket:
-        """A connected socket. Raises NodeUnreachable."""
+        """Return a connected socket. Raises NodeUnreachable."""
         try:
             connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -313,7 +321,7 @@ class BlockingShell:
         return connection
 
     def _greet(self, connection: socket.socket) -> bool:
-        """Say hello as the head framing does; whether bytes come within a while. They stay in the socket to be read."""
+        """Send the hello of the head framing. Returns whether bytes come within a while; they stay in the socket."""
         try:
             connection.send(HEAD.hello)
             readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
@@ -322,7 +330,7 @@ class BlockingShell:
             return False
 
     def _adopt(self, dialled: _Dialled) -> None:
-        """Make a new connection the client's: everything is sent along it from now on."""
+        """Give a new connection to the core: from now on everything is sent over it."""
         self._socket = dialled.connection
         self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
@@ -339,7 +347,7 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Run the timers that are due, and the core's check for late answers."""
+        """Run the timers that are due, and at intervals the core's check for late answers."""
         now_s = self.now_s()
         while self._timers and self._timers[0].due_s <= now_s:
             heapq.heappop(self._timers).run()
@@ -350,5 +358,5 @@ class BlockingShell:
 
 
 def _new_selector() -> selectors.BaseSelector:
-    """A selector without a file descriptor of its own, so that a client takes one descriptor: its socket's."""
+    """Return a selector that has no file descriptor of its own, so that a client uses one descriptor: its socket's."""
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

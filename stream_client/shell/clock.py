@@ -1,4 +1,4 @@
-"""The clients' clock, and the part of a shell that keeps time."""
+"""The clients' clock, and the interface of timers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Protocol
 
 
 class Timers(Protocol):
-    """The part of a shell that keeps time."""
+    """The interface of the part of a shell that keeps time."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after that delay; the function returned prevents the call.
+        """Call `callback` after `delay_s`. Returns a function that cancels the call.
 
-        A blocking client runs timers inside its calls only, so that the call may come later. Raises the error that
-        ended the client.
+        A blocking client runs timers only inside its calls, so there the callback may run later. Raises the error that
+        ended the client, if one did.
         """
         ...
 
     def now_s(self) -> float:
-        """Seconds on a clock that never jumps back and counts the time a machine sleeps, where the system has one."""
+        """Return the seconds on a clock that never jumps back and, if the system offers it, also runs while the machine
+        sleeps.
+        """
         ...
 
 
 def boot_time_s() -> float:
-    """Seconds on a clock that never jumps, and that goes on while the machine sleeps where the system has one.
+    """Return the seconds on a clock that never jumps and, if the system offers it, also runs while the machine sleeps.
 
-    A lease must be over when its time is, also for a consumer whose machine was suspended; most monotonic clocks stand
-    still meanwhile.
+    A lease must end on time also for a consumer whose machine was suspended. Most monotonic clocks stop during
+    suspension.
     """
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 

@@ -1,8 +1,8 @@
-"""Finds out which server is at an address where no stream node answers, by asking as clients of other protocols do.
+"""Finds out which kind of server is at an address where no stream node answers.
 
-Most servers of other protocols take a client's hello for the beginning of a request of their own, wait for its rest,
-and say nothing. So `identify` opens another connection and sends requests that they answer. It names only a server that
-answers: silence proves nothing, since a node that stands still is silent too.
+Most servers of other protocols take a client's hello for the beginning of a request of their own, wait for the rest,
+and say nothing. So `identify` opens another connection and sends requests of those protocols. It only names a server
+that answers them: silence proves nothing, since a node that hangs is silent too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
-    """Why the service at that address was not reached, as far as the bytes that have come tell."""
-    # A node on the route has said why, which is more than can be guessed here.
+    """Return the error why the service at this address was not reached, judged by the bytes that have come."""
+    # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
     if core.connection.received_bytes:
@@ -44,7 +44,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
             f"{address} takes connections and ends them without a word: it is no stream node, it has too many "
             "connections, or it is an Ockam service of before 2024 (--framing legacy)"
         )
-    # A legacy node says no hello, so its silence tells nothing about the node.
+    # A legacy node sends no hello, so its silence proves nothing.
     if core.connection.wire is not None and not core.connection.wire.hello:
         return NodeUnreachable(
             f"{address} sends nothing: no {core.service_name!r} answers there in the legacy framing; real Ockam "
@@ -57,7 +57,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 
 
 def identify(address: str) -> str | None:
-    """Ask at `host:port` as clients of other protocols do; which server answers, or None where no known one does.
+    """Send requests of other protocols to `host:port`. Returns a text that names the server, or None if it is unknown.
 
     It blocks for at most two times PROBE_S, and raises nothing.
     """
@@ -69,13 +69,13 @@ def identify(address: str) -> str | None:
 
 
 def _ask(address: str, request: bytes) -> bytes:
-    """The first bytes that come on a new connection after this request; none where none come in time."""
+    """Return the first bytes that come on a new connection after this request; empty if none come in time."""
     give_up_s = time.monotonic() + PROBE_S
     answer = b""
     try:
         with socket.create_connection(split_host_port(address), PROBE_S) as connection:
             connection.sendall(request)
-            # A few bytes can come in several pieces, and no sign is longer than this.
+            # The first bytes can come in several pieces. No server's sign is longer than this.
             while len(answer) < SHOWN_BYTES and (left_s := give_up_s - time.monotonic()) > 0:
                 connection.settimeout(left_s)
                 piece = connection.recv(SHOWN_BYTES)
@@ -88,7 +88,7 @@ def _ask(address: str, request: bytes) -> bytes:
 
 
 def _client_hello() -> bytes:
-    """How a TLS client begins."""
+    """Return the first bytes that a TLS client sends."""
     import ssl
 
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -1,4 +1,4 @@
-"""Timeouts and sizes that both shells share, and the types of the arguments of `connect`."""
+"""Timeouts and sizes that both shells share, and the types of some arguments of `connect`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ from types import TracebackType
 
 
 class _State(threading.local):
-    """The state of one thread. held: it exchanges bytes. waiting: the exception to raise when the exchange is over."""
+    """The state of one thread. held: whether it is exchanging bytes. waiting: an exception to raise after
+    the exchange.
+    """
 
     held = False
     waiting: BaseException | None = None
@@ -20,7 +22,7 @@ _state = _State()
 
 
 def raise_when_whole(error: BaseException) -> None:
-    """Raise the error now, or, while this thread exchanges bytes, at the end of that exchange."""
+    """Raise the error now, or at the end of the exchange if this thread is exchanging bytes."""
     if _state.held:
         _state.waiting = error
     else:
@@ -28,7 +30,7 @@ def raise_when_whole(error: BaseException) -> None:
 
 
 class Whole:
-    """A block that exchanges bytes: no held-back exception is raised inside it. Not to be nested."""
+    """A context manager around an exchange of bytes: `raise_when_whole` raises nothing inside it. Not to be nested."""
 
     def __enter__(self) -> None:
         _state.held = True

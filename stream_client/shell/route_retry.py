@@ -1,4 +1,4 @@
-"""Asks again, after growing delays, for the service behind a node on the route that has lost its way to it."""
+"""Repeats the question to a service behind a node on the route, after growing delays, until the route is back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ASK_DELAY_S_MAX = 0.4
 
 
 class RouteRetry:
-    """Plans the next question each time a node on the route says that it cannot reach the next one.
+    """Plans the next question each time a node on the route reports that it cannot reach the next node.
 
-    After `give_up_s` every waiting request fails; asking goes on. `ServiceRoute.on_lost` calls `lost`.
+    After `give_up_s` every waiting request fails; the questions go on. `ServiceRoute.on_lost` calls `lost`.
 
     Invariant: at most one question is planned.
     """
@@ -35,7 +35,7 @@ class RouteRetry:
         self._planned = False
 
     def lost(self, first: bool) -> None:
-        """A node on the route cannot reach the next one. first: it could, when last heard of."""
+        """Plan the next question. first: whether the node on the route could reach the next node until now."""
         now_s = self._timers.now_s()
         if first:
             self._backoff = Backoff(self._reconnect, random.random)

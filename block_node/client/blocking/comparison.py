@@ -1,7 +1,7 @@
 # Generated from block_node/client/comparison.py by tools/generate_blocking.py; do not edit.
-"""Comparison of a block that was given to be published with the block that a node has. It publishes nothing.
+"""Compares a block that the program wants to publish with the block that a node already has. It publishes nothing.
 
-Two blocks are the same where their roots are: a root covers every item but the proofs.
+Two blocks count as the same if their roots are equal: a root covers every item except the proofs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """The roots and the size of a block that was given.
+    """The roots and the size of a block that the program gave to the publisher.
 
-    roots: by each hash scheme that may be meant; the node knows which one is. size_bytes: of the items, without the
-    bytes between them.
+    roots: one root for each hash scheme that may apply; only the node knows which one does. size_bytes: the size of all
+    items, without the bytes between them.
     """
 
     roots: tuple[RootCandidate, ...]
@@ -38,14 +38,16 @@ class GivenBlock(msgspec.Struct, frozen=True):
 
 
 class GivenReader:
-    """Reads and hashes a block that was given, a chunk at a time: a large block takes seconds."""
+    """Reads and hashes a block that the program gave, one chunk at a time, since a large block takes seconds."""
 
     def __init__(self, block: OutgoingBlock) -> None:
         self._reader = BlockReader(block.number, READING)
         self._steps = self._read(block)
 
     def step(self) -> GivenBlock | None:
-        """Read one more chunk; the block once all are read. Raises BlockError where it is not a whole block."""
+        """Read one more chunk. Returns the block after the last chunk, else None. Raises BlockError if it is not a
+        whole block.
+        """
         if next(self._steps, None) is not None:
             return None
         return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
@@ -60,9 +62,9 @@ class GivenReader:
 
 
 class Comparison:
-    """One comparison of a block with the node's block of that number, in steps between which the client does its I/O.
+    """Compares one block with the node's block of the same number, in steps; the client does its I/O between the steps.
 
-    on_done: called once with None where the two are the same, else with AnotherBlock, BlockNotCompared, BlockError,
+    on_done: called once, with None if the blocks are the same, else with AnotherBlock, BlockNotCompared, BlockError,
     ConnectionLost, RequestTimeout or UnexpectedAnswer.
     """
 
@@ -74,7 +76,7 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[ClientError | BlockError | None], None],
     ) -> None:
-        """stored: the root of the node's block; empty where the node is still to be asked."""
+        """stored: the root of the node's block; empty if the node must still be asked for it."""
         self._client = client
         self._block = block
         self._stored = stored
@@ -85,7 +87,7 @@ class Comparison:
         self._cancel = client.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
-        """Stop; `on_done` is not called any more."""
+        """Stop the comparison without calling `on_done`."""
         self._cancel()
         self._on_done = _ignored
 
@@ -103,7 +105,9 @@ class Comparison:
             self._ask(self._given.size_bytes)
 
     def _ask(self, offset: int) -> None:
-        """Ask for the root of the node's block. It comes with any bytes of it, so few of them are asked for."""
+        """Ask for the root of the node's block. The answer has bytes of the block too, so we ask for its last bytes
+        only.
+        """
 
         def timed_out() -> None:
             self._cancel()
@@ -117,7 +121,7 @@ class Comparison:
             stop_timer()
             forget()
 
-        # The timer first: where the client has ended, the answer is called at once.
+        # The timer is set first: if the client has ended, `answered` is called at once and must find the timer.
         stop_timer = self._client.shell.call_later(self._answer_s_max, timed_out)
         request = GetBlock(1, self._block.number, False, offset)
         self._cancel = stop_timer
@@ -131,7 +135,7 @@ class Comparison:
         if isinstance(answer, ClientError):
             self._finish(answer)
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
-            # The block that is stored is shorter than that.
+            # The stored block is shorter than `offset`, so we ask from its beginning.
             self._ask(0)
         elif answer.status is GetStatus.NOT_AVAILABLE:
             self._finish(BlockNotCompared(self._block.number, given.roots, node))
@@ -152,11 +156,11 @@ class Comparison:
 
 
 def _ignored(error: ClientError | BlockError | None) -> None:
-    """Stands for `on_done` after that was called or the comparison was cancelled."""
+    """Do nothing. Replaces `on_done` after it was called or after the comparison was cancelled."""
 
 
 def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Compare two blocks that were given under one number. Raises AnotherBlock unless they are the same, BlockError."""
+    """Compare two blocks that the program gave under one number. Raises AnotherBlock if they differ, and BlockError."""
     first, second = _read(client, one), _read(client, other)
     if first.roots != second.roots:
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
@@ -165,6 +169,6 @@ def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: Out
 def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
-        # A large block takes seconds; the connection is read in between.
+        # A large block takes seconds to read, so the connection gets a turn between the chunks.
         client.shell.give_way()
     return given

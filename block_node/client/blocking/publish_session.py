@@ -1,9 +1,8 @@
 # Generated from block_node/client/publish_session.py by tools/generate_blocking.py; do not edit.
-"""One session of a publisher with one node: opened, blocks sent as the node wants them, until one side ends it.
+"""One session of a publisher with one node: the session opens, sends the blocks that the node wants, and ends.
 
-It runs in callbacks of the client: when messages have come, when sent bytes have left, and when a time is over. So it
-goes on while the program does something else, under an event loop and within the calls of a blocking client alike.
-What is sent next is decided by `PublisherMachine`.
+It runs in callbacks of the client: when messages have arrived, when bytes have been sent, and when a timer runs out. So
+it goes on while the program does something else. `PublisherMachine` decides what the session sends next.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ SessionError: TypeAlias = ClientError | BlockError
 
 
 class ClientSessionState(Enum):
-    """The states of a session; each is left only to one below it, but COMPARING, which goes back to OPEN."""
+    """The states of a session. Each state changes only to a lower one in this list, except COMPARING back to OPEN."""
 
     CONNECTING = auto()
     """There is no connection to the node."""
@@ -67,11 +66,12 @@ class ClientSessionState(Enum):
 
 
 class ClientPublishSession:
-    """See the module. Begun by `begin`; `pump` is to be called when there is more to send.
+    """One session with one node. `begin` starts it; call `pump` when there may be more to send.
 
     on_open: called when the node has opened the session. on_settled: called when blocks may have become durable.
-    on_compared: called when the block of that number has turned out to be the node's. on_end: called once, with the
-    error that ended the session, or with None where it was ended as it should.
+    on_compared: called with the number of a block that turned out to be the same at the node. on_end: called once, with
+    the error that ended the session, or with None if the session ended in good order.
+
     Invariant: `_chunks` is set exactly while `machine.sending` is the block that they are of, or has been given up.
     """
 
@@ -107,7 +107,7 @@ class ClientPublishSession:
         self._conversation = client.core.converse(SERVICE)
 
     def begin(self, patience_s: float | None) -> None:
-        """Ask for the session, or wait for the next attempt to connect. patience_s: for this long at most."""
+        """Ask for the session, or wait for the next attempt to connect. patience_s: the longest wait in seconds."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
@@ -117,7 +117,7 @@ class ClientPublishSession:
             self._stop_timer = self.client.shell.call_later(patience_s, self._attempted)
 
     def pump(self) -> None:
-        """Send what the node wants, until enough bytes are on their way; the rest follows when these have left."""
+        """Send the blocks that the node wants until enough bytes are unsent; the rest follows when those have left."""
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -130,19 +130,19 @@ class ClientPublishSession:
             self._is_pumping = False
 
     def close(self) -> None:
-        """Publish what is kept and then end the session: no more blocks come."""
+        """Publish the blocks that are kept and then end the session. No more blocks may be added."""
         self.is_closing = True
         self.pump()
 
     def abort(self) -> None:
-        """End the session at once; `on_end` is not called."""
+        """End the session at once without calling `on_end`."""
         self._on_end = _ignored
         self._end(ClientError("the publisher has stopped"))
 
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """An attempt to connect has failed, or lasts too long."""
+        """End the session, because an attempt to connect has failed or takes too long."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
             connection = self.client.core.connection
@@ -156,7 +156,7 @@ class ClientPublishSession:
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
-        """Ask for a session, more than once: a node that starts may not have heard."""
+        """Ask the node for a session, again at intervals: a starting node may miss the first question."""
         if self.state is not ClientSessionState.OPENING:
             return
         left_s = self._opened_by_s - self.client.now_s()
@@ -173,7 +173,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- hearing
 
     def _changed(self) -> None:
-        """A message has come, or the conversation is open, or it is not any more."""
+        """React to a message, to the opened conversation, or to the end of the conversation."""
         if self.state is ClientSessionState.ENDED:
             return
         if self.state is ClientSessionState.CONNECTING:
@@ -186,7 +186,7 @@ class ClientPublishSession:
             self._hear()
 
     def _hear(self) -> None:
-        """Take what the node has said, and send what follows from it."""
+        """Apply the node's messages, and send whatever they call for."""
         try:
             while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
                 response = _decode(payload)
@@ -197,7 +197,7 @@ class ClientPublishSession:
                 self._machine.take(response)
                 self._on_settled()
         except RequestRefused as error:
-            # The node is of a version that names no roots; whatever it has is looked up.
+            # An older node reports no roots, so we ask for a session without them.
             if self.state is ClientSessionState.OPENING and isinstance(self._opening, OpenRootSession):
                 self._stop_timer()
                 self._opening = OpenSession(self._opening.token)
@@ -214,25 +214,25 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- sending
 
     def _step(self) -> bool:
-        """Send one message, or find that there is none to send now; whether there may be another one."""
+        """Send one message if there is one to send. Returns whether to call this again at once."""
         machine, connection = self._machine, self.client.core.connection
         if machine.ended is not None:
             self._ended_by_node()
             return False
-        # One portion in memory at a time: the next one is read when the socket has taken this one.
+        # Only one portion is in memory at a time: the next portion is read when the socket has taken this one.
         if connection.outgoing_bytes > UNSENT_BYTES_MAX:
             if not self._waits_for_room:
                 self._waits_for_room = True
                 connection.taken().when_done(self._has_room)
             return False
-        # The node may have given up the block under way.
+        # The node may have declined the block that is being sent.
         if machine.sending is None:
             self._chunks = None
         if self._chunks is not None:
             self._send_chunk(self._chunks)
             return True
         if machine.to_compare:
-            # One at a time, so that what the node says meanwhile is heard in between.
+            # One comparison at a time, so that the node's messages are read in between.
             self._compare(min(machine.to_compare))
             return False
         if machine.too_far_behind:
@@ -274,7 +274,9 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """Nothing is to be sent: the node has to say something within `answer_s_max` while it owes an answer."""
+        """There is nothing to send. While the node owes an acknowledgement, it must send something within
+        `answer_s_max`.
+        """
         self._active_s = self.client.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
@@ -284,7 +286,7 @@ class ClientPublishSession:
         self._is_timed = False
         if self.state is ClientSessionState.ENDED or not self._blocks:
             return
-        # While something is being sent or compared, the node owes nothing.
+        # While a block is being sent or compared, the node owes no acknowledgement.
         idle = self.state is ClientSessionState.OPEN and self._chunks is None and not self._waits_for_room
         left_s = self._active_s + self._answer_s_max - self.client.now_s() if idle else self._answer_s_max
         if left_s <= 0:
@@ -324,7 +326,7 @@ class ClientPublishSession:
         self._end(error, told=True)
 
     def _end(self, error: SessionError | None, *, told: bool = False) -> None:
-        """told: whether the node knows that the session ends. Otherwise it would wait for the rest of a block."""
+        """End the session. told: whether the node knows it already; otherwise it would wait for the rest of a block."""
         if self.state is ClientSessionState.ENDED:
             return
         if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:
@@ -338,7 +340,7 @@ class ClientPublishSession:
 
 
 def _ignored(error: SessionError | None) -> None:
-    """Stands for `on_end` when the publisher does not want to hear of it."""
+    """Do nothing. Replaces `on_end` after `abort`."""
 
 
 def _decode(payload: bytes) -> PublishResponse:

@@ -1,7 +1,8 @@
 # Generated from block_node/client/subscriber.py by tools/generate_blocking.py; do not edit.
-"""Subscribes to blocks at one of several nodes and goes on at another one, so that each block comes whole and once.
+"""Subscription: receives blocks from one of several nodes and changes the node when one fails.
 
-The connections are those of the clients; a subscription reads when its program does.
+Each block arrives whole and once. A subscription uses the connections of the clients and reads only when its program
+asks for the next event.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAns
 
 
 class Subscription:
-    """One subscriber's wish and its progress, over all connections. An async iterator of events.
+    """An asynchronous iterator over the events of the wanted blocks, over as many connections as needed.
 
-    wait: whether to wait where the last source ended or no node has the next block yet; without it that is an error,
-    where there is no other node. compress: ask for items compressed with zstd. connections: how many were used.
+    wait: whether to wait when the last source has ended or no node has the next block yet. If false, and there is no
+    other node, this is an error. compress: whether to ask for items compressed with zstd. connections: the number of
+    connections used.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class Subscription:
         self._problem: ClientError | None = None
 
     def begin(self) -> None:
-        """Subscribe, so that all that comes from now on is part of it. Raises nothing: the iteration tries again."""
+        """Subscribe now, so that every block from this moment on is included. Errors are left to the iteration, which
+        retries.
+        """
         try:
             self._source = self._subscribe(self._clients[0])
         except ClientError as error:
@@ -107,7 +111,9 @@ class Subscription:
         return self
 
     def __next__(self) -> SubscriptionEvent:
-        """Raises SubscriptionRefused; NodeUnreachable and others after `give_up_s` without a block."""
+        """Return the next event. Raises SubscriptionRefused, and after `give_up_s` without a block NodeUnreachable and
+        others.
+        """
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -122,7 +128,7 @@ class Subscription:
                 if response is not None:
                     return self._event(response)
                 if not self._has_all:
-                    # A node may also end a subscription because it lasted so long.
+                    # A node may also end a subscription because the subscription has lasted very long.
                     raise SubscriptionRefused(SubscribeStatus.SUCCESS, self._source.end_reason)
                 self._is_over = True
             except (SubscriptionRefused, *PASSING) as error:
@@ -138,13 +144,13 @@ class Subscription:
                 self._failure = error
 
     def close(self) -> None:
-        """Leave: the node sends nothing more. Safe to repeat."""
+        """End the subscription, so that the node sends nothing more. Safe to repeat."""
         self._is_over = True
         self._drop_source()
         self._clients[self._at].shell.give_way()
 
     def _subscribe(self, client: StreamClient) -> _Source:
-        """Subscribe at this node, from the block that is wanted next. Raises the errors of PASSING, and others."""
+        """Subscribe at this node, beginning with the next wanted block. Raises the errors of PASSING, and others."""
         start = self._find_start(client)
         conversation = client.converse(SERVICE)
         try:
@@ -159,7 +165,10 @@ class Subscription:
         return source
 
     def _find_start(self, client: StreamClient) -> int | None:
-        """The block to begin with. After a node was found empty, all that has come to it since is asked for."""
+        """Return the block to begin with; None for the next new block.
+
+        If this node had no blocks at an earlier attempt, begin with the first block that it has got since then.
+        """
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")
@@ -176,7 +185,7 @@ class Subscription:
         return problem
 
     def _judge(self, problem: ClientError) -> None:
-        """Fail where no other attempt would help, or where nothing has come for too long."""
+        """Fail if no other attempt can help, or if no block has come for too long."""
         waited_s = self._now_s() - self._progress_s
         final = isinstance(problem, SubscriptionRefused) and (
             problem.status in FINAL
@@ -186,7 +195,7 @@ class Subscription:
             self._failure = problem
 
     def _next_node(self) -> None:
-        """Go on at the next node; after the last one, wait and begin with the first one again."""
+        """Change to the next node. After the last node, wait a while and begin with the first one again."""
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
             self._clients[0].shell.wait(Waiting(), self._backoff.next_delay_s())
@@ -198,11 +207,14 @@ class Subscription:
 
     @property
     def _has_all(self) -> bool:
-        """Whether every block has come that was asked for."""
+        """Whether every wanted block has arrived."""
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Raises DamagedAnswer where the first blocks came between finding the node empty and subscribing."""
+        """Note where the subscription begins at this node. number: the first block; None if the node has none.
+
+        Raises DamagedAnswer if the node got its first blocks between being found empty and this subscription.
+        """
         if number is None:
             self._found_empty.add(node)
         elif asked is None and node in self._found_empty and self._next is None:
@@ -210,7 +222,7 @@ class Subscription:
         self._begin_at(number)
 
     def _begin_at(self, number: int | None) -> None:
-        """A subscription "from now on" is one from this block on, also at the next connection."""
+        """If the first block was open, fix it to this block, so that the next connection begins there too."""
         if self._next is None:
             self._next = number
 
@@ -229,7 +241,7 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """The longest time to wait for a connection, so that `give_up_s` holds."""
+        """Return the longest time in seconds to wait for a connection so that `give_up_s` holds; None: for ever."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
@@ -239,7 +251,7 @@ class Subscription:
 
 
 class _Source:
-    """One subscription at one node, from `begin` to its end or `leave`. end_reason: the node's words at the end."""
+    """One subscription at one node, from `begin` to its end or `leave`. end_reason: the node's reason for the end."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
@@ -253,14 +265,14 @@ class _Source:
         self._told_bytes = 0
 
     def begin(self) -> int | None:
-        """Subscribe; the block that comes first, None where the node has none."""
+        """Subscribe. Returns the number of the first block; None if the node has no blocks."""
         self._say(SubscribePacked(self._request) if self._compress else self._request)
         try:
             response = self._answer(self._answer_s_max)
         except RequestRefused:
             if not self._compress:
                 raise
-            # The node is of a version that packs nothing.
+            # An older node cannot compress, so we subscribe without compression.
             self._say(self._request)
             response = self._answer(self._answer_s_max)
         if isinstance(response, SubscriptionEnded):
@@ -271,9 +283,9 @@ class _Source:
         return response.start_block
 
     def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
-        """The next message about a block; None where all has come. Raises SubscriptionRefused and others."""
-        # The node counts the bytes that are on their way against the window. Those taken so far make room; they are
-        # told in parts, since a message for each would cost more than it brings.
+        """Return the next message about a block; None after the last one. Raises SubscriptionRefused and others."""
+        # The node stops sending when a window's worth of bytes is not confirmed as received. We confirm in larger
+        # portions, since a message for each read would cost more than it brings.
         if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
             self._told_bytes = self._taken_bytes
             self._say(Received(1, self._taken_bytes))
@@ -294,7 +306,7 @@ class _Source:
         return response
 
     def leave(self) -> None:
-        """Have the node send nothing more; without a connection it has noticed by itself."""
+        """Ask the node to send nothing more. Without a connection the node has noticed the end by itself."""
         if self._is_subscribed:
             self._is_subscribed = False
             with suppress(ClientError):

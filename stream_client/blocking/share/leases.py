@@ -1,7 +1,8 @@
 # Generated from stream_client/share/leases.py by tools/generate_blocking.py; do not edit.
-"""Membership in a consumer group by leases of a node's index service (`node/lease/1`), for `SharedConsumer`.
+"""LeaseMember: membership in a consumer group, by leases of a node's index service (`node/lease/1`).
 
-`LeaseClientMachine` decides which member has which partition; this module sends its requests and keeps its time.
+`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member may process; this module sends the
+machine's requests on time.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ MEMBER_ID_BYTES = 8
 
 
 class LeaseMember:
-    """One member of a consumer group: of the consumers that share a stream under one client id. For one consumer.
+    """One member of a consumer group: the consumers that share a stream under one client id. Each consumer needs its
+    own.
 
-    Positions are saved with the fence of the lease, so that the node refuses a save from a member that has lost the
-    lease. The blocking client renews leases inside its calls only.
+    The member saves positions together with the fence of its lease. So the node can refuse a save by a member that has
+    lost the lease. The blocking client renews leases only while the program is inside one of its calls.
     """
 
     def __init__(self, client: Session, client_id: str, *, member_id: str | None = None) -> None:
-        """client: a StreamClient. member_id: unique among the members; a random one where none is given."""
+        """client: a StreamClient. client_id: the name of the group. member_id: unique in the group; None: a
+        random id.
+        """
         self._session = client
         self._indexes = SavedIndexes(client, client_id)
         self._machine: LeaseClientMachine | None = None
@@ -46,11 +50,15 @@ class LeaseMember:
 
     @property
     def members(self) -> int:
-        """How many members share the stream; 0 before the node has told."""
+        """The number of members that share the stream; 0 before the node's first answer."""
         return 0 if self._machine is None else self._machine.members
 
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
-        """Begin to ask for partitions, and renew the leases of those got. on_change: called when `check` has news."""
+        """Join the group: begin to ask for partitions, and renew the leases of the partitions that the member gets.
+
+        partitions: the number of partitions of the stream. on_change: called when the result of `check` may have
+        changed.
+        """
         assert self._machine is None, "a member joins once"
         self._machine = LeaseClientMachine(
             self.client_id, stream_name, self.member_id, partitions, request_id=time.time_ns() // 1000
@@ -59,7 +67,7 @@ class LeaseMember:
         self.renew()
 
     def renew(self) -> None:
-        """Ask for the leases now. The member does so by itself as often as its leases need it."""
+        """Ask the node for leases now. After `join`, the member does this by itself as often as its leases need it."""
         if self._left or self._error is not None or self._machine is None:
             return
         self._cancel_call()
@@ -68,9 +76,9 @@ class LeaseMember:
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
-        """The partitions held now, and those of them that are asked back for others.
+        """Return the partitions held now, and those of them that the node wants back for other members.
 
-        Raises the error that ended the membership.
+        Raises the error that ended the membership, if one did.
         """
         if self._error is not None:
             raise self._error
@@ -80,46 +88,46 @@ class LeaseMember:
         return self._machine.held(now_s), self._machine.asked_back(now_s)
 
     def find_fence(self, partition: int) -> int | None:
-        """The fence of the lease that is held now, by this process's clock; None where there is none."""
+        """Return the fence of the lease on this partition, or None if no lease is held by this process's clock."""
         return None if self._machine is None else self._machine.find_fence(partition, self._session.shell.now_s())
 
     def give_back(self, partition: int) -> None:
-        """Let another member have the partition; the node is told as soon as there is time."""
+        """Stop holding the partition, and tell the node at the next opportunity so that another member can have it."""
         if self._machine is not None:
             self._machine.give_back(partition)
             self._renew_in(0.0)
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
-        """The saved index of each, 0 where there is none."""
+        """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         return self._indexes.load(stream_name, partitions)
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save indexes by partition. The index of a partition whose lease is over is not saved."""
+        """Save the index of each partition in `indexes`. Skips partitions whose lease has expired."""
         requests = self._saves(stream_name, indexes)
         answers = self._session.ask_all(INDEX_SERVICE, FENCED_SAVE, requests)
         for request, answer in zip(requests, answers, strict=True):
             self._saved(request, answer)
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the same without waiting."""
+        """Save as `save`, but do not wait for the answers."""
         for request in self._saves(stream_name, indexes):
             self._session.ask_nowait(INDEX_SERVICE, FENCED_SAVE, request, partial(self._saved, request))
 
     def leave(self) -> None:
-        """Give all partitions back and ask for no more. Safe to repeat."""
+        """Leave the group: give all partitions back and ask for no more. Safe to repeat."""
         if self._machine is not None and not self._left:
             self._end()
             self._session.ask(INDEX_SERVICE, LEASE, self._machine.request(self._session.shell.now_s(), leave=True))
 
     def leave_nowait(self) -> None:
-        """The same without waiting; where the message does not arrive, the leases run out."""
+        """Leave as `leave`, but do not wait for the answer. If the message is lost, the leases expire by themselves."""
         if self._machine is not None and not self._left:
             self._end()
             request = self._machine.request(self._session.shell.now_s(), leave=True)
             self._session.ask_nowait(INDEX_SERVICE, LEASE, request, lambda answer: None)
 
     def _answered(self, answer: LeaseResponse | ClientError) -> None:
-        """Take over the leases that the node has given, and tell the consumer where they changed."""
+        """Apply the node's answer to a lease request, and call `on_change` if the leases have changed."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -138,7 +146,7 @@ class LeaseMember:
         ]
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
-        """Give up the lease of a partition whose save the node refused, since another member has it."""
+        """Drop the lease of a partition if the node has refused a save, since another member then has the lease."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -149,13 +157,13 @@ class LeaseMember:
             self._on_change()
 
     def _failed(self, error: ClientError) -> None:
-        """Go on after an error that a retry may help, since the next renewal is one; any other ends the membership."""
+        """End the membership, unless a retry may help: the next renewal is such a retry."""
         if not error.retriable:
             self._error = error
             self._on_change()
 
     def _schedule(self) -> None:
-        """Have the timer wake this member when a request is due, or the leases run out."""
+        """Set the timer to the time when a request is due or the leases expire."""
         assert self._machine is not None
         self._renew_in(max(0.0, self._machine.next_due_s() - self._session.shell.now_s()))
 
@@ -177,11 +185,14 @@ class LeaseMember:
 
 
 def to_member(session: Session, membership: LeaseMember | str) -> LeaseMember:
-    """A membership as it is, or a new member of the group of that name. Raises InvalidArgument."""
+    """Turn the name of a group into a new member of this group; return a LeaseMember unchanged.
+
+    Raises InvalidArgument if the name is empty or the object cannot keep positions.
+    """
     if isinstance(membership, str):
         return LeaseMember(session, check_name(membership))
     return check_keeps_positions(membership)
 
 
 def _nothing() -> None:
-    """Stands in for a timer, a request or a listener that there is not."""
+    """Do nothing. Used as the callback where no timer, request or listener is set."""

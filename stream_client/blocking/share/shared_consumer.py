@@ -1,7 +1,7 @@
 # Generated from stream_client/share/shared_consumer.py by tools/generate_blocking.py; do not edit.
-"""A consumer that shares the partitions of a stream with the other members of a consumer group.
+"""SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group.
 
-`LeaseMember` tells which partitions this member holds, by leases with fences.
+`LeaseMember` decides which partitions this member holds, by leases with fences.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from stream_service.extensions import RichMessage
 
 
 class SharedConsumer(BaseConsumer):
-    """Iterates over the partitions that this member holds at the moment. A context manager: it leaves at the end.
+    """Iterates over the partitions that this member holds at the moment. A context manager: its end leaves the group.
 
-    When the node asks for a partition back, the consumer saves its position and gives it up between two messages; the
-    other partitions go on. When a lease is lost (this process was too slow, or cut off), the iterator raises LeaseLost
-    and may then be taken up again. The blocking client renews leases inside its calls only, so there a message that
-    takes longer to process than a lease lasts (10 s by default) costs the lease.
+    When the node wants a partition back, the consumer saves its position and gives the partition back between two
+    messages. The other partitions go on. When a lease is lost because this process was too slow or cut off, the
+    iterator raises LeaseLost; you may then continue the iteration. The blocking client renews leases only inside its
+    calls. So there, a message that takes longer to process than a lease lasts (10 s by default) costs the lease.
     """
 
     @with_options_shown
     def __init__(
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        """partitions: all partitions of the stream. membership: a LeaseMember, or the name of the group."""
+        """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
         member = to_member(partitions[0].session, membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
         self._stream_name = partitions[0].handle.name
@@ -64,51 +64,58 @@ class SharedConsumer(BaseConsumer):
 
     @property
     def fences(self) -> dict[int, int]:
-        """By partition, the fence under which its messages are handed out.
+        """The fence of the lease on each held partition, by partition number.
 
-        Pass the fence along with each effect that must not happen twice, so that a late effect can be refused.
+        Pass the fence along with each effect that must not happen twice. The receiver can then refuse an effect that
+        comes late, after another member has got the lease.
         """
         return dict(self._fences)
 
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
-        """Partition and message, in order within each; for ever, or until the partitions held have no more.
+        """Return an iterator over pairs of partition and message, in order within each partition.
 
-        The iteration raises LeaseLost; you may then go on with it, or call this again.
+        stop_at_end: whether to stop at the end of the held partitions; if false, the iteration goes on for ever. The
+        iteration raises LeaseLost; you may then continue it, or call this method again.
         """
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
 
     def is_held(self, reading: PartitionReading) -> bool:
-        """Whether the lease under which the partition is read is still held."""
+        """Whether this member still holds the lease under which it reads this partition."""
         return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     def follow_leases(self) -> None:
-        """Give back the partitions asked back, and begin to read those got. Raises LeaseLost for those lost."""
-        # From here on the leases are looked at; a change that comes later must wake the reading loop anew.
+        """Give back the partitions that the node wants back, and begin to read new ones. Raises LeaseLost for lost
+        ones.
+        """
+        # The leases are examined below. A change after this point must wake the reading loop again.
         self._loop.woken = False
         held, asked_back = self._member.check()
-        # A partition that is no longer ours must not be read, nor saved, by any of the steps below.
+        # A partition whose lease is lost must not be read or saved by any of the steps below.
         self._drop_lost()
         returned = asked_back & self._fences.keys()
         if returned and not self._has_saved(returned):
-            # Without the save, the next member would process again the messages that this one has processed. So this
-            # member keeps the partitions, and tries again when it looks at the leases the next time.
+            # Without the save, the next member would process again the messages that this member has processed. So this
+            # member keeps the partitions, and tries the save again when it next examines its leases.
             asked_back -= returned
         elif returned:
-            # The save took time, in which more leases may have been lost.
+            # The save took time, and more leases may have been lost meanwhile.
             self._drop_lost()
             for partition in returned & self._fences.keys():
                 self._drop(partition)
         for partition in asked_back:
             self._member.give_back(partition)
         self._begin(sorted(held - asked_back - self._fences.keys()))
-        # Told last, so that the iteration may be taken up again with everything in order.
+        # Raised last, when everything is in order, so that the program can continue the iteration.
         lost, self._lost = self._lost, set()
         if lost:
             raise LeaseLost(self._stream_name, lost)
 
     def save(self, *, with_last: bool = False) -> None:
-        """Save the positions now; they are kept when this returns. with_last: as `Consumer.save`. Raises LeaseLost."""
+        """Save the positions now. When this returns they are safely stored. with_last: as in `Consumer.save`.
+
+        Raises LeaseLost if a lease was lost.
+        """
         super().save(with_last=with_last)
         self.follow_leases()
 
@@ -118,7 +125,9 @@ class SharedConsumer(BaseConsumer):
             self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
 
     def _has_saved(self, partitions: Collection[int]) -> bool:
-        """Save these positions; False after an error that a retry may help. Raises any other error."""
+        """Save the positions of these partitions. Returns False after an error that a retry may help; raises any other
+        error.
+        """
         try:
             self._loop.save(partitions)
         except ClientError as error:
@@ -128,7 +137,9 @@ class SharedConsumer(BaseConsumer):
         return True
 
     def _drop_lost(self) -> None:
-        """Stop reading each partition whose lease is not the one it was begun under, and note that it is lost."""
+        """Stop reading each partition that is no longer held under the fence with which reading began; add it to
+        `_lost`.
+        """
         find_fence = self._member.find_fence
         lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
         for partition in lost:
@@ -136,10 +147,10 @@ class SharedConsumer(BaseConsumer):
         self._lost |= lost
 
     def _begin(self, partitions: Sequence[int]) -> None:
-        """Read these partitions too, each from the position that its last member saved."""
+        """Begin to read these partitions too, each from the position that its previous member saved."""
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         self._loop.add([self._by_partition[partition] for partition in partitions])
-        # Loading the positions took time. A lease that ended meanwhile may have moved on to a member that saves.
+        # Loading the positions took time. If a lease ended meanwhile, another member may have saved a later position.
         for partition, fence in fences.items():
             if fence is not None and self._member.find_fence(partition) == fence:
                 self._fences[partition] = fence
@@ -152,8 +163,9 @@ class SharedConsumer(BaseConsumer):
 
 
 class SharedMessages:
-    """An iteration over the messages of one member's partitions. It may be left at any message, and gone on with after
-    LeaseLost."""
+    """An iterator over the messages of one member's partitions. You may stop at any message, and continue after
+    LeaseLost.
+    """
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
         self._consumer = consumer
@@ -166,14 +178,14 @@ class SharedMessages:
         return self
 
     def __next__(self) -> tuple[int, RichMessage]:
-        """The next message. The one handed out before counts as processed from now on, if its lease is still held."""
+        """Return the next message. The previous one counts as processed from now on, if its lease is still held."""
         self._loop.send_lagging()
         reading, self._reading = self._reading, None
         current = self._loop.current
-        # A message whose lease is gone comes to another member, so this one must not save behind it.
+        # If the lease is lost, another member gets this message too, so this member must not save a position behind it.
         if current is not None and self._consumer.is_held(current):
             self._loop.commit()
-            # Most messages come from the page at hand; `woken` says that the leases must be looked at first.
+            # Most messages come from the current page. `woken` means that the leases must be examined first.
             if current is reading and reading.has_messages and not self._loop.woken:
                 self._reading = reading
                 return reading.hand_out_named()
@@ -181,10 +193,10 @@ class SharedMessages:
         return reading.hand_out_named()
 
     def close(self) -> None:
-        """There is nothing to close; for `contextlib.closing`."""
+        """Do nothing, since there is nothing to close. `contextlib.closing` calls this."""
 
     def _find_reading(self) -> PartitionReading:
-        """The partition that has the next message, under a lease that is held. Raises LeaseLost, StopIteration."""
+        """Return the reading of a held partition that has the next message. Raises LeaseLost, StopIteration."""
         loop = self._loop
         if not self._begun:
             loop.begin()
