@@ -107,7 +107,7 @@ def start_of(start: StartLike) -> Start:
 
 
 def before_of(before: BeforeLike) -> Before:
-    """Converts the end of the messages to delete, an index or a time, to its wire type.
+    """Converts the index or the time below which messages are to be deleted to its wire type.
 
     Raises InvalidArgument for a value of another type, and for a time without a time zone.
     """

@@ -19,7 +19,7 @@ from stream_service.names import partition_of
 WINDOW = 1_000
 """How many pushes may wait for their confirm by default."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""A publisher with this much encoded and unsent lets the shell send before it goes on."""
+"""A publisher with this many encoded but unsent bytes lets the shell send them before it goes on."""
 PUBLISHER_ID_BYTES = 16
 
 

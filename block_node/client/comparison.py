@@ -22,7 +22,7 @@ from stream_client.client import StreamClient
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
-"""The checks that a block must pass to have a root: it has header, footer and proof, and is whole between them."""
+"""The checks that a block must pass to have a root: it has a header, a footer and a proof, and no item is missing."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):

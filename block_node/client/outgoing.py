@@ -13,7 +13,7 @@ from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_item
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
-"""Items in one message: small beside what a node bears unread, large beside what a message costs."""
+"""The size of the items in one message: far below a node's limit of unread bytes, far above a message's own cost."""
 
 
 class OutgoingBlock:

@@ -30,7 +30,7 @@ from block_node.protocol import (
 class PublisherMachine:
     """The blocks of one publisher over all its sessions, by their numbers.
 
-    acknowledged: the highest added block such that it and all added blocks below it are known to be durable. sending:
+    acknowledged: the number up to which all added blocks are known to be durable. sending:
     the block that is being sent. to_compare: the numbers of the blocks that the node has and that must be compared,
     each with the root that the node reported, or with an empty root. too_far_behind: whether the node lacks blocks that
     are not kept here, so that this session is useless. ended: the node's last message in this session.

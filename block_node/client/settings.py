@@ -11,7 +11,7 @@ from stream_client.shell.backoff import Reconnect
 ANSWER_S_MAX: Final = 30.0
 """How long a node may take to answer, unless the program says otherwise."""
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""How much of a subscription may be on its way without having been taken."""
+"""How many bytes of a subscription a node may send before the client has confirmed that it received them."""
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,8 +34,8 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the position. If the block ended without an error, its last message counts as processed, and this
-        waits."""
+        """Save the position. If the block ended without an error, its last message counts as processed, and this method
+        waits until the position is stored."""
         try:
             if kind is None:
                 await self.save(with_last=True)

@@ -13,7 +13,7 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole
 
 SAVE_INTERVAL_S = 1.0
 IDLE_DELAY_S = 0.25
-"""How long to wait before asking again where the node does not hold answers."""
+"""How long to wait before asking again if the node answers at once although it has no message."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):

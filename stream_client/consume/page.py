@@ -13,7 +13,7 @@ from stream_service.extensions import RichMessage
 PAGE_MESSAGES = 1_000
 
 OnHole: TypeAlias = Callable[[int, int, int], None]
-"""Told of missing indexes: partition, the first missing one, the first that is there again."""
+"""A function called for missing indexes, with the partition, the first missing index and the next existing index."""
 
 
 class Page(msgspec.Struct, frozen=True):

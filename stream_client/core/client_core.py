@@ -40,7 +40,7 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost, Rout
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHECKS_MAX = 8
-"""A connection that has brought nothing for that many checks, while something was waited for, is taken for dead."""
+"""A connection counts as dead if it has brought nothing for this number of checks while requests were waiting."""
 
 
 class ClientCore:
@@ -202,7 +202,7 @@ class ClientCore:
         self._silent_checks = self._silent_checks + 1 if waits else 0
         return self._silent_checks >= SILENT_CHECKS_MAX
 
-    # ------------------------------------------------------------------------------------------- for the rooms
+    # ----------------------------------------------------------------------------------------- for the session
 
     def call(
         self, target: Route | PartitionHandle, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS

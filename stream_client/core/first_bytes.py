@@ -7,7 +7,7 @@ import re
 from ockam.wire import Wire
 
 SHOWN_BYTES = 16
-"""How much is shown of an answer that fits no sign. No sign is longer than this."""
+"""How many bytes of an unknown answer an error shows. No sign in SIGNS is longer."""
 
 SIGNS: tuple[tuple[bytes, str], ...] = (
     (rb"HTTP/\d", "it answered HTTP"),

@@ -33,7 +33,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PLAIN_REFUSAL = "Invalid request"
-"""All that the real services ever say; our nodes always say more (facts/ockam.md §5.1)."""
+"""The only reason that real Ockam services ever give; our nodes always give a longer reason (facts/ockam.md §5.1)."""
 USES = {
     "node/stream_list/1": "finding and listing streams",
     "node/stream_info/1": "telling where a stream begins and ends",
@@ -47,7 +47,7 @@ USES = {
     "node/index_list/1": "listing positions",
     "node/index_set/1": "setting a position",
 }
-"""What a program was doing when it needed one of our own protocols."""
+"""The action that needs each of our own protocols, for the text of an error."""
 
 
 def create_payload(name: str | None, partitions: int) -> bytes:

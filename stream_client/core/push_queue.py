@@ -21,10 +21,10 @@ from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailur
 from stream_service.protocol import PUSH, Status
 
 DOUBTFUL_CHECKS_MAX = 150
-"""For this number of checks (five minutes) a push in doubt is sent again to a node that answers and cannot tell whether
-it is stored; then the push fails as unknown. A node that is down is waited for as `Reconnect` says."""
+"""A push in doubt is sent again for this number of checks (five minutes) while the node answers but does not know
+whether the push is stored. Then the push fails as unknown. `Reconnect` limits the waiting for a node that is down."""
 FAILED_KEPT = 100
-"""From this number of failed pushes on, those whose result has been taken are let go."""
+"""From this number of failed pushes on, the pushes whose result the program has taken are dropped."""
 
 
 class PushQueue:

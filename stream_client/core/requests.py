@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stream_client.core.sequence_machine import Epoch
 
 LIMITS = StreamLimits()
-"""The sizes that a node stores at most (docs/wire.md §3)."""
+"""The largest sizes that a node stores (docs/wire.md §3)."""
 ENVELOPE_BYTES = 256
 """Room for protocol name, request id, publisher id, number and sizes around a message."""
 PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES

@@ -1,8 +1,9 @@
-"""The route to the stream service: whether it works, which protocols the service has, and questions that find it out.
+"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the service
+has.
 
-It keeps no time: the shell says when to ask again. The question is `node/stream_list/1`, since every service answers it
-at once: a stream node with a list, a real Ockam service with an `error`, and a node between that cannot or may not
-pass it on says so (`ockam.forwarding`).
+It keeps no time: the shell decides when to ask again. The question is a `node/stream_list/1`, since it is always
+answered at once: a stream node answers with a list, a real Ockam service with an `error`. A node on the route that
+cannot or may not forward the question answers with an `error` of its own (`ockam.forwarding`).
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ class ConnectionState(Enum):
     DOWN = auto()
     """There is no connection; the shell makes one, or waits before the next attempt."""
     SILENT = auto()
-    """Connected, and nothing has come: the other side may be something else than a node."""
+    """There is a connection that has brought no bytes: the other side may not be a node."""
     UP = auto()
-    """The first bytes were those of a node."""
+    """There is a connection, and its first bytes are those of a node."""
     CLOSED = auto()
-    """The client has ended. Later connections and bytes mean nothing to it."""
+    """The client has ended. It ignores later connections and bytes."""
 
 
 class RouteState(Enum):
@@ -35,57 +35,58 @@ class RouteState(Enum):
     UNREACHED = auto()
     """The service has never answered."""
     UNREACHED_LOST = auto()
-    """The same, and a node between has said that it cannot reach the next one."""
+    """The service has never answered, and a node on the route has reported that it cannot reach the next node."""
     REACHED = auto()
-    """The service has answered, and nothing speaks against its answering again."""
+    """The service has answered, and neither the connection nor the route was lost since then."""
     GONE = auto()
     """The service was reached, over a connection that has ended since."""
     LOST = auto()
-    """The service was reached, and a node between has said since that it cannot reach the next one."""
+    """The service was reached, but then a node on the route reported that it cannot reach the next node."""
 
 
 class StreamState(Enum):
     """The states of a stream in use: how its partitions are found again after a new connection (`StreamInUse`)."""
 
     NAMED = auto()
-    """This client never created it. Its partitions are looked for at the addresses that their names give."""
+    """This client has not created the stream. It expects the partitions at the addresses that follow from their
+    names."""
     CREATED = auto()
-    """This client created it, and creates it again where pushes wait for it."""
+    """This client has created the stream, and creates it again if pushes wait for it."""
     CREATING = auto()
-    """The request that creates it again is without an answer."""
+    """The request that creates the stream again is unanswered."""
 
 
 class PartitionState(Enum):
     """The states of a partition in use (`PartitionHandle`)."""
 
     SEARCHED = auto()
-    """Its route is not known just now; pushes and calls to it are kept."""
+    """The route to the partition is not known; pushes and requests to it are kept."""
     OPEN = auto()
-    """Its route is known; pushes and calls go out at once."""
+    """The route to the partition is known; pushes and requests to it are sent at once."""
     DELETED = auto()
-    """It has been deleted, and everything that is asked of it fails."""
+    """The partition has been deleted; every request to it fails."""
 
 
 class CallState(Enum):
     """The states of a request that expects an answer (`Call`)."""
 
     HELD = auto()
-    """It is not on its way: there is no connection, or no route to its target."""
+    """The request is not on its way: there is no connection, or no route to its target."""
     SENT = auto()
-    """It has been sent over this connection."""
+    """The request has been sent over the current connection."""
     DONE = auto()
-    """It has its answer or an error, or nobody waits for it any more."""
+    """The request has its answer or an error, or its caller no longer waits."""
 
 
 class ConversationState(Enum):
     """The states of a conversation with one service (`CoreConversation`)."""
 
     BROKEN = auto()
-    """Nothing can be sent: there is no connection, or no route. What was under way is lost."""
+    """Nothing can be sent: there is no connection, or no route. Messages that were on their way are lost."""
     OPEN = auto()
-    """Messages go to the other side and come from it."""
+    """Messages can be sent and received."""
     CLOSED = auto()
-    """Its owner has ended it, or the client has ended."""
+    """The program has ended the conversation, or the client has ended."""
 
 
 class Event(Enum):
@@ -94,29 +95,30 @@ class Event(Enum):
     CONNECTED = auto()
     """The shell has made a connection."""
     HEARD = auto()
-    """Bytes of a node have come, or over a direct connection a message."""
+    """The first bytes of a node have arrived, or the first message from a node that has the services itself."""
     DISCONNECTED = auto()
     """The connection has ended."""
     CLOSED = auto()
-    """The client has ended, or the owner of one thing has ended that."""
+    """The client has ended, or the program has ended one conversation."""
     ANSWERED = auto()
     """The stream service has answered the question whether it can be reached."""
     ROUTE_LOST = auto()
-    """A node between has said that it cannot reach the next one."""
+    """A node on the route has reported that it cannot reach the next node."""
     CREATED = auto()
     """The program has created the stream."""
     CREATE_SENT = auto()
-    """The request that creates a stream again has been made."""
+    """The request that creates a stream again has been sent, or is kept until it can be sent."""
     CREATE_DONE = auto()
-    """That request has its answer, or has failed."""
+    """The request that creates a stream again has its answer, or has failed."""
     ROUTE_FOUND = auto()
     """The route to a stream-partition has become known."""
     ROUTE_DOUBTED = auto()
-    """The route may have changed: the connection or the route to the service has ended, or it brings nothing."""
+    """The route to a partition may have changed: the connection or the route to the service was lost, or no answers
+    come."""
     DELETED = auto()
     """The stream-partition has been deleted at the node."""
     SENT = auto()
-    """A request has been put into what goes out."""
+    """A request has been appended to the bytes to send."""
     FINISHED = auto()
     """A request has its answer, or has failed."""
 

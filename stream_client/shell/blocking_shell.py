@@ -52,7 +52,7 @@ from stream_client.shell.route_retry import RouteRetry
 SLICE_S = 0.2
 """The longest single wait. Some systems look at signals only between waits."""
 LAG_S = 0.005
-"""When nothing has been sent for this long, a publisher sends between two pushes."""
+"""When the client has sent nothing for this long, a publisher sends the waiting bytes between two pushes."""
 
 
 @contextmanager

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
 
 PROBE_AFTER_S = 0.7
-"""When a connection has brought nothing for this long, or ended without a byte, the address is looked into. Nodes greet
-at once."""
+"""When a connection has brought nothing for this long, or ended without a byte, we find out which server is there.
+Nodes greet at once."""
 PROBE_S = 0.5
-"""How long each request of `identify` waits for an answer; all of it takes less than two seconds."""
+"""How long each request of `identify` waits for an answer. The whole search takes less than two seconds."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
 """HTTP servers answer this request, and so does Redis, which takes it for a command with the wrong arguments."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
-"""A restored way is noticed within this time. Each question costs the node on the route one call."""
+"""The client notices a restored route within this time. Each question costs the node on the route one call."""
 
 
 class RouteRetry:

@@ -44,9 +44,9 @@ from stream_client.errors import (
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0
-"""After this time without an answer a session is asked for again: a node that starts may not have heard."""
+"""After this time without an answer we ask for the session again: a starting node may have missed the question."""
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
-"""What a node says of a block that is not what it should be; to send it again and again would not help."""
+"""The node's reasons that mean the block itself is invalid, so that sending the block again does not help."""
 
 SessionError: TypeAlias = ClientError | BlockError
 
@@ -61,7 +61,7 @@ class ClientSessionState(Enum):
     OPEN = auto()
     """Blocks are sent, or there is nothing to send."""
     COMPARING = auto()
-    """A block that the node has without this session is being compared; nothing is sent meanwhile."""
+    """We compare a block that the node did not get from this session; nothing is sent meanwhile."""
     ENDED = auto()
 
 

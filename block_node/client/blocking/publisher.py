@@ -60,9 +60,7 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest given block such that this block and all given blocks below it are known to be durable; None if
-        none.
-        """
+        """The block number up to which all given blocks are known to be durable; None if there is no such block."""
         return self._machine.acknowledged
 
     @property

@@ -48,13 +48,13 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
-"""The node is told after each such part of the window what has been taken, so that it need not stop."""
+"""The client confirms received bytes after each quarter of the window (1/RECEIVED_EVERY), so the node need not stop."""
 FINAL: Final = frozenset(
     {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The refusals that every node would give."""
+"""The refusals that every node would repeat, so that trying another node does not help."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
-"""The errors that another connection, or another node, may mend."""
+"""The errors after which another connection or another node may succeed."""
 
 
 class Subscription:

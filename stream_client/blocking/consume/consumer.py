@@ -35,8 +35,8 @@ class BaseConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the position. If the block ended without an error, its last message counts as processed, and this
-        waits."""
+        """Save the position. If the block ended without an error, its last message counts as processed, and this method
+        waits until the position is stored."""
         try:
             if kind is None:
                 self.save(with_last=True)

@@ -25,7 +25,7 @@ from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""How long a node may hold an answer: the node's own bound, below the 10 s after which real clients ask again."""
+"""How long a node may hold an answer back: the node's own limit, below the 10 s after which real clients ask again."""
 
 
 class Reader:
