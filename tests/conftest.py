@@ -20,7 +20,7 @@ import pytest
 import structlog
 from hypothesis import configuration, settings
 
-from ockam import connection
+from ockam import connection_machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -155,7 +155,7 @@ def shared_dir() -> Path:
 @pytest.fixture
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node in this process lets go sooner of a peer that leaves, where nothing is on its way to it."""
-    monkeypatch.setattr(connection, "LINGER_QUIET_S", 0.1)
+    monkeypatch.setattr(connection_machine, "LINGER_QUIET_S", 0.1)
 
 
 @pytest.fixture(autouse=True)

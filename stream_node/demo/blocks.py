@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -108,16 +109,13 @@ async def _publish_and_die(address: str, chain: Sequence[GeneratedBlock]) -> Non
         yield ItemBatch(items, Piece.WHOLE, sum(map(len, items)))
         raise Died
 
-    try:
+    with suppress(Died):
         async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
             for each in chain[:DIES_AT]:
                 await publisher.send(OutgoingBlock.from_items(each.items))
             await publisher.flush()
             await publisher.send(OutgoingBlock(block.number, 0, half))
             await publisher.flush()
-    except BaseExceptionGroup as group:
-        if group.split(Died)[1] is not None:
-            raise
 
 
 async def _publish(address: str, blocks: Sequence[Sequence[bytes]]) -> None:
