@@ -4,11 +4,11 @@
     service.register(node)
 
 - A position is the next index to read. The service keeps the highest one ever saved.
-- `protocol` has the messages of the specification, `extensions` those of our own: fenced saves, lists, sets, leases.
-- `lease_machine.LeaseMachine` decides who has which partition; `lease_groups.LeaseGroups` keeps the leases on disk.
+- `protocol` defines the messages of the specification, `extensions` our own: fenced saves, lists, sets, leases.
+- `lease_machine.LeaseMachine` decides which member has which partition. `lease_groups.LeaseGroups` stores the leases.
 
-The service knows nothing of the contents of streams. Its names are loaded when they are asked for: clients take the
-messages from here, and must not load the worker.
+The service does not read streams. The names of this package are imported on first use, because clients need only the
+messages and must not load the worker.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 _MODULES = ("protocol", "extensions", "limits", "worker")
-"""The modules that define the names, those first that load fastest."""
+"""The modules that define the names. Modules that load fast come first."""
 
 
 def __getattr__(name: str) -> Any:

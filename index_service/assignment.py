@@ -1,4 +1,5 @@
-"""Computes which member should have which partition: equal shares, with as few changes as possible. It gives no leases.
+"""Computes which member should have which partition: equal shares, with as few changes as possible. It grants no
+leases.
 
 While a stream grows, members may know different numbers of partitions. A member gets only partitions that it knows.
 """
@@ -12,7 +13,8 @@ import msgspec
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A member that wants partitions. partitions: how many it knows, so it can have those with lower numbers."""
+    """A member that wants partitions. partitions: how many partitions it knows; it can get only those with lower
+    numbers."""
 
     member_id: str
     partitions: int
@@ -21,15 +23,16 @@ class Candidate(msgspec.Struct, frozen=True):
 def assign(
     candidates: Sequence[Candidate], owners: Mapping[int, str], settled: Container[int] = frozenset()
 ) -> dict[int, str]:
-    """The member that should have each partition. Partitions that no candidate knows are left out.
+    """Returns the member that should have each partition. Partitions that no candidate knows are left out.
 
-    owners: the member that has each partition now, or should have had it; members that are no candidates do not count.
-    settled: partitions that their owner should have had anyway; an owner with too many loses others first.
+    owners: for each partition, the member that has it now or was assigned it before. Members that are not candidates do
+    not count. settled: the partitions whose owner has them and was assigned them. A member with too many partitions
+    loses others first.
 
     If all candidates know the same partitions, their shares differ by at most one, a new member takes away at most its
     own share, and a member that leaves moves only its own partitions. Otherwise this holds as far as possible.
     """
-    # The partitions that each candidate had and knows.
+    # Find the partitions that each candidate had and knows.
     partitions = max((each.partitions for each in candidates), default=0)
     had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
     known = {each.member_id: each.partitions for each in candidates}
@@ -40,10 +43,10 @@ def assign(
     shares = _shares(partitions, candidates, {member_id: len(owned) for member_id, owned in had.items()})
     assigned: dict[int, str] = {}
     for member_id, owned in had.items():
-        # Settled ones first, then those with high numbers, which fewer others know.
+        # It keeps settled partitions first, then partitions with high numbers, because fewer other members know them.
         owned.sort(key=lambda partition: (partition in settled, partition), reverse=True)
         assigned.update(dict.fromkeys(owned[: shares[member_id]], member_id))
-    # The others are free, and go to the candidates that are furthest below their share.
+    # The other partitions are free. They go to the candidates that are furthest below their share.
     kept = _counts(assigned, candidates)
     free = [partition for partition in reversed(range(partitions)) if partition not in assigned]
     room = {member_id: kept[member_id] - share for member_id, share in shares.items()}
@@ -52,7 +55,8 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions each candidate should have. If they cannot be equal, those that had most get one more."""
+    """Returns how many partitions each candidate should have. Of unequal shares, the candidates that had most get the
+    larger."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 
@@ -67,7 +71,12 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Give each partition, highest first, to the candidate that knows it and has the lowest (load, rank, place)."""
+    """Gives each partition to the candidate that knows it and has the lowest (load, rank, place). Returns the
+    assignment.
+
+    partitions: in descending order. ranks: for each member, its load at the start and its rank. The load grows by 1
+    with each partition. place: the position in `candidates`.
+    """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []
     dealt: dict[int, str] = {}

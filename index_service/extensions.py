@@ -1,4 +1,6 @@
-"""Protocols of our own for the positions of consumers, beyond the specification. Their address is the index service.
+"""The messages of our own protocols for the positions of consumers. The specification does not have them.
+
+Clients send them to the index service:
 
 - `node/index_save/1` saves a position with an answer. A member that has lost its lease is refused.
 - `node/index_list/1` lists positions and the members that hold them.
@@ -21,7 +23,7 @@ from ockam.protocol import Protocol
 # type FencedSave struct { request_id: uint  client_id: str  stream_name: str  partition: uint  index: uint
 #   fence: optional<uint> }
 class FencedSave(msgspec.Struct, frozen=True):
-    """Save a position. fence: the fence of the lease that the consumer has; None for a consumer without leases."""
+    """A request to save a position. fence: the fence of the consumer's lease; None for a consumer without leases."""
 
     request_id: bare.UInt
     client_id: str
@@ -41,7 +43,7 @@ class SaveStatus(enum.IntEnum):
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
 class SaveResponse(msgspec.Struct, frozen=True):
-    """The answer to a fenced save. index: the index that is kept now, the highest ever saved."""
+    """The answer to a fenced save. index: the saved position now, which is the highest index ever saved."""
 
     request_id: bare.UInt
     status: SaveStatus
@@ -51,7 +53,11 @@ class SaveResponse(msgspec.Struct, frozen=True):
 # type SavedPosition struct { client_id: str  stream_name: str  partition: uint  index: uint  saved_us: u64
 #   holder: optional<str> }
 class SavedPosition(msgspec.Struct, frozen=True):
-    """The position of a consumer in one partition. holder: the member that has its lease now, or None."""
+    """The saved position of a consumer in one partition.
+
+    index: the next index to read. saved_us: when it was saved, in microseconds since 1970. holder: the member that has
+    the lease of the partition now, or None.
+    """
 
     client_id: str
     stream_name: str
@@ -63,7 +69,7 @@ class SavedPosition(msgspec.Struct, frozen=True):
 
 # type PositionKey struct { client_id: str  stream_name: str  partition: uint }
 class PositionKey(msgspec.Struct, frozen=True):
-    """The key of a position."""
+    """The key of a saved position: the consumer, the stream and the partition."""
 
     client_id: str
     stream_name: str
@@ -73,9 +79,10 @@ class PositionKey(msgspec.Struct, frozen=True):
 # type PositionsRequest struct { request_id: uint  stream_name: optional<str>  client_id: optional<str>
 #   after: optional<PositionKey>  limit: uint }
 class PositionsRequest(msgspec.Struct, frozen=True):
-    """Ask for saved positions: of one stream, of one client, of both, or all.
+    """A request for a page of saved positions: of one stream, of one client, of both, or of all.
 
-    They are ordered by client, stream and partition, and begin behind `after`.
+    after: the last position of the page before; None for the first page. Positions are sorted by client, stream and
+    partition.
     """
 
     request_id: bare.UInt
@@ -87,7 +94,7 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 
 # type PositionsResponse struct { request_id: uint  positions: list<SavedPosition>  more: bool }
 class PositionsResponse(msgspec.Struct, frozen=True):
-    """A page of positions. more: whether others follow."""
+    """A page of saved positions. more: whether further positions follow."""
 
     request_id: bare.UInt
     positions: list[SavedPosition]
@@ -96,7 +103,7 @@ class PositionsResponse(msgspec.Struct, frozen=True):
 
 # type SetRequest struct { request_id: uint  key: PositionKey  index: optional<uint> }
 class SetRequest(msgspec.Struct, frozen=True):
-    """Set a position, forwards or backwards; None deletes it. Refused with `error` while a member has its lease."""
+    """A request to set a position to any index, or to delete it (None). It is refused while a member has the lease."""
 
     request_id: bare.UInt
     key: PositionKey
@@ -105,7 +112,7 @@ class SetRequest(msgspec.Struct, frozen=True):
 
 # type SetResponse struct { request_id: uint  before: optional<uint> }
 class SetResponse(msgspec.Struct, frozen=True):
-    """The answer to a set. before: the index that was kept before, or None."""
+    """The answer to a set request. before: the saved index before the change, or None if there was none."""
 
     request_id: bare.UInt
     before: bare.UInt | None
@@ -113,7 +120,7 @@ class SetResponse(msgspec.Struct, frozen=True):
 
 # type Lease struct { partition: uint  fence: uint }
 class Lease(msgspec.Struct, frozen=True):
-    """The right to process a partition. A later holder has a higher fence, also after a restart of the node."""
+    """The right to process a partition. Each later holder gets a higher fence, even after a restart of the node."""
 
     partition: bare.UInt
     fence: bare.UInt
@@ -122,14 +129,14 @@ class Lease(msgspec.Struct, frozen=True):
 # type LeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
 #   holding: list<Lease>  leave: bool }
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """Join the members that share a stream, renew the leases, or leave.
+    """A request of a member to join the group that shares a stream, to renew its leases, or to leave the group.
 
-    A member renews its leases at least every third of `ttl_ms`.
+    A member must renew its leases at least every third of `ttl_ms`.
 
-    request_id: rises with each request of a member; only the answer
-    to the latest one counts. A request with a lower id changes nothing. The same request may be sent again. member_id:
-    belongs to one process at a time. partitions: how many the stream has. holding: the leases that the member still
-    processes. A lease that it does not name is given up, whether or not the node asked for it with `release`.
+    request_id: rises with each request of a member. Only the answer to the latest request counts, and a request with a
+    lower id has no effect. The same request may be sent again. member_id: used by only one process at a time.
+    partitions: the number of partitions of the stream. holding: the leases that the member still processes. All its
+    other leases end, whether or not the node asked for them with `release`.
     """
 
     request_id: bare.UInt

@@ -1,7 +1,7 @@
 """LeaseGroups: the lease machines of all groups. A group is the members of one client id on one stream.
 
-It reads and writes the rows of the machines, and bounds their number. It outlives crashes of the index worker, so a
-crash loses no lease. It reads and writes no messages.
+It stores the leases of the machines in the database, and limits their number. It survives crashes of the index worker,
+so a crash loses no lease. It does not decode or encode messages.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ GroupKey: TypeAlias = tuple[str, str]
 """The name of a group: client id and stream name."""
 
 WAITING_MAX = 1_000
-"""At most this many requests of a group wait while its rows are read."""
+"""At most this many requests of a group wait while the rows of the group are read."""
 SWEEP_S_MIN = 1.0
-"""While the service is full, at least this long between two sweeps."""
+"""The least time between two sweeps while the service is full, in seconds."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -40,9 +40,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct):
-    """A group that is in memory.
+    """A group in memory.
 
-    machine: None until its rows are read. waiting: the requests that wait for that. writing: the writes under way.
+    machine: None until the rows of the group are read. waiting: the requests that wait for the machine. writing: the
+    number of writes under way.
     """
 
     machine: LeaseMachine | None
@@ -51,9 +52,10 @@ class Group(msgspec.Struct):
 
 
 class LeaseGroups:
-    """Serves requests for leases, and an operator's changes of positions, which a lease may forbid.
+    """Serves requests for leases, and an operator's changes of positions, which are refused while a member has the
+    lease.
 
-    Every `on_done` is called exactly once: at once, or after something was read or written. It must not raise.
+    Every `on_done` is called exactly once: at once, or after a read or a write. It must not raise.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class LeaseGroups:
         return len(self._groups)
 
     def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
-        """Serve a member that joins, renews its leases or leaves."""
+        """Serves a request of a member to join, to renew its leases or to leave."""
         key = request.client_id, request.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -97,7 +99,10 @@ class LeaseGroups:
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
     ) -> None:
-        """Set or delete a position that no member holds. Former holders can save nothing there any more."""
+        """Sets or deletes a position whose partition no member holds. Former holders cannot save there any more.
+
+        index: the new position; None deletes it.
+        """
         group_key = key.client_id, key.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -117,7 +122,8 @@ class LeaseGroups:
         self._use(group_key, go)
 
     def find_holder(self, row: PositionRow) -> str | None:
-        """The member that has the lease of this position now: from memory, or else from the row on disk."""
+        """Returns the member that has the lease of this position now, from memory or else from the row; None if there
+        is none."""
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
         if group is not None and group.machine is not None:
@@ -126,7 +132,7 @@ class LeaseGroups:
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
-        """End members whose time is over, and forget groups without members. spared: a group that stays."""
+        """Removes members whose time to live is over, and forgets groups without members. spared: a group to keep."""
         self._swept_s = now_s = self._monotonic_s()
         self._entries = 0
         for key, group in list(self._groups.items()):
@@ -140,13 +146,13 @@ class LeaseGroups:
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """After a sweep's write. If the write failed, the next start waits until these leases have run out."""
+        """Called after the write of a sweep. If it failed, the leases stay on disk and run out after the next start."""
         if isinstance(result, Refusal):
             logger.warning("lease_sweep_failed", reason=str(result.error))
         self._forget_idle(key)
 
     def _forget_idle(self, key: GroupKey) -> None:
-        """Forget a group if it has no members and its rows are on disk."""
+        """Forgets a group if it has no members and its rows are on disk."""
         group = self._groups[key]
         if group.machine is not None and not group.machine.members and not group.writing:
             self._entries -= group.machine.size
@@ -158,7 +164,8 @@ class LeaseGroups:
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
     def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Call `work` with the group's machine once its rows are read, or with the reason why there is none."""
+        """Calls `work` with the machine of the group when its rows are read, or with a Refusal if that is not
+        possible."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
@@ -194,7 +201,7 @@ class LeaseGroups:
             work(found)
 
     def _refusal(self, machine: LeaseMachine, request: LeaseRequest) -> Refusal | None:
-        """The refusal of a request that needs more memory than there is: of a new member, or of more partitions."""
+        """Returns a Refusal if a new member, or more partitions, would exceed the limits. Otherwise counts them."""
         machine.expire(self._monotonic_s())
         member = machine.find_member(request.member_id)
         if request.leave or (member is not None and request.partitions <= member.partitions):
@@ -208,8 +215,8 @@ class LeaseGroups:
         return None
 
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
-        """Whether there is room for more groups and entries, if need be after a sweep."""
-        # At most one sweep: the second turn only looks again.
+        """Whether there is room for these groups and entries. Sweeps first if there is not."""
+        # The first turn sweeps at most once, and the second turn checks again.
         for _ in range(2):
             few = len(self._groups) + groups <= self.limits.groups_max
             if few and self._entries + entries <= self.limits.entries_max:
@@ -253,7 +260,8 @@ class LeaseGroups:
     def _written(
         self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
     ) -> Callable[[WriteLeases], None]:
-        """The `on_done` of a write: tell the machine whether its rows are stored, then call `on_done`."""
+        """Returns a callback for a write. It tells the machine whether its rows are stored, and then calls
+        `on_done`."""
 
         def written(operation: WriteLeases) -> None:
             self._groups[key].writing -= 1

@@ -1,14 +1,15 @@
-"""LeaseMachine: decides which member may process which partition, for one client id on one stream. Time is an argument.
+"""LeaseMachine: decides which member may process which partition, for one client id on one stream. It reads no clock.
 
 A member gets a lease only in the answer to its own request. The lease has a fence that is higher than every fence
 before it, and the fence is on disk before the answer is sent. A lease ends when a later request of its member does not
-name it, when the member leaves, or when the member sends no request for the time to live. So a client may use the
-leases in the answer to its latest request, for the time to live after it sent that request, and no other leases.
+name it, when the member leaves, or when the member has sent no request for as long as the time to live. So a client may
+use the leases in the answer to its latest request, for the time to live after it sent that request, and no other
+leases.
 
 Requests may come late or twice. A request with a lower id than the member's latest one changes nothing. The latest
-request may come again: leases that were given since are not ended, although it does not name them. A restart of the
-node forgets the ids of requests. So a lease from before the start goes on when its member names it. It ends when the
-member leaves and names it, or when its time to live is certainly over.
+request may come again: leases that were given since then do not end, although the request does not name them. After a
+restart, the node does not know the ids of earlier requests. So a lease from before the restart goes on if its member
+names it. It ends if the member names it and leaves, or when its time to live is certainly over.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ TRANSITIONS = {
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """A partition's row on disk. fence: the highest one ever given. holder: the member with the lease, or None."""
+    """The row of a partition on disk. fence: the highest fence ever given. holder: the member with the lease, or
+    None."""
 
     partition: int
     fence: int
@@ -172,20 +174,20 @@ class LeaseMachine:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the stream has, as far as any member knows."""
+        """The number of partitions of the stream: the highest number that a member has named."""
         return max((each.partitions for each in self._members.values()), default=0)
 
     def find_member(self, member_id: str) -> Member | None:
         return self._members.get(member_id)
 
     def find_holder(self, partition: int, now_s: float) -> str | None:
-        """The member that has the partition now, or None. Its lease may still be on the way to the disk."""
+        """Returns the member that has the partition now, or None. Its lease may not be on disk yet."""
         self.expire(now_s)
         slot = self._slots.get(partition)
         return None if slot is None else slot.holder
 
     def request(self, request: LeaseRequest, now_s: float) -> None:
-        """Take in a request. The caller then writes `take_changes` to disk, and sends `answer` after that."""
+        """Takes in a request. Afterwards the caller writes `take_changes` to disk, and then sends `answer`."""
         self.expire(now_s)
         member = self._members.get(request.member_id)
         latest = None if member is None else member.latest
@@ -200,10 +202,10 @@ class LeaseMachine:
             self._hear(member, request, now_s)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
-        """The leases that the sender of this request may use now.
+        """Returns the leases that the sender of this request may use now.
 
-        Only the answer to its latest request tells a member of new leases. The answer to an earlier one has only leases
-        that the request named.
+        Only the answer to the latest request of a member has new leases. The answer to an earlier request has only
+        leases that the request named.
         """
         self.expire(now_s)
         member = self._members.get(request.member_id)
@@ -217,7 +219,8 @@ class LeaseMachine:
         return Terms(held, release, len(self._members))
 
     def raise_fence(self, partition: int) -> None:
-        """Raise the fence of a free partition, so that a member that held it before can save no position any more."""
+        """Raises the fence of a free partition, so that a member that held it before cannot save a position any
+        more."""
         slot = self._slots.get(partition)
         if slot is not None:
             assert slot.state is State.FREE, f"partition {partition} is held"
@@ -225,7 +228,7 @@ class LeaseMachine:
             self._note(partition, slot)
 
     def expire(self, now_s: float) -> None:
-        """End the members and old leases whose time is over."""
+        """Removes the members whose time to live is over, and ends OLD leases that have certainly run out."""
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
@@ -236,20 +239,22 @@ class LeaseMachine:
                     self._apply(partition, Event.LAPSED)
 
     def take_changes(self) -> list[StoredLease]:
-        """The rows to write, one for each changed partition. They must be written before the rows of a later call."""
+        """Returns the rows to write, one for each changed partition. They must be written before the rows of a later
+        call."""
         changes = list(self._changes.values())
         self._changes.clear()
         return changes
 
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
-        """Note that these rows are on disk, or could not be written: then their leases were never given."""
+        """Takes in that these rows are on disk (`stored`), or could not be written; then their new leases are taken
+        back."""
         for row in changes:
             slot = self._slots[row.partition]
             if slot.state is State.WRITING and slot.fence == row.fence:
                 self._apply(row.partition, Event.WRITTEN if stored else Event.NOT_WRITTEN)
 
     def check(self) -> None:
-        """Assert the invariant."""
+        """Asserts the invariant, for tests."""
         leased = [(partition, each.member_id) for each in self._members.values() for partition in each.leases]
         holders = {partition: slot.holder for partition, slot in self._slots.items() if slot.state is not State.FREE}
         assert sorted(leased) == sorted(holders.items())
@@ -258,8 +263,8 @@ class LeaseMachine:
         assert sorted(targets) == list(range(self.partitions))
 
     def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
-        """Take in a new request: the sender joins, or the leases that it names go on and its others end."""
-        # The sender joins the group, or tells of more partitions: either changes the shares of all members.
+        """Takes in a new request: the sender joins, or keeps the leases that it names and loses its others."""
+        # A new member, or a member that knows another number of partitions, changes the shares of all members.
         joins = member is None
         if member is None:
             member = Member(request.member_id, request.partitions, None, 0.0, set(), set())
@@ -277,13 +282,14 @@ class LeaseMachine:
             names = slot.state is not State.WRITING and named.get(partition) == slot.fence
             self.counters.lost -= names
             self._apply(partition, Event.NAMED if names else Event.NOT_NAMED)
-        # New shares first, then the free partitions of the member's share.
+        # The shares must be right before the member gets the free partitions of its share.
         if changed:
             self._rebalance()
         self._give(member)
 
     def _leave(self, member: Member | None, request: LeaseRequest) -> None:
-        """End the member's leases. One from before the start ends only if it is named: the request may be older."""
+        """Ends the leases of a member that leaves. An OLD lease ends only if the request names it, because the request
+        may be older than that lease."""
         if member is None:
             return
         named = set(request.holding)
@@ -295,7 +301,7 @@ class LeaseMachine:
             self._apply(partition, Event.ENDED)
 
     def _give(self, member: Member) -> None:
-        """Lease the member those partitions of its target that are free."""
+        """Gives the member a lease for each free partition of its target."""
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
             if slot.state is State.FREE:
@@ -314,7 +320,7 @@ class LeaseMachine:
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Compute the targets of all members anew."""
+        """Computes the targets of all members again."""
         # A partition belongs to the member that holds it, else to the one whose target it was.
         members = self._members.values()
         owners = {partition: each.member_id for each in members for partition in each.target}
@@ -327,14 +333,14 @@ class LeaseMachine:
             self._members[member_id].target.add(partition)
 
     def _apply(self, partition: int, event: Event) -> None:
-        """Move one partition through the table, and note the change of its row."""
+        """Applies an event to one partition, as the table says, and records its changed row."""
         slot = self._slots[partition]
         before, slot.state = slot.state, TRANSITIONS[slot.state, event]
         if slot.state is State.FREE:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)
             slot.holder = None
-        # A lease from before the start is written again when its member names it: it has the present time to live.
+        # An OLD lease that its member names is written again, because its time to live may be another one now.
         if slot.state is not before and event is not Event.WRITTEN:
             self._note(partition, slot)
 

@@ -1,4 +1,4 @@
-"""The table of fences and the operations on it. A fence is on disk before a member gets it, and never becomes lower."""
+"""Reads and writes the table of fences. A fence is on disk before a member gets it, and never becomes lower."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ lease_fences = Table(
 """One row for each partition that has been leased.
 
 fence: the highest fence ever given. holder: the member that has it, or None; after the node ends, the member may use it
-for `ttl_ms`. Rows are never deleted: if fences began at 1 again, a former holder could save with its old fence."""
+for `ttl_ms`. Rows are never deleted: if fences began at 1 again, a former holder could save with its old fence.
+"""
 
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""At most one row: every new fence is higher than this one. A restore of a backup writes it, since it forgets
-fences."""
+"""At most one row with a fence; every new fence is higher. The restore of a backup writes it, because a backup does not
+have the fences that were given after it."""
 
 _insert = sqlite.insert(lease_fences).values(
     client_id=bindparam("client_id"),
@@ -151,7 +152,8 @@ class WriteLeases(Operation):
 
 
 def find_fence(session: Session, key: Key) -> int | None:
-    """The highest fence ever given for this partition, or None. Raises DatabaseCorrupt where the row is damaged."""
+    """Returns the highest fence ever given for this partition, or None. Raises DatabaseCorrupt if the row is
+    damaged."""
     client_id, stream_name, partition = key
     found = session.connection.execute(
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
@@ -163,10 +165,10 @@ def find_fence(session: Session, key: Key) -> int | None:
 
 
 def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
-    """Raise all fences, and let new ones begin above `floor`, so that no present holder can save any more.
+    """Raises all fences, and makes new ones begin above `floor`, so that no present holder can save any more.
 
-    A restore calls this. A backup does not know the fences that were given after it, and must not give them again. The
-    database has the present schema version, and nobody else uses it.
+    The restore of a backup calls this: a backup does not have the fences that were given after it, and the node must
+    not give them again. The database must have the present schema version and no other user.
     """
     # Both tables may be missing in a database that never had a lease.
 

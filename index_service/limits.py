@@ -23,9 +23,9 @@ FAILURE_DELAY_S = 1.0
 class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of leases.
 
-    ttl_s: how long a lease lasts after its last renewal. members_max, partitions_max: the most of one group.
-    groups_max: the most groups that have members, or had some a moment ago. entries_max: the most members and
-    partitions of all groups together, about 300 bytes each.
+    ttl_s: how long a lease lasts after its last renewal, in seconds. members_max, partitions_max: the most members and
+    partitions of one group. groups_max: the most groups in memory: those that have members, and those without that are
+    not swept yet. entries_max: the most members and partitions of all groups together; each takes about 300 bytes.
     """
 
     ttl_s: float = 10.0
@@ -36,7 +36,7 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LEASE_LIMITS = LeaseLimits()
-"""The limits of a node whose settings say nothing else."""
+"""The default limits of leases."""
 
 
 class LeaseStatistics(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The messages of the index protocols (specs/stream_service.md, "Index" and "Partitioned index").
 
-`stream_index` has two bodies under one name: the plain one, and one with a partition. They are told apart by what is
-left: a body that has exactly one more uint after the plain form is the partitioned form (design.md §2).
+The protocol name `stream_index` has two forms of messages: the plain form, and a form with a partition. A payload that
+is exactly one uint longer than a plain message has the form with a partition (design.md §2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ockam.protocol import Protocol, ProtocolError
 
 # type GetIndex { client_id: string  stream_name: string }
 class GetIndex(msgspec.Struct, frozen=True):
-    """Ask for the saved index of a client on a stream. A missing record is created with index 0."""
+    """A request for the saved index of a client on a stream. If there is none, 0 is saved."""
 
     client_id: str
     stream_name: str
@@ -24,7 +24,7 @@ class GetIndex(msgspec.Struct, frozen=True):
 
 # type SaveIndex { client_id: string  stream_name: string  index: uint }
 class SaveIndex(msgspec.Struct, frozen=True):
-    """Save the index of a client on a stream. It has no answer."""
+    """A request to save the index of a client on a stream. It has no answer."""
 
     client_id: str
     stream_name: str
@@ -42,7 +42,7 @@ class Index(msgspec.Struct, frozen=True):
 
 # type GetPartitionIndex { client_id: string  stream_name: string  partition: uint }
 class GetPartitionIndex(msgspec.Struct, frozen=True):
-    """Ask for the saved index of a client in one partition of a stream."""
+    """A request for the saved index of a client in one partition of a stream. If there is none, 0 is saved."""
 
     client_id: str
     stream_name: str
@@ -51,7 +51,7 @@ class GetPartitionIndex(msgspec.Struct, frozen=True):
 
 # type SavePartitionIndex { client_id: string  stream_name: string  partition: uint  index: uint }
 class SavePartitionIndex(msgspec.Struct, frozen=True):
-    """Save the index of a client in one partition of a stream. It has no answer."""
+    """A request to save the index of a client in one partition of a stream. It has no answer."""
 
     client_id: str
     stream_name: str
@@ -87,7 +87,7 @@ Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionInd
 
 
 def decode_request(payload: bytes) -> Request:
-    """The request in a payload of either protocol, in either form. Raises ProtocolError."""
+    """Decodes a request of either protocol name, in either form. Raises ProtocolError if it is not valid."""
     if INDEX_PARTITIONED.is_in(payload):
         return INDEX_PARTITIONED.decode_request(payload)
     try:

@@ -1,4 +1,4 @@
-"""Reads and checks the requests to the index service: protocol, key and limits. It answers nothing."""
+"""Decodes the requests to the index service, and checks their keys and limits. It encodes no answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether a payload names a protocol of our own, known or not. Then its sender expects an `error` on failure."""
+    """Whether a payload has the name of one of our own protocols, even an unknown one. Its sender expects an `error` on
+    failure."""
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
 
 
 def read_plain(payload: bytes) -> tuple[Request, Access]:
-    """A request of the specification's protocols, and its access. Raises ProtocolError."""
+    """Decodes a request of the specification's protocols. Returns it with its access to the table. Raises ProtocolError
+    if it is not valid or above the limits."""
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
     index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
@@ -41,7 +43,7 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
 
 
 def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
-    """A request of our own protocols. Raises ProtocolError."""
+    """Decodes a request of our own protocols. Raises ProtocolError if it is not valid or above the limits."""
     for protocol in _EXTENSIONS:
         if protocol.is_in(payload):
             request: Extension = protocol.decode_request(payload)
@@ -64,7 +66,7 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
-    """The access to the table that a fenced save makes."""
+    """Returns the access to the table of a fenced save."""
     return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
 
 

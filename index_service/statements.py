@@ -1,4 +1,4 @@
-"""The key of a position, and the compiler of statements: shared by the tables of this package."""
+"""Two helpers for the tables of this package: the key of a position, and the compiler of statements."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 def compiled(statement: ClauseElement) -> str:
-    """The statement as text with named parameters, for the driver's connection."""
+    """Compiles a statement to SQL text with named parameters, for the connection of the database driver."""
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))

@@ -1,4 +1,4 @@
-"""The table of saved positions and the operations on it. It knows nothing of the contents of streams."""
+"""Reads and writes the table of saved positions. It does not read streams."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 
 
 class Access(NamedTuple):
-    """One request for a position: a get or a save.
+    """One access to the table of positions: a get or a save.
 
-    save: the index to save; None for a get, which creates a missing position with index 0. answered: whether the result
-    of a save is wanted. fence: as in `extensions.FencedSave`.
+    save: the index to save; None for a get, which creates a missing position with index 0. answered: whether the
+    request, if it is a save, has an answer. fence: as in `extensions.FencedSave`.
     """
 
     key: Key
@@ -94,11 +94,13 @@ class Access(NamedTuple):
 
 
 class IndexRequests(Operation):
-    """Does many gets and saves in their order.
+    """Carries out many gets and saves in their order.
 
-    A save keeps the larger of the old and the new index. A save whose fence is not the highest one ever given is
-    refused. indexes: the index that is kept after each get and each answered save, and None for the other saves.
-    fenced: the places of the refused saves.
+    A save keeps the larger of the old and the new index. A save is refused if its fence is not the highest one ever
+    given.
+
+    indexes: for each get and each answered save, the saved index afterwards; None for the other saves. fenced: the
+    positions of the refused saves in `requests`.
     """
 
     __slots__ = ("fenced", "indexes", "now_us", "requests")
@@ -129,7 +131,7 @@ class IndexRequests(Operation):
             if index is not None and not answered:
                 self.indexes.append(None)
                 continue
-            # A get creates what is missing, as the specification demands.
+            # A get creates a missing position, as the specification demands.
             found = _find_index(session, key)
             if found is None and index is None:
                 execute(_CREATE, _sealed(key, 0, self.now_us))
@@ -137,9 +139,10 @@ class IndexRequests(Operation):
 
 
 class SetPosition(WriteLeases):
-    """Sets one position to `index`, or deletes it, and writes the raised fence that stops its former holder.
+    """Sets one position to `index`, or deletes it if that is None. Also writes the raised fence that stops a former
+    holder.
 
-    before: the index that was kept before, or None.
+    before: the saved index before the change, or None if there was none.
     """
 
     __slots__ = ("before", "index", "key", "now_us")
@@ -173,7 +176,8 @@ class SetPosition(WriteLeases):
 
 
 class PositionRow(NamedTuple):
-    """A saved position with the row of its lease. holder, ttl_ms: None if no member held it."""
+    """A saved position joined with the row of its lease. holder, ttl_ms: None if the partition was never leased or is
+    free."""
 
     client_id: str
     stream_name: str
@@ -185,7 +189,10 @@ class PositionRow(NamedTuple):
 
 
 class ListPositions(Operation):
-    """Reads a page of positions, ordered by client, stream and partition. A row beyond `limit` shows that more come."""
+    """Reads a page of positions, sorted by client, stream and partition.
+
+    rows: the positions; one more than `limit` if further positions follow.
+    """
 
     __slots__ = ("limit", "request", "rows")
 
@@ -217,7 +224,8 @@ class ListPositions(Operation):
 
 
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
-    """Raise every position to the one in another database, as far as its table can be read. Needs a transaction."""
+    """Raises every position to the one in another database, as far as that table can be read. Call it in a
+    transaction."""
     if has_seal(other, saved_indexes.name) is None:
         return
     sealed = has_seal(other, saved_indexes.name)
@@ -231,7 +239,7 @@ def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -
 
 
 def _find_index(session: Session, key: Key) -> int | None:
-    """The index that is saved under a key, or None. Raises DatabaseCorrupt where the row is damaged."""
+    """Returns the index that is saved under a key, or None. Raises DatabaseCorrupt if the row is damaged."""
     found = session.connection.execute(_FIND, _row(key)).fetchone()
     if found is None:
         return None
@@ -240,7 +248,7 @@ def _find_index(session: Session, key: Key) -> int | None:
 
 
 def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
-    """The row of a position, with its seal, as parameters."""
+    """Returns the row of a position, with its seal, as the parameters of a statement."""
     client_id, stream_name, partition = key
     return {
         "client_id": client_id,

@@ -1,9 +1,9 @@
 """IndexWorker: keeps the highest index that each consumer has saved, by stream and partition, and answers with it.
 
-Requests of the specification's protocols: a request that cannot be read is counted and gets no answer, as at the real
-service. A save gets no answer either. A get may create a position, so its answer waits until the position is on disk.
-Requests of our own protocols (`index_service.extensions`) always get an answer. The worker does not look at the
-streams: a stream name need not exist.
+In the specification's protocols, an invalid request is counted and gets no answer, as in the real service. A save gets
+no answer either. A get may create a position, so its answer waits until the position is on disk. In our own protocols
+(`index_service.extensions`), every request gets an answer. The worker does not read streams: it also keeps positions
+for streams that do not exist.
 """
 
 from __future__ import annotations
@@ -61,17 +61,18 @@ from storage.runner import Runner
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The specification's address of the service, and two that real clients use."""
 ROW_OVERHEAD_BYTES = 64
-"""What a listed position takes beyond its texts: lengths, numbers and the time."""
+"""The bytes that a listed position takes in addition to its texts: lengths, numbers and the time."""
 HOP_OVERHEAD_BYTES = 16
-"""What an address of a route takes beyond its text."""
+"""The bytes that an address of a route takes in addition to its value."""
 
 logger = structlog.get_logger(__name__)
 
 
 class IndexService:
-    """The index service: its storage, its leases and its counters. It outlives crashes of its worker.
+    """The index service: its storage, its leases and its counters. It survives crashes of its worker.
 
-    monotonic_s: the clock of the leases, in seconds. It never goes back, and does not stop while there are no requests.
+    monotonic_s: reads the clock of the leases, in seconds. This clock must never go back, and must run on while there
+    are no requests.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class IndexService:
         self.lists_waiting = 0
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
-        """Start the worker under its addresses."""
+        """Starts the worker of the service under these addresses."""
         node.register([local(address) for address in addresses], lambda: IndexWorker(self))
 
     def statistics(self) -> IndexStatistics:
@@ -131,7 +132,7 @@ class IndexWorker(Worker):
             except ProtocolError as error:
                 self._not_served(message, error)
             except Exception as error:
-                # The requests before this one are served, and the node puts back the ones behind it.
+                # The requests before this one must still be served. The node puts the requests behind it back.
                 self._submit_accesses(asked, accesses)
                 raise HandlingFailed(position) from error
             else:
@@ -145,7 +146,7 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Serve one request of our own protocols. Raises ProtocolError."""
+        """Serves one request of our own protocols. Raises ProtocolError if it is not valid."""
         service = self._service
         request = read_extension(message.payload, service.groups.limits.partitions_max)
         if isinstance(request, FencedSave):
@@ -164,7 +165,7 @@ class IndexWorker(Worker):
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
-        """Submit the gathered gets and saves as one operation, and empty both lists."""
+        """Submits the gathered gets and saves as one operation, and empties both lists."""
         if accesses:
             self._writing += 1
             self.context.pause()
@@ -254,7 +255,7 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Count and log a request that cannot be served. Only our own protocols get an answer."""
+        """Counts and logs a request that cannot be served. Answers it only if it is of our own protocols."""
         if is_extension(message.payload):
             self._service.refused += 1
             logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))
@@ -272,7 +273,8 @@ class IndexWorker(Worker):
         self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
-        """While there are groups, sweep once per time to live: end members whose time is over, forget empty groups."""
+        """Sets a timer for the next sweep, unless it is set or there are no groups. There is one sweep per time to
+        live."""
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
             self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)
@@ -284,7 +286,7 @@ class IndexWorker(Worker):
 
 
 def _answer(message: Message, request: Request | FencedSave, index: int, fenced: bool) -> bytes:
-    """The answer to a get or a fenced save, in the protocol and the form of the request."""
+    """Encodes the answer to a get or a fenced save, in the protocol and the form of the request."""
     if isinstance(request, FencedSave):
         status = SaveStatus.FENCED if fenced else SaveStatus.OK
         return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
@@ -296,13 +298,13 @@ def _answer(message: Message, request: Request | FencedSave, index: int, fenced:
 
 
 def _page_bytes_max(message: Message) -> int:
-    """The largest page that fits into a frame on the way back to the sender of this message."""
+    """Returns the size of the largest page, in bytes, that fits into one frame to the sender of this message."""
     hops = sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in (*message.return_route, message.onward_route[0]))
     return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
 
 
 def _fitting(rows: Sequence[PositionRow], bytes_max: int) -> Sequence[PositionRow]:
-    """The rows that fit into one page. The first row always fits: it has at most 3 KiB."""
+    """Returns the first rows that fit into one page. The first row always fits, because it has at most 3 KiB."""
     size_bytes = 0
     for count, row in enumerate(rows):
         texts = (row.client_id, row.stream_name, row.holder or "")

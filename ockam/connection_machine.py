@@ -1,7 +1,7 @@
-"""The machine of one connection: its states, its frames, the bytes that wait to be sent, and its deadlines.
+"""ConnectionMachine: the state machine of one connection, with its frames, its unsent bytes and its deadlines.
 
-It reads no sockets, starts no tasks and keeps no time: bytes and times are given to it. `connection.Connection` is the
-worker that reads and sends for it.
+The machine reads no sockets, starts no tasks and reads no clock: it gets bytes and times as parameters. The worker
+`connection.Connection` reads and sends for it.
 
     accepted, or called with the head framing          called with the legacy framing
                       |                                              |
@@ -32,25 +32,26 @@ from ockam.message import Message, Origin
 from ockam.wire import Wire
 
 BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
-"""With more than this unsent, no more requests are read from the peer, and no more messages are forwarded to it."""
+"""While more bytes than this are unsent, no requests are read from the peer, and no messages are forwarded to it."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
-"""With more than this unsent, the peer is closed as a slow consumer."""
+"""If more bytes than this are unsent, the connection is closed: the peer is a slow consumer."""
 SEND_BYTES = 1024 * 1024
-"""Size of one send; the time limit of a slow consumer applies to each."""
+"""The most bytes of one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""When a peer has closed its sending side, we keep ours open until we have sent nothing for this long. An answer that
-still waits for its commit leaves within that time: a commit takes less."""
+"""After a peer has closed its sending side, we keep ours open until we have sent nothing for this long. This is enough
+for an answer that still waits for its commit."""
 LINGER_S_MAX = 5.0
-"""We keep our sending side open no longer than this, and not at all when the peer has sent no message for this long."""
+"""We keep our sending side open for at most this long, and not at all if the peer has sent no message for this long."""
 HELLO_TIMEOUT_S = 5.0
-"""A node that we called and that has not said hello after this time is given up, as the real clients do."""
+"""If a node that we called sends no hello within this time, the connection is closed. The real clients do the same."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The time limits of a connection, which an operator sets. All are in seconds.
+    """The time limits of a connection, in seconds. The operator sets them.
 
-    hello_s: until the hello of a node that we called. frame_s: from a frame's first byte to its last. send_s: until the
-    peer has taken 1 MiB. idle_s: without a byte from the peer; None keeps silent connections for ever.
+    hello_s: the longest wait for the hello of a node that we called. frame_s: the longest time from the first byte of a
+    frame to its last. send_s: the longest time in which the peer takes 1 MiB. idle_s: the longest time without a byte
+    from the peer; None allows silence without limit.
     """
 
     hello_s: float = HELLO_TIMEOUT_S
@@ -60,7 +61,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
-    """Messages and bytes of one connection since it began, and the bytes that wait to be sent now."""
+    """The statistics of one connection. received, sent: messages since its beginning. backlog_bytes: the unsent
+    bytes."""
 
     peer: str
     framing: str
@@ -72,26 +74,27 @@ class ConnectionStatistics(msgspec.Struct, frozen=True):
 
 
 class State(enum.Enum):
-    """What a connection does at the moment."""
+    """The state of a connection."""
 
     OPENING = "opening"
     """The framing of the peer is not known yet, or its hello has not come yet."""
     OPEN = "open"
-    """Messages go both ways."""
+    """Messages are received and sent."""
     HELD_BACK = "held back"
-    """The peer takes its answers too slowly: nothing is read from it until it has taken some."""
+    """The peer takes its answers too slowly. No bytes are read from it until it has taken some."""
     PEER_CLOSED = "peer closed"
-    """Nothing more comes: the peer has closed its sending side, or has sent a bad frame. Answers still go out."""
+    """No more bytes are received: the peer has closed its sending side, or has sent a bad frame. Answers are still
+    sent."""
     NOT_READING = "not reading"
-    """The node is stopping and takes no more requests. Answers still go out."""
+    """The node is stopping and accepts no more requests. Answers are still sent."""
     DRAINING = "draining"
-    """The connection ends when everything that waits has been sent."""
+    """The connection ends when all waiting bytes have been sent."""
     CLOSED = "closed"
-    """Nothing is read or sent any more."""
+    """No bytes are read or sent any more."""
 
 
 class Event(enum.Enum):
-    """What can happen to a connection."""
+    """An event of a connection; the value describes it."""
 
     OPENED = "the peer's framing is known, and its hello has come"
     BACKLOG_HIGH = "more than the soft bound waits to be sent"
@@ -113,21 +116,23 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.OPEN: {Event.BACKLOG_HIGH: State.HELD_BACK, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
     State.HELD_BACK: {Event.BACKLOG_LOW: State.OPEN} | _ORDERS,
     State.PEER_CLOSED: _ORDERS,
-    # A read that was under way may still end after the order to stop: what it brings changes the state no more.
+    # A read that was under way may still end after the order to stop. Its events do not change the state any more.
     State.NOT_READING: dict.fromkeys(Event, State.NOT_READING)
     | {Event.CLOSE_WHEN_SENT: State.DRAINING, Event.CLOSE: State.CLOSED},
     State.DRAINING: dict.fromkeys(Event, State.DRAINING) | {Event.CLOSE: State.CLOSED},
     State.CLOSED: dict.fromkeys(Event, State.CLOSED),
 }
-"""The next state for each event. An event that is missing in a row cannot happen in that state."""
+"""The state after each event. If an event is missing for a state and happens all the same, our code has a mistake."""
 
 
 class Backlog:
-    """The bytes that wait to be sent to one peer, and behind them the messages that other peers want forwarded to it.
+    """The unsent bytes of one connection, and behind them the messages of other peers that are to be forwarded over it.
 
-    Forwarded messages are encoded only when there is room, so that a slow peer holds up the peers that feed it, and not
-    our memory.
-    Invariant: `size_bytes` is the size of all `chunks` and of the `sending_bytes`, which were taken and not sent yet.
+    Forwarded messages are encoded only when there is room. So a slow peer makes the peers wait that send to it, and
+    does not fill our memory.
+
+    Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken and are not sent
+    yet.
     """
 
     __slots__ = ("chunks", "forwarded", "sending_bytes", "size_bytes")
@@ -142,19 +147,19 @@ class Backlog:
         self.size_bytes += len(data)
 
     def take(self) -> bytes:
-        """All bytes that wait. They count until `note_sent` was called for each of them."""
+        """Removes and returns all waiting bytes. They count as unsent until `note_sent` is called for them."""
         data = b"".join(self.chunks)
         self.chunks.clear()
         self.sending_bytes += len(data)
         return data
 
     def note_sent(self, sent_bytes: int) -> None:
-        """The peer has taken this many of the bytes that `take` gave."""
+        """Takes in that this many of the bytes from `take` were sent."""
         self.sending_bytes -= sent_bytes
         self.size_bytes -= sent_bytes
 
     def take_forwarded(self, room_bytes: int) -> list[Message]:
-        """The forwarded messages that fit into so much room, and one more, oldest first."""
+        """Removes and returns the oldest forwarded messages that fit into `room_bytes`, and one more."""
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
             run.append(self.forwarded.popleft())
@@ -162,7 +167,7 @@ class Backlog:
         return run
 
     def clear(self) -> int:
-        """Drop everything; returns the number of forwarded messages that were dropped."""
+        """Drops all bytes and messages. Returns the number of dropped forwarded messages."""
         dropped = len(self.forwarded)
         self.chunks.clear()
         self.forwarded.clear()
@@ -170,19 +175,20 @@ class Backlog:
         return dropped
 
     def check(self) -> None:
-        """Raise AssertionError where the invariant does not hold."""
+        """Raises AssertionError if the invariant does not hold."""
         assert self.size_bytes == sum(map(len, self.chunks)) + self.sending_bytes
         assert self.sending_bytes >= 0
 
 
 class ConnectionMachine:
-    """The state of one connection, its frames both ways, and its deadlines.
+    """The state of one connection, its frames in both directions, and its deadlines.
 
-    wire: the framing, None while the first bytes of the peer have not told it yet.
-    frame_deadline_s: when the frame that has begun must have ended; infinite between frames.
-    partial_bytes: the size of the part of a frame that has come.
-    Invariant: in OPEN and HELD_BACK the framing is known; a part of a frame has a deadline; there is a reason for the
-    end only in CLOSED; and forwarded messages wait only behind bytes that wait.
+    wire: the framing; None until the first bytes of the peer have decided it. frame_deadline_s: the time by which the
+    unfinished frame must be complete; infinite between frames. partial_bytes: the received bytes of the unfinished
+    frame.
+
+    Invariant: in OPEN and HELD_BACK the framing is known. An unfinished frame has a deadline. `_close_reason` is set
+    only in CLOSED. Forwarded messages wait only while bytes wait.
     """
 
     def __init__(
@@ -193,9 +199,10 @@ class ConnectionMachine:
         share_bytes: Callable[[int], int],
         origin: Callable[[Wire], Origin],
     ) -> None:
-        """wire: the framing to speak with a node that we called, None for a peer that called us. address: the
-        connection's own, which goes in front of return routes. share_bytes: lowers a bound on the backlog to what the
-        memory of all peers allows (`ockam.memory.PeerMemory.share_bytes`). origin: makes the origin of messages."""
+        """wire: the framing for a node that we called; None for a peer that called us. address: the address of the
+        connection, which is put in front of return routes. share_bytes: lowers a limit of the backlog to the share that
+        the memory of all peers allows (`ockam.memory.PeerMemory.share_bytes`). origin: creates the origin of
+        messages."""
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
@@ -228,18 +235,19 @@ class ConnectionMachine:
         self.state = state
 
     def soft_bytes(self) -> int:
-        """The soft bound of the backlog, which is lower while all peers together make the node hold much."""
+        """Returns the soft limit of the backlog, in bytes. It is lower while the memory for all peers is nearly used
+        up."""
         return self._share_bytes(BACKLOG_BYTES_SOFT)
 
     def must_hold_back(self) -> bool:
-        """Whether the peer must take answers before more is read from it."""
+        """Whether the peer must take answers before more bytes are read from it. Changes between OPEN and HELD_BACK."""
         is_high = self.backlog.size_bytes > self.soft_bytes()
         if is_high is not (self.state is State.HELD_BACK):
             self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
         return is_high
 
     def reading_ended(self, reason: str, now_s: float) -> None:
-        """Nothing more comes from the peer. reason: a short stable word for counters."""
+        """Takes in that no more bytes come from the peer. reason: a short word for counters that never changes."""
         self._reading_reason = reason
         self._reading_ended_at_s = now_s
         self._change(Event.READING_ENDED)
@@ -251,30 +259,32 @@ class ConnectionMachine:
         self._change(Event.CLOSE_WHEN_SENT)
 
     def close(self, reason: str) -> None:
-        """End the connection now, for this reason. Safe to repeat: the first reason counts."""
+        """Ends the connection now. Safe to repeat: only the first reason is kept."""
         if self._close_reason is None:
             self._close_reason = reason
         self._change(Event.CLOSE)
 
     def end(self) -> int:
-        """The connection has ended; returns the number of forwarded messages that were not sent."""
+        """Takes in that the connection has ended. Returns the number of forwarded messages that were not sent."""
         self._change(Event.CLOSE)
         return self.backlog.clear()
 
     @property
     def end_reason(self) -> str:
-        """Why the connection ended: a short stable word for counters."""
-        # A peer that has ended its sending side may be gone when we send: the first of the two tells more.
+        """The reason why the connection ended: a short word for counters that never changes."""
+        # After a peer has closed its sending side, our next send may fail. Then the first of the two reasons is the
+        # better one.
         if self._close_reason == "broken" and self._reading_reason != "drained":
             return self._reading_reason
         return self._close_reason or self._reading_reason
 
-    # Bytes that come in.
+    # Incoming bytes.
 
     def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
-        """Take the next bytes in OPENING; b"" says that the peer's hello did not come.
+        """Takes in the next bytes in OPENING. b"" means that the peer's hello did not come.
 
-        Returns the bytes to send at once, and the bytes behind the peer's hello. Raises RemoteProtocolError.
+        Returns the bytes to send at once, and the bytes behind the peer's hello. Raises RemoteProtocolError if the
+        bytes are not valid.
         """
         reply = b""
         wire = self.wire
@@ -298,7 +308,8 @@ class ConnectionMachine:
         self.writer = FrameWriter(wire)
 
     def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], BadFrame | None]:
-        """The messages that are complete with these bytes, and the error of a bad frame behind them."""
+        """Takes in the next bytes. Returns the messages that they complete, and the error of a bad frame behind them or
+        None."""
         assert self._reader is not None
         reader = self._reader
         failure: BadFrame | None = None
@@ -310,7 +321,7 @@ class ConnectionMachine:
         if messages:
             self.received += len(messages)
             self._received_at_s = now_s
-        # The deadline belongs to one frame: it begins anew when that frame has ended and the next one has begun.
+        # Each frame has its own deadline, so a new one is set when the next frame has begun.
         waiting_bytes = reader.waiting_bytes
         if not waiting_bytes:
             self.frame_deadline_s = math.inf
@@ -320,41 +331,41 @@ class ConnectionMachine:
         return messages, failure
 
     def drop_partial(self) -> int:
-        """Drop the part of a frame whose rest will not come; returns its size."""
+        """Drops the unfinished frame, because its rest will not come. Returns its received size in bytes."""
         dropped_bytes, self.partial_bytes = self.partial_bytes, 0
         return dropped_bytes
 
     def excuse(self, waited_s: float) -> None:
-        """Give the frame that has begun more time: it was this node that did not read on for so long."""
+        """Extends the deadline of the unfinished frame, because this node did not read for `waited_s` seconds."""
         self.frame_deadline_s += waited_s
 
     def read_deadline_s(self, now_s: float) -> float:
-        """When the next bytes must have come; infinite where the peer may be silent."""
+        """Returns the time by which the next bytes must come. It is infinite if the peer may be silent."""
         idle_s = self.limits.idle_s
         return self.frame_deadline_s if idle_s is None else min(self.frame_deadline_s, now_s + idle_s)
 
     def read_timeout(self, deadline_s: float) -> RemoteProtocolError:
-        """The error to raise when nothing has come by this deadline."""
+        """Returns the error to raise if no bytes have come by this deadline."""
         if deadline_s == self.frame_deadline_s:
             return RemoteProtocolError("slow_frame", f"a frame was not complete after {self.limits.frame_s} s")
         return RemoteProtocolError("idle", f"nothing came for {self.limits.idle_s} s")
 
     def linger_until_s(self) -> float:
-        """How long the sending side stays open after the peer has closed its own.
+        """Returns the time until which our sending side stays open after reading has ended.
 
-        A peer may close its sending side and still read, and the good messages before a bad frame are answered like any
-        others. So answers get time while some still go out, within bounds.
+        A peer may close its sending side and still read. Messages before a bad frame are answered too. So the time is
+        extended while answers are being sent, up to LINGER_S_MAX.
         """
         ended_s = self._reading_ended_at_s
         if self._received_at_s < ended_s - LINGER_S_MAX:
             return ended_s
         return min(max(ended_s, self.sent_at_s) + LINGER_QUIET_S, ended_s + LINGER_S_MAX)
 
-    # Bytes that go out.
+    # Outgoing bytes.
 
     @property
     def is_full(self) -> bool:
-        """Whether the peers that want messages forwarded to this one must wait."""
+        """Whether peers that forward messages over this connection must wait."""
         return bool(self.backlog.forwarded) or self.backlog.size_bytes > self.soft_bytes()
 
     @property
@@ -362,12 +373,12 @@ class ConnectionMachine:
         return self.backlog.size_bytes > BACKLOG_BYTES_HARD
 
     def take_forwarded(self) -> list[Message]:
-        """The forwarded messages that may be sent now."""
+        """Removes and returns the forwarded messages that may be sent now."""
         room_bytes = self.soft_bytes() - self.backlog.size_bytes
         return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
 
     def encode(self, run: Sequence[Message], too_large: Callable[[FrameTooLarge], None]) -> bytes:
-        """The frames of these messages. See `FrameWriter.encode`."""
+        """Returns the frames of these messages as bytes. See `FrameWriter.encode`."""
         assert self.writer is not None
         count, data = self.writer.encode(run, too_large)
         self.sent += count
@@ -377,24 +388,24 @@ class ConnectionMachine:
 
     @property
     def header_bytes(self) -> int:
-        """The estimated memory of the headers that are remembered for both directions."""
+        """The estimated memory of the headers that are remembered for both directions, in bytes."""
         if self._reader is None or self.writer is None:
             return 0
         return self._reader.known_bytes + self.writer.known_bytes
 
     def forget_headers(self) -> None:
-        """Free that memory; the next messages teach the headers again."""
+        """Frees the memory of remembered headers. They are learned again from the next messages."""
         for known in (self._reader, self.writer):
             if known is not None:
                 known.forget()
 
     def was_idle(self) -> bool:
-        """Whether no message has come or gone since this was asked last."""
+        """Returns whether no message was received or sent since the last call."""
         before, self._activity = self._activity, self.received + self.sent
         return before == self._activity
 
     def check(self) -> None:
-        """Raise AssertionError where an invariant does not hold. Tests call it after every step."""
+        """Raises AssertionError if an invariant does not hold. Tests call it after every step."""
         self.backlog.check()
         assert self.wire is not None or self.state not in (State.OPEN, State.HELD_BACK)
         assert (self.wire is None) == (self._reader is None) == (self.writer is None)

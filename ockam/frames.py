@@ -1,9 +1,9 @@
-"""Frames of one connection: turns bytes into routed messages, and messages into bytes. It does not read sockets.
+"""FrameReader and FrameWriter: decode bytes into routed messages, and encode messages into bytes. They read no sockets.
 
-All frames that one read completes come out in one call. The frames of a connection resemble each other, so the reader
-compares a frame with what earlier frames have taught before it decodes anything: the header first, then the bytes
-around the payload. The comparison is exact, so that a shortcut cannot change what is read; `tests/ockam/test_frames.py`
-compares every shortcut with decoding each frame by itself.
+The reader returns all frames that one read completes in one call. The frames of a connection resemble each other. So
+before it decodes a frame, the reader compares its header, and then the bytes around its payload, with those of earlier
+frames. Equal bytes have an equal meaning, so this shortcut cannot change the result; `tests/ockam/test_frames.py`
+compares it with decoding every frame.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ockam.message import Message, Origin
 from ockam.wire import Wire
 
 KNOWN_HEADER_BYTES_MAX = 512
-"""A header longer than this is decoded every time: real ones take some tens of bytes."""
+"""A header longer than this is not remembered. Real headers have some tens of bytes."""
 KNOWN_SIZES_MAX = 8
-"""How many sizes of headers a reader remembers. Each size is one more look-up; real peers use two or three."""
+"""The number of header sizes that a reader remembers. Each size costs a look-up. Real peers use two or three sizes."""
 KNOWN_PAYLOAD_SIZES_MAX = 64
-"""How many sizes of payload a writer remembers with one header. At the next size it forgets those of that header."""
+"""The number of payload sizes that a writer remembers for one header. When one more comes, it forgets the others."""
 ENTRY_BYTES = 500
-"""Memory that a remembered header takes beside its bytes, by measurement: routes, addresses, dict entries."""
+"""The measured memory that a remembered header takes in addition to its bytes: routes, addresses, dict entries."""
 PIECES_BYTES = 120
-"""Memory that the pieces for one size of payload take beside their bytes, by measurement."""
+"""The measured memory that the pieces for one payload size take in addition to their bytes."""
 
 
 Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
-"""Size of a payload -> the bytes that stand before and behind such a payload in a frame."""
+"""For each size of a payload, the bytes before and behind such a payload in a frame."""
 
 
 class Header(NamedTuple):
-    """A header seen on this connection: its bytes, and the two routes that they encode."""
+    """A header that was received on this connection: its bytes, and the two routes that they encode."""
 
     raw: bytes
     onward_route: Route
@@ -42,11 +42,11 @@ class Header(NamedTuple):
 
 
 NO_ENVELOPE = -1, -1, b"", b""
-"""The envelope that fits no frame: no body has that size. See `FrameReader._learn_envelope`."""
+"""An envelope that no frame matches, because no body has this size. See `FrameReader._learn_envelope`."""
 
 
 class BadFrame(RemoteProtocolError):
-    """A frame that cannot be read. messages: the messages of the frames before it, which are good."""
+    """Error: a frame cannot be decoded. messages: the messages of the frames before it, which are valid."""
 
     def __init__(self, error: RemoteProtocolError, messages: tuple[Message, ...]) -> None:
         super().__init__(error.kind, str(error))
@@ -56,8 +56,9 @@ class BadFrame(RemoteProtocolError):
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
-    prefix: goes in front of each message's return route: the address of the connection itself (facts/ockam.md §1).
-    Invariant: `_parts` together are less than one frame; nothing can be decoded until they have `_need` bytes.
+    prefix: put in front of the return route of each message; it is the address of the connection (facts/ockam.md §1).
+
+    Invariant: `_parts` together are less than one frame. No frame can be decoded until they have `_need` bytes.
     """
 
     def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:
@@ -73,22 +74,23 @@ class FrameReader:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered headers."""
+        """The estimated memory of the remembered headers, in bytes."""
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Forget all headers, to free their memory; the next frames teach them again."""
+        """Forgets all headers to free their memory. They are learned again from the next frames."""
         self._known.forget()
         self._known_sizes.clear()
         self._last = None
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of the part of an unfinished frame that has come; 0 between frames."""
+        """The number of received bytes of the unfinished frame; 0 between frames."""
         return self._waiting_bytes
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that are complete now; heartbeats and zero-length frames are skipped. Raises BadFrame."""
+        """Takes in bytes. Returns the messages that they complete, without heartbeats and empty frames. Raises
+        BadFrame."""
         self._parts.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes < self._need:
@@ -104,10 +106,10 @@ class FrameReader:
         return found
 
     def _take_frames(self, data: bytes, found: list[Message]) -> int:
-        """Append the messages of all whole frames to `found`; return the place of the first frame that is not whole.
+        """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete frame.
 
-        Comparing bytes gives the same messages as decoding does, since a header is self-delimiting
-        (`Wire.decode_routes`) and the bytes around a payload depend on its size alone (`Wire.around_payload`).
+        Comparing bytes gives the same messages as decoding: a header is self-delimiting (`Wire.decode_routes`), and the
+        bytes around a payload depend only on its size (`Wire.around_payload`).
         """
         width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
         have, at, young = len(data), 0, self._known.young
@@ -119,8 +121,8 @@ class FrameReader:
         kind, body_bytes, head, tail = NO_ENVELOPE
         body_bytes_before = -1
         while have - at >= width:
-            # Find the end of the frame. A length that no peer may send is refused before the frame has come, because
-            # waiting for its end would fill the memory.
+            # Find the end of the frame. A length above the limit is refused at once, because waiting for the end of
+            # such a frame would fill the memory.
             start = at + width
             size = int.from_bytes(data[at:start], "big")
             if size > size_max:
@@ -130,8 +132,8 @@ class FrameReader:
                 self._need = width + size
                 return at
 
-            # Find the routes. The header is mostly that of the frame before; then one of the same size that was seen
-            # before, which is worth a look-up without a call. Some peers send an empty frame as a heartbeat.
+            # Find the routes. Mostly the header is the same as in the frame before, or else a known header of the same
+            # size, which is looked up here without a function call. Some peers send an empty frame as a heartbeat.
             if raw is None or not data.startswith(raw, start, end):
                 if not size:
                     at = end
@@ -143,17 +145,17 @@ class FrameReader:
                 raw, onward_route, return_route = header
             begin = start + len(raw)
 
-            # Find the payload, which is the body (the frame without its header) less the bytes around it. They are
-            # learnt once two bodies of one size have come in a row, so that a lone frame does not pay for learning;
-            # from then on the payload of such a body is cut out without decoding.
+            # Find the payload: the body (the frame without its header) without the bytes around the payload. These
+            # bytes are learned when two bodies of one size come in a row, so that a single frame does not pay for
+            # learning. From then on, payloads of such bodies are cut out without decoding.
             if (
                 end - begin == body_bytes
                 and data[start] == kind
                 and data.startswith(head, begin)
                 and data.startswith(tail, end - len(tail))
             ):
-                # The next frame has the same header: take all frames that differ in nothing but their payload. A busy
-                # publisher sends such runs, so that nearly all of its messages pass here.
+                # The next frame has the same header, so take all frames that differ only in their payload. A busy
+                # publisher sends such frames, so nearly all of its messages are taken here.
                 if onward_route and data.startswith(raw, end + width):
                     prefix = data[at : begin + len(head)]
                     at = self._take_alike(data, at, end - at, prefix, tail, onward_route, return_route, found)
@@ -164,7 +166,7 @@ class FrameReader:
                 if end - begin == body_bytes_before and end < have:
                     kind, body_bytes, head, tail = self._learn_envelope(data, start, begin, end, len(payload))
                 body_bytes_before = end - begin
-            # A message without an onward route is the heartbeat of the head framing.
+            # A message without an onward route is a heartbeat of the head framing.
             if onward_route:
                 found.append(Message(onward_route, return_route, payload, self._origin))
             at = end
@@ -182,9 +184,10 @@ class FrameReader:
         return_route: Route,
         found: list[Message],
     ) -> int:
-        """Take the frame at `at` and those behind it that differ from it in nothing but their payload.
+        """Takes the frame at `at` and the frames behind it that differ only in their payload. Returns the end of the
+        last one.
 
-        prefix, tail: the bytes of that frame before and behind its payload. Returns the end of the last frame taken.
+        prefix, tail: the bytes of that frame before and behind its payload.
         """
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self._origin
         end = at + frame_bytes
@@ -196,11 +199,11 @@ class FrameReader:
     def _learn_envelope(
         self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
     ) -> tuple[int, int, bytes, bytes]:
-        """The envelope of a body: the first byte of its frame's content (at `start`), the size of the body (at
-        `data[begin:end]`), and the bytes before and behind its payload.
+        """Returns the envelope of the body at `data[begin:end]`: the first byte of its frame's content (at `start`),
+        the size of the body, and the bytes before and behind its payload.
 
-        NO_ENVELOPE if the body holds more than these bytes and the payload, such as a tracing context: another body of
-        that size may then have a payload of another size.
+        Returns NO_ENVELOPE if the body has more than these bytes and the payload, for example a tracing context. Then
+        another body of this size may have a payload of another size.
         """
         head, tail = self._wire.around_payload(payload_bytes)
         is_plain = (
@@ -211,19 +214,19 @@ class FrameReader:
         return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
 
     def _find_header(self, data: bytes, start: int, end: int) -> Header:
-        """The header of a frame whose content is `data[start:end]`, remembered from earlier or decoded now."""
+        """Returns the header of the frame with the content `data[start:end]`: a remembered one, or else decodes it."""
         known = self._known
-        # Nothing says how long a header is before it is decoded, so each size that was seen is tried.
+        # The size of a header is unknown before it is decoded, so each known size is tried.
         for size in self._known_sizes:
             raw = data[start : start + size]
             header = known.young.get(raw) or known.recall(raw)
-            # A header that was seen in a longer frame must not reach beyond the end of this one.
+            # A header known from a longer frame must not reach beyond the end of this frame.
             if header is not None and start + size <= end:
                 self._last = header
                 return header
         onward_route, return_route, at = self._wire.decode_routes(data, start, end)
         header = Header(data[start:at], onward_route, self._prefix + return_route)
-        # A peer that sends ever longer or ever other headers must not fill the memory with them.
+        # A peer that sends very long headers, or always new ones, must not fill the memory with them.
         if len(header.raw) > KNOWN_HEADER_BYTES_MAX:
             return header
         self._last = header
@@ -239,10 +242,11 @@ class FrameReader:
 class FrameHeads:
     """Remembers the bytes before a payload in a frame (length, header, head) and behind it (tail).
 
-    They depend on the header and the size of the payload, both of which repeat, so that most frames are made by joining
+    These pieces depend only on the header and the size of the payload. Both repeat, so most frames are made by joining
     three pieces.
-    Invariant: no header longer than KNOWN_HEADER_BYTES_MAX is remembered, and none with the pieces for more than
-    KNOWN_PAYLOAD_SIZES_MAX sizes.
+
+    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and none has pieces for more than
+    KNOWN_PAYLOAD_SIZES_MAX payload sizes.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -251,19 +255,20 @@ class FrameHeads:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered pieces."""
+        """The estimated memory of the remembered pieces, in bytes."""
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Forget all pieces, to free their memory."""
+        """Forgets all pieces to free their memory."""
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:
-        """The pieces that are remembered for a header, by size of payload. `make` makes the missing ones."""
+        """Returns the remembered pieces for a header, by payload size. Missing ones are created by `make`."""
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """The pieces for a header and a size of payload. Raises FrameTooLarge if the framing cannot carry it."""
+        """Creates and remembers the pieces for a header and a payload size. Raises FrameTooLarge if the frame is too
+        large."""
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)
         size = len(raw) + len(head) + size_bytes + len(tail)
@@ -277,7 +282,7 @@ class FrameHeads:
                 known[size_bytes] = pieces
                 self._known.add(raw, known)
                 return pieces
-            # A peer that is sent ever other sizes must not fill the memory with their pieces.
+            # If payloads always have new sizes, their pieces must not fill the memory.
             if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
                 self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
                 known.clear()
@@ -287,7 +292,7 @@ class FrameHeads:
 
 
 class FrameWriter:
-    """Encodes messages as frames of one framing. It remembers the encoded headers of the routes that it has used."""
+    """Encodes messages as frames of one framing. It remembers the encoded headers of routes."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -296,24 +301,25 @@ class FrameWriter:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered routes and pieces."""
+        """The estimated memory of the remembered routes and pieces, in bytes."""
         return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
-        """Forget all routes and pieces, to free their memory."""
+        """Forgets all routes and pieces to free their memory."""
         self._known.forget()
         self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
-        """The number of frames, and their bytes. The first hop of each onward route, this connection, is left out.
+        """Encodes messages. Returns the number of frames, and their bytes.
 
-        A message that the framing cannot carry is left out too, after a call of `too_large`.
+        The first hop of each onward route is this connection and is left out of the frame. For a message that is too
+        large for the framing, calls `too_large` and skips it.
         """
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()
         around: Pieces = {}
         for message in messages:
-            # The answers to one peer mostly have the very same routes, whose header and pieces are looked up once.
+            # The answers to one peer mostly have the same route objects, whose header and pieces are looked up once.
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
                 raw = self._header(onward_route[1:], return_route)
@@ -327,7 +333,7 @@ class FrameWriter:
                 except FrameTooLarge as error:
                     too_large(error)
                     continue
-            # The parts are joined once, at the end, since a payload may have megabytes.
+            # The parts are joined only once, at the end, because a payload may have megabytes.
             parts += (pieces[0], payload, pieces[1])
         return len(parts) // 3, b"".join(parts)
 

@@ -1,7 +1,7 @@
-"""The node: it knows the worker at each address, routes messages to workers, and runs them.
+"""Node: registers workers under addresses, routes messages to them, and runs them. It reads no sockets and no payloads.
 
-Everything here is a plain call, without awaiting. Routing a message puts it into a mailbox; at the end of a batch the
-node runs the workers whose mailboxes have messages. It reads no sockets and knows nothing of payloads.
+Routing a message is a plain call that puts the message into a mailbox. At the end of a batch, the node runs the workers
+whose mailboxes have messages.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from ockam.timers import Timers
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
 RUNS_PER_BATCH_MAX = 10_000
-"""After this many runs the event loop gets its turn, or two workers that answer each other could stop the node."""
+"""After this many runs, the event loop gets a turn. Otherwise two workers that answer each other could block the
+node."""
 
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
-"""Takes a message whose next hop is not a worker of this node. Returns the mailbox that it went to, None if refused."""
+"""A function of a transport that forwards a message whose next hop is not a worker of this node. It returns the mailbox
+that got the message, or None if it refuses the message."""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
-    """The workers now, and counters since the start. dropped: messages that were not delivered, by reason."""
+    """The statistics of a node. workers: the addresses in use now. The others are counters since the start; dropped:
+    the messages that were not delivered, by reason."""
 
     workers: int
     routed: int
@@ -41,7 +44,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """The context manager of `Node.batch`. A batch inside another one is a part of it."""
+    """The context manager that `Node.batch` returns. A batch inside another one is a part of the outer one."""
 
     __slots__ = ("_node",)
 
@@ -56,10 +59,11 @@ class Batch:
 
 
 class Node:
-    """Registers workers, routes messages to them, and runs them.
+    """The router of messages between the workers of one process, and to transports.
 
-    depth: how many batches are open inside each other.
-    Invariant: a cell is in `_ready` exactly once if and only if it runs, is not paused and has messages.
+    depth: the number of nested open batches.
+
+    Invariant: a cell that is running, is not paused and has messages is in `_ready` exactly once.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -76,7 +80,7 @@ class Node:
         self._dropped: Counter[str] = Counter()
 
     def register(self, addresses: Sequence[Address], factory: WorkerFactory) -> Address:
-        """Start a worker under one or more addresses; returns the first, which is its own. Raises AddressInUse."""
+        """Starts a worker under one or more addresses. Returns the first one. Raises AddressInUse if one is taken."""
         for address in addresses:
             if address in self._cells:
                 raise AddressInUse(f"the address {address} is taken")
@@ -86,7 +90,7 @@ class Node:
         return addresses[0]
 
     def unregister(self, address: Address) -> None:
-        """Stop the worker at this address and free all its addresses. Safe to repeat."""
+        """Stops the worker at this address and frees all its addresses. Safe to repeat."""
         cell = self._cells.get(address)
         if cell is not None:
             for each in cell.addresses:
@@ -97,33 +101,37 @@ class Node:
         return address in self._cells
 
     def find_mailbox(self, address: Address) -> Mailbox | None:
-        """The mailbox of the worker at this address, None if there is none. A restart keeps the mailbox."""
+        """Returns the mailbox of the worker at this address, or None if there is no worker. A restart keeps the
+        mailbox."""
         cell = self._cells.get(address)
         return cell.mailbox if cell is not None else None
 
     def find_worker(self, address: Address) -> Worker | None:
-        """The worker at this address, None if there is none. A restart replaces the worker."""
+        """Returns the worker at this address, or None if there is no worker. A restart replaces the worker."""
         cell = self._cells.get(address)
         return cell.worker if cell is not None else None
 
     def register_forward(self, address_type: int, forward: Forward) -> None:
-        """Hand messages whose next hop has that type and is no worker of this node to a transport."""
+        """Registers a transport. It gets the messages whose next hop has this address type and is not a worker of this
+        node."""
         self._forwards[address_type] = forward
 
     def send(self, message: Message) -> bool:
-        """Put a message into the mailbox of its next hop, and run the worker unless a batch is open.
+        """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open.
 
-        False if no worker or transport took the message."""
+        Returns False if no worker or transport took the message.
+        """
         with self._batch:
             return self.deliver(message) is not None
 
     def send_run(self, messages: Iterable[Message]) -> None:
-        """Send many in one batch."""
+        """Sends many messages in one batch."""
         with self._batch:
             self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
-        """Like `send`, but the worker runs when the open batch ends. Returns the mailbox, for the caller to wait on."""
+        """Like `send`, but the worker runs when the open batch ends. Returns the mailbox that got the message, or
+        None."""
         route = message.onward_route
         if not route:
             return None
@@ -142,18 +150,18 @@ class Node:
         return mailbox
 
     def deliver_run(self, messages: Sequence[Message]) -> set[Mailbox]:
-        """Like `deliver` for each message, in order; returns the mailboxes that they went to."""
+        """Calls `deliver` for each message, in order. Returns the mailboxes that got messages."""
         mailboxes: set[Mailbox] = set()
         start, count, cells = 0, len(messages), self._cells
         while start < count:
             message = messages[start]
             route = message.onward_route
-            # The messages of a publisher share one route object, and go into their mailbox with one call.
+            # The messages of a publisher share one route object. They are put into their mailbox with one call.
             end = start + 1
             while end < count and messages[end].onward_route is route:
                 end += 1
             cell = cells.get(route[0]) if route else None
-            # Messages for a transport, or for a worker that restarts, may be refused one by one.
+            # A transport or a restarting worker may refuse each message, so these are delivered one by one.
             if cell is None or cell.life is Life.RESTARTING:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
@@ -172,35 +180,37 @@ class Node:
         return mailboxes
 
     def batch(self) -> Batch:
-        """Collect the messages that are sent inside, then run each worker once for all of its messages.
+        """Opens a batch: messages are collected, and at its end each worker runs once for all of its messages.
 
-        So many messages cost one run, one commit and one send."""
+        So many messages cost only one run, one commit and one send.
+        """
         return self._batch
 
     def end_batch(self) -> None:
-        """End a batch, for `Batch`. The end of the outermost batch runs the workers."""
+        """Ends a batch; called by `Batch`. At the end of the outermost batch, the workers run."""
         self.depth -= 1
         if not self.depth and (self._ready or self._at_end):
             self._run_ready()
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Call the function when the open batch has ended and its workers have run, or now if no batch is open.
+        """Calls the function after the open batch has ended and its workers have run, or now if no batch is open.
 
-        The function must not raise."""
+        The function must not raise.
+        """
         if self.depth:
             self._at_end.append(function)
         else:
             function()
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call the function once after the delay, in a batch."""
+        """Calls the function once after the delay, inside a batch."""
         self._timers.call_later(delay_s, function)
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1
 
     def queue(self, cell: Cell) -> None:
-        """Run this cell's worker when the open batch ends."""
+        """Adds a cell to the queue, so that its worker runs when the open batch ends."""
         self._ready.append(cell)
 
     def statistics(self) -> NodeStatistics:
@@ -211,7 +221,8 @@ class Node:
             function()
 
     def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
-        """Hand a message without a worker of ours to its transport, or drop it in silence, as the real nodes do."""
+        """Passes a message to the transport for its next hop. Drops it without an answer if there is none, as real
+        nodes do."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
@@ -222,7 +233,7 @@ class Node:
         return mailbox
 
     def _run_ready(self) -> None:
-        # Messages that the workers send meanwhile belong to this batch.
+        # Messages that the workers send while they run belong to this batch.
         self.depth += 1
         try:
             for _ in range(RUNS_PER_BATCH_MAX):
@@ -232,7 +243,7 @@ class Node:
                 cell.queued = False
                 if not cell.paused:
                     self._run(cell)
-            # Workers still have messages: the event loop gets its turn first.
+            # Some workers still have messages, but the event loop gets a turn first.
             self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
@@ -250,7 +261,7 @@ class Node:
         try:
             cell.worker.receive(run)
         except HandlingFailed as failure:
-            # Only one message is to blame; those behind it are handled after the restart.
+            # Only one message failed. The messages behind it are handled after the restart.
             cell.mailbox.put_back(run[failure.position + 1 :])
             self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
         except Exception as error:
@@ -259,6 +270,7 @@ class Node:
             cell.make_ready()
 
     def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
-        """The worker of this cell failed on these messages: count the crash, and let the cell start it anew."""
+        """Counts a crash of the worker, and lets the cell restart it. failed: the messages that the worker failed
+        on."""
         self._crashes += 1
         cell.crash(failed, error)

@@ -1,7 +1,8 @@
-"""TCP between nodes: listening, calling out, and forwarding to destinations that the operator allows.
+"""TcpTransport: TCP between nodes. It listens, calls other nodes, and forwards messages to allowed destinations.
 
-Every connection is a worker (`connection`). A message whose next hop is a TCP address makes this node call that
-destination. For messages of remote peers the operator must have allowed the destination: this is not an open relay.
+Every connection is a worker (`connection`). If the next hop of a message is a TCP address, this node connects to that
+destination. Messages of remote peers are forwarded only to destinations that the operator has allowed, so the node is
+not an open relay.
 """
 
 from __future__ import annotations
@@ -33,32 +34,33 @@ from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing that we speak when we call. `auto` speaks head if the node says hello, else legacy."""
+"""The framing to use when we call a node. `auto`: head if the called node sends a hello, else legacy."""
 
 AUTO_WAIT_S = 0.3
-"""With `auto`, a called node that says nothing for this long is a legacy node. A head node says hello
-first, and the real ones do so within 0.2 s."""
+"""With `auto`, a called node that sends no byte for this long, in seconds, is a legacy node. Real head nodes send their
+hello within 0.2 s."""
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
-"""The time between two looks for idle connections. Their headers are forgotten after one to two of these times."""
+"""The time between two searches for idle connections, in seconds. A connection that is idle for one to two times as
+long loses its remembered headers."""
 NO_ROOM_CLOSED_MAX = 16
-"""The number of silent connections that are closed when the process can open no more files."""
+"""When the process can open no more files, this many silent connections are closed."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
-"""The time between two log lines about too many connections, since thousands may come in a second."""
+"""The least time between two log lines about too many connections, in seconds. Thousands may come in one second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
-"""The most messages that wait for a connection that is being made; more are dropped and counted. This is twice the
-limit of a mailbox, because peers that feed a full mailbox are not read any further."""
+"""The most messages that wait until a destination is connected; further ones are dropped and counted. It is twice the
+limit of a mailbox, because peers that deliver to a full mailbox are not read any more."""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The most bytes of payload that wait for it: four times the limit of a mailbox."""
+"""The most bytes of payloads that wait until a destination is connected: four times the limit of a mailbox."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):
-    """The connections of a node. accepted, and closed by reason: since the start. silent: the connections that have
-    sent no message yet."""
+    """The statistics of a node's connections. accepted: their number since the start. closed: the same for closed ones,
+    by reason. silent: the open connections that have sent no message yet."""
 
     accepted: int
     closed: dict[str, int]
@@ -68,11 +70,11 @@ class TcpStatistics(msgspec.Struct, frozen=True):
 
 
 class TcpTransport:
-    """All TCP connections of one node. Opened inside a nursery that outlives them.
+    """All TCP connections of one node.
 
-    allow_forward: the `host:port` destinations that remote peers may route to through this node.
-    new_id: 8 random bytes as hex, for the private addresses of connections.
-    memory_bytes_max: the bound on the memory that all peers together make this node hold, see `memory`.
+    nursery: runs the tasks of the connections; it must stay open until they have ended. allow_forward: the `host:port`
+    destinations to which messages of remote peers may be forwarded. new_id: returns 8 random bytes as hex, for the
+    addresses of connections. memory_bytes_max: the limit of the memory for all peers together, see `memory`.
     """
 
     def __init__(
@@ -110,9 +112,10 @@ class TcpTransport:
         node.register_forward(LOCAL, self._missed)
 
     async def listen(self, host: str, port: int) -> list[str]:
-        """Accept connections; returns the `host:port` of each listening socket (port 0 picks a port). Raises OSError.
+        """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
 
-        Raises the process's soft limit of open files, and accepts no more connections than fit into it.
+        Raises the process's soft limit of open files, and accepts only as many connections as it allows. Raises OSError
+        if it cannot listen.
         """
         self._connections_max = connections_that_fit(self._connections_max)
         listeners = await trio.open_tcp_listeners(port, host=host)
@@ -120,7 +123,8 @@ class TcpTransport:
         return [_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
-        """Call a node; returns the address of the connection, to be put in front of routes. Raises ConnectFailed."""
+        """Connects to a node. Returns the address of the connection; routes to the node begin with it. Raises
+        ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
 
     async def _connect(self, destination: str, framing: Framing = "head") -> Connection:
@@ -130,20 +134,20 @@ class TcpTransport:
         return connection
 
     def allow_forward(self, destinations: Collection[str]) -> None:
-        """Allow remote peers to route to these `host:port` and to no others."""
+        """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
         self._allow_forward = frozenset(destination.encode() for destination in destinations)
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
 
     def stop_reading(self) -> None:
-        """Take no more requests from any peer; answers still go out."""
+        """Stops reading requests from all peers. Answers are still sent."""
         self._reads = False
         for connection in self._connections:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
-        """End every connection once its answers are sent, or at the deadline (trio's clock)."""
+        """Ends every connection when its answers are sent, or at the deadline (on trio's clock)."""
         self._drains = True
         for connection in self._connections:
             connection.close_when_sent()
@@ -167,7 +171,7 @@ class TcpTransport:
                 nursery.start_soon(self._look_for_idle)
 
     async def _look_for_idle(self) -> None:
-        """Free the headers of connections on which no message comes or goes."""
+        """Repeatedly frees the remembered headers of connections on which no message is received or sent."""
         while True:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
@@ -190,7 +194,7 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        """Close the connection that has been silent longest, for a new one. False if every one has sent a message."""
+        """Closes the connection that has been silent longest, to make room. Returns False if there is none to close."""
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
@@ -198,13 +202,13 @@ class TcpTransport:
             logger.warning(what, reason="too many connections", most=self._connections_max, silent=len(self._silent))
         if given is None:
             return False
-        # The task of that connection ends in the next turn. It does not count any more, so that the new connection
-        # takes its place now.
+        # The task of the closed connection ends in the next turn. The connection is removed from the count now, so that
+        # the new one can take its place.
         self._connections.discard(given)
         return True
 
     def _make_room(self) -> None:
-        """Close silent connections, since the process can open no more files."""
+        """Closes silent connections, because the process can open no more files."""
         for _ in range(NO_ROOM_CLOSED_MAX):
             if not self._give_way():
                 return
@@ -225,7 +229,7 @@ class TcpTransport:
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
-        # A call of our own may end after the node has begun to stop.
+        # A connection that we make may be ready only after the node has begun to stop.
         if not self._reads:
             connection.stop_reading()
         if self._drains:
@@ -248,17 +252,18 @@ class TcpTransport:
             self._tell_gone(connection)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Answer the requests that were forwarded over a connection that has ended: nobody else will."""
+        """Answers the open requests that were forwarded over a connection which has ended. Otherwise they would get no
+        answer."""
         if connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
                     self._node.deliver(destination_unreachable(route, connection.peer, ENDED))
 
     def _missed(self, message: Message) -> None:
-        """Answer a message for a connection that has ended.
+        """Answers a message to a connection that has ended.
 
-        The return route of every answer leads through the connection that the answer came over, and peers use it as the
-        route of their next requests. The peer is told that this route has ended, and asks for the stream anew.
+        Peers use the return route of an answer, which goes through a connection, as the route of their next requests.
+        The `error` tells the peer that this route has ended, so that it asks for the stream again.
         """
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
@@ -279,10 +284,11 @@ class TcpTransport:
         return stream, HEAD if framing == "head" else LEGACY
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Forward a message to the TCP destination that is its next hop. All messages share one connection to it.
+        """Forwards a message to the TCP destination in its next hop. All messages to a destination share one
+        connection.
 
-        Returns the mailbox of that connection, or the one where the message waits while it is being made; None if the
-        message is refused.
+        Returns the mailbox of that connection, or the mailbox where messages wait until the destination is connected.
+        Returns None if the message is refused.
         """
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
@@ -290,8 +296,8 @@ class TcpTransport:
             self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
-        # The first message makes the connection; the messages that come meanwhile wait in a mailbox of their own, whose
-        # limits hold up the peers that send them.
+        # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,
+        # whose limits make the peers that send them wait.
         connection = self._calls.get(destination)
         if connection is not None and self._node.is_registered(connection.own_address):
             return self._node.deliver(_through(connection.own_address, message))
@@ -305,12 +311,13 @@ class TcpTransport:
         return waiting
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Tell the sender that this message is dropped, if its protocol is one of our own."""
+        """Answers the sender of a dropped message with `error`, if its protocol is one of our own."""
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str) -> None:
-        """Call a destination and send it the messages that wait; they are dropped if it does not answer."""
+        """Connects to a destination and sends it the waiting messages. Drops them if the destination cannot be
+        reached."""
         try:
             connection = await self._connect(destination)
         except (ConnectFailed, InvalidAddress) as error:
@@ -334,11 +341,11 @@ class TcpTransport:
 
 
 def _through(connection: Address, message: Message) -> Message:
-    """The same message with its TCP hop replaced by the connection that reaches it."""
+    """Returns the same message with its TCP hop replaced by the address of the connection to that destination."""
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
 
 
 def _name(socket_name: tuple[Any, ...]) -> str:
-    """`host:port` of one end of a socket, for people."""
+    """Returns `host:port` of one end of a socket, for logs."""
     host, port = socket_name[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

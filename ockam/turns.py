@@ -1,8 +1,8 @@
-"""Turns: shares the time of the event loop between connections, so that busy ones cannot keep the others waiting.
+"""Turns: shares the time of the event loop between connections, so that busy connections do not delay the others.
 
-All connections run in one thread, and the messages of one read are handled in one step. While the loop has time, no
-connection waits here. When it is busy, connections take turns: each turn of the loop admits a limited amount of work,
-and connections that have used little time lately go first. It reads no sockets; the callers decide what a step is.
+All connections run in one thread, and the messages of one read are handled in one step. While the event loop is not
+busy, no connection waits here. While it is busy, connections take turns: each turn of the loop admits a limited amount
+of work, and connections that used little time lately go first. This module reads no sockets.
 """
 
 from __future__ import annotations
@@ -13,40 +13,42 @@ from collections import deque
 import trio
 
 BUSY_S = 0.03
-"""The loop counts as busy above this much recent work. Recent work shrinks by BUSY_SHARE of the time that passes."""
+"""The loop is busy while its recent work is above this, in seconds. Recent work shrinks by BUSY_SHARE of the passing
+time."""
 BUSY_SHARE = 0.8
 LIGHT_S = 0.005
-"""A connection with no more recent work than this is light and goes first. Its recent work shrinks by LIGHT_SHARE of
-the time that passes."""
+"""A connection with at most this much recent work, in seconds, is light and goes first. Its recent work shrinks by
+LIGHT_SHARE of the passing time."""
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""The work of light connections that each turn of the loop admits."""
+"""The work of light connections that each turn of the loop admits, in seconds."""
 TURN_OTHERS_S = 0.004
-"""The work of all other connections (heavy, new or leaving) that each turn of the loop admits. With a share for each,
-neither group can shut the other out."""
+"""The work of all other connections (heavy, new or ending) that each turn of the loop admits, in seconds. Each group
+has its own share, so neither can exclude the other."""
 STEP_S = 0.003
 """The longest step that a connection should make while the loop is busy."""
 STEP_QUIET_S = 0.01
 """The longest step that a connection should make while the loop is not busy."""
 COST_S = 0.0002
-"""The assumed cost of a connection's first step, before one was measured."""
+"""The assumed duration of a connection's first step, in seconds. Later steps are expected to take as long as the last
+one."""
 LIGHT_ABOUT_S = 0.1
-"""Light connections are expected to come again for this long after the last of them had its turn."""
+"""For this long after a light connection waited for its turn, in seconds, others are expected to come."""
 PAUSE_S = 0.001
-"""While light connections are expected, the loop sleeps this long in each turn. Their answers wait for the writing
-thread, which gets the interpreter's lock at once while the loop sleeps, and otherwise only every 5 ms."""
+"""While light connections are expected, the loop sleeps this long in each turn, in seconds. The writing thread, on
+which their answers depend, gets the interpreter's lock at once while the loop sleeps, and otherwise only every 5 ms."""
 LEAVE_S = 0.0005
-"""The cost of ending a connection, all steps together."""
+"""The assumed duration of ending a connection, in seconds."""
 READ_BYTES_MAX = 256 * 1024
 READ_BYTES_MIN = 4 * 1024
 READ_BYTES_FIRST = 16 * 1024
 
 
 class Share:
-    """The recent work of one connection, and the number of bytes it may read at a time.
+    """The recent work of one connection, and the number of bytes that it may read at a time.
 
-    host: the peer's. Hosts take turns with each other, and the connections of one host among themselves.
-    is_known: whether the peer has sent a message. cost_s: how long the last step took.
+    host: the host of the peer. Hosts take turns with each other, and so do the connections of one host. is_known:
+    whether the peer has sent a message. cost_s: how long the last step took, in seconds.
     """
 
     __slots__ = ("_at_s", "_used_s", "cost_s", "host", "is_known", "read_bytes")
@@ -60,7 +62,7 @@ class Share:
         self._at_s = -math.inf
 
     def used_s(self, now_s: float) -> float:
-        """The recent work, in seconds."""
+        """Returns the recent work of the connection, in seconds."""
         return max(0.0, self._used_s - (now_s - self._at_s) * LIGHT_SHARE) if self._used_s else 0.0
 
     def note(self, now_s: float, cost_s: float) -> None:
@@ -70,7 +72,8 @@ class Share:
 
 
 class TurnQueue:
-    """Connections that wait for their turn: one of each host in turn, and in the order of arrival within a host."""
+    """The connections that wait for their turn. Hosts alternate; connections of one host are in the order of
+    arrival."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, deque[tuple[Share, trio.Event]]] = {}
@@ -84,7 +87,8 @@ class TurnQueue:
         return turn
 
     def let_in(self, budget_s: float) -> None:
-        """Give connections their turn until their steps are likely to take `budget_s`, and at least one of them."""
+        """Gives connections their turn, until their steps are expected to take `budget_s` together. Gives at least one
+        turn."""
         while self._hosts and budget_s > 0:
             host = next(iter(self._hosts))
             waiting = self._hosts.pop(host)
@@ -114,10 +118,10 @@ class Turns:
         return self._lets_in or self._recent_s(now_s) > BUSY_S
 
     async def wait(self, share: Share, *, leaves: bool = False) -> None:
-        """Return when this connection may make its next step: at once while the loop is not busy.
+        """Waits until this connection may make its next step. Returns at once while the loop is not busy.
 
-        leaves: the connection is ending. It waits for its turn in any case: nobody waits for its end, and thousands of
-        connections may end at one moment.
+        leaves: the connection is ending. Then it always waits for its turn, because its end is not urgent and thousands
+        of connections may end at one moment.
         """
         now_s = trio.current_time()
         if leaves:
@@ -133,7 +137,8 @@ class Turns:
         await turn.wait()
 
     def note(self, share: Share, began_s: float) -> None:
-        """A step that began then has ended. A connection whose steps take long reads fewer bytes next time."""
+        """Records a step that began at `began_s` and ends now. After a long step, the connection reads fewer bytes next
+        time."""
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

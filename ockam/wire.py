@@ -1,7 +1,7 @@
-"""The interface of the two real framings: a frame is a length, a header (the two routes) and a payload.
+"""Wire: the interface of the two real framings. A frame is a length, a header (the two routes) and a payload.
 
-`wire_legacy` and `wire_head` each implement `Wire`; `handshake` tells which one a peer speaks. A wire turns the body of
-one frame into routes and payload and back. It keeps no state, reads no sockets and does not look into payloads.
+`wire_legacy` and `wire_head` implement it; `handshake` detects which one a peer uses. A wire decodes the body of one
+frame into routes and payload, and encodes them. It has no state, reads no sockets and does not decode payloads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Wire(Protocol):
     hello: bytes that each side sends before its first frame.
     length_bytes: size of the big-endian length in front of every frame.
     send_bytes_max, receive_bytes_max: the largest body that this side sends, and accepts.
-    heartbeat: a whole frame that says only "still here".
+    heartbeat: a complete frame without a message. It only shows that the sender is alive.
     """
 
     name: str
@@ -29,28 +29,28 @@ class Wire(Protocol):
     heartbeat: bytes
 
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
-        """The onward and return route of the body `data[at:end]`, and where the payload's part begins.
+        """Decodes the onward route and the return route of the body `data[at:end]`. Also returns where the routes end.
 
-        Raises RemoteProtocolError. The bytes before that place are self-delimiting: another body that begins with
-        the same bytes has the same routes, which is what lets a connection remember them.
+        Raises RemoteProtocolError if they are not valid. The bytes of the routes are self-delimiting: another body that
+        begins with the same bytes has the same routes. So a connection can remember them.
         """
         ...
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
-        """The payload of the body `data[start:end]`; `at` is where `decode_routes` stopped.
+        """Decodes the payload of the body `data[start:end]`. at: the end of the routes, as `decode_routes` returned it.
 
-        Raises RemoteProtocolError.
+        Raises RemoteProtocolError if the rest of the body is not valid.
         """
         ...
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
-        """The part of a body that comes before the payload's part."""
+        """Encodes the part of a body before the payload."""
         ...
 
     def encode_payload(self, payload: bytes) -> bytes:
-        """The part of a body that carries the payload."""
+        """Encodes the part of a body behind the routes, with the payload."""
         ...
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
-        """What `encode_payload` puts before and behind every payload of that size."""
+        """Returns the bytes that `encode_payload` puts before and behind every payload of this size."""
         ...

@@ -5,8 +5,8 @@
     +----+   | endian N   |    | 82 type, byte string   | the same     | byte string | f6, or text     |
     hello    +------------+----+------------------------+--------------+-------------+-----------------+
 
-The peers demand exactly these shapes, so this is a reader of these shapes and not of CBOR at large: definite lengths
-only (the outer array may be indefinite, as the Elixir node accepts), four elements, byte strings where bytes are due.
+This is no general CBOR reader. It accepts only the shapes that the peers use: definite lengths (but the outer array may
+be indefinite, as the Elixir node accepts), four elements, and byte strings for bytes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
-"""The head of a byte string whose size is in the next byte. Nearly every payload has it, and is read without a loop."""
+"""The first byte of a byte string whose size is in the next byte. Nearly every payload begins with it and is read
+fast."""
 
 
 class HeadWire:
-    """The head framing; see `ockam.wire.Wire`. 16 MiB is the limit of the Rust node, both ways."""
+    """The head framing; see `ockam.wire.Wire`. The Rust node sends and accepts frames up to 16 MiB."""
 
     name = "head"
     hello = b"\x01"
@@ -44,7 +45,7 @@ class HeadWire:
         return onward_route, return_route, at
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
-        # Nearly every payload has up to 255 bytes and nothing unusual around it.
+        # The usual case: a payload of up to 255 bytes, no tracing context, and a definite array.
         if (
             end - at > 3
             and data[at] == ONE_BYTE_SIZE
@@ -53,7 +54,7 @@ class HeadWire:
             and data[start] == MESSAGE_ARRAY
         ):
             return data[at + 2 : end - 1]
-        # An array of indefinite length ends with a byte of its own.
+        # An array of indefinite length ends with the byte BREAK.
         if data[start] == INDEFINITE_ARRAY:
             end -= 1
             if data[end] != BREAK:
@@ -98,16 +99,16 @@ def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
 
 
 def _check_tracing_context(data: bytes, at: int, end: int) -> None:
-    """Raise RemoteProtocolError unless one text string stands behind the payload, up to the end of the frame."""
+    """Raises RemoteProtocolError unless the rest of the frame behind the payload is exactly one text string."""
     size, at = _read_head(data, at, end, TEXT_STRING)
     if at + size != end:
         raise _undecodable("bytes behind the message, or a tracing context that is cut")
 
 
 def _read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
-    """The length or the number in the head of the CBOR item at `at`, and the place where its content begins.
+    """Returns the length or the number in the head of the CBOR item at `at`, and the position of its content.
 
-    Raises RemoteProtocolError if the item is not of this major type.
+    Raises RemoteProtocolError if the item does not have this major type, or its head is not valid.
     """
     if at >= end:
         raise _undecodable("the frame ends inside the message")
@@ -145,4 +146,4 @@ def _undecodable(what: str) -> RemoteProtocolError:
 
 
 HEAD = HeadWire()
-"""The head framing."""
+"""The only instance of HeadWire, which has no state."""

@@ -5,7 +5,7 @@
     | endian N  | uint 1 (2) | count, {type, value} each  | the same      | uint length + |
     +-----------+------------+----------------------------+---------------+---------------+
 
-We send version 1. Version 2 has a tracing context behind the payload, which is read and dropped.
+We send version 1. Messages of version 2 have a tracing context behind the payload; it is decoded and ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ockam.errors import RemoteProtocolError
 
 TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
-"""More hops than this is a loop or an attack; the longest real route has about five."""
+"""The most hops of a route. The longest real route has about five; more than this is a loop or an attack."""
 
 
 # type RouteAddress struct { type: uint  value: data }
@@ -51,7 +51,8 @@ _traced_decoder = bare.Decoder(TracedPayload)
 
 
 class LegacyWire:
-    """The legacy framing; see `ockam.wire.Wire`. The real node crashes on frames above 65,000 bytes: none are sent."""
+    """The legacy framing; see `ockam.wire.Wire`. We send no frame above 65,000 bytes, because the real node crashes on
+    it."""
 
     name = "legacy"
     hello = b""
@@ -102,4 +103,4 @@ def _wire_route(route: Route) -> list[RouteAddress]:
 
 
 LEGACY = LegacyWire()
-"""The legacy framing."""
+"""The only instance of LegacyWire, which has no state."""

@@ -1,8 +1,9 @@
-"""The worker: an actor with an address, to which the node hands runs of messages, one run at a time.
+"""Worker: the base class of actors. The node calls a worker with its messages, one run of messages at a time.
 
-A worker never blocks and never awaits. It starts anything that takes time (a commit, a read, a timer) and is called
-back at its end; until then it may `pause` its mailbox. So a worker costs no task, a thousand workers can take part in
-one commit, and the whole node can run in virtual time. A worker does not know by which way its messages come.
+A worker never blocks and never awaits. It starts work that takes time (a commit, a read, a timer) and is called back
+when the work has ended; until then it may `pause` its mailbox. So a worker needs no task, a thousand workers can share
+one commit, and the whole node can run in virtual time. A worker does not know over which transport its messages
+come.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ P = ParamSpec("P")
 
 
 class Context(Protocol):
-    """The calls that a worker may make to its node. Valid until the worker stops."""
+    """The interface through which a worker calls its node. It is valid until the worker stops."""
 
     @property
     def address(self) -> Address:
@@ -26,32 +27,32 @@ class Context(Protocol):
         ...
 
     def send(self, message: Message) -> bool:
-        """Route a message; False if no worker or transport took it, which the node counts."""
+        """Sends a message. Returns False if no worker or transport took it; the node counts such messages."""
         ...
 
     def send_run(self, messages: Iterable[Message]) -> None:
-        """Route many messages; those for one worker arrive there as one run."""
+        """Sends many messages. The messages for one worker arrive there as one run."""
         ...
 
     def pause(self) -> None:
-        """Get no more messages until `resume`; the mailbox keeps them."""
+        """Stops the delivery of messages until `resume` is called. They stay in the mailbox."""
         ...
 
     def resume(self) -> None:
-        """Get messages again."""
+        """Starts the delivery of messages again."""
         ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
-        """The same function, to be called back from outside: an exception in it counts as a crash of this worker."""
+        """Wraps a function for use as a callback: if it raises an exception, that counts as a crash of this worker."""
         ...
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Call the function once after the delay, unless the worker has stopped by then."""
+        """Calls the function once after the delay, unless the worker has stopped by then."""
         ...
 
 
 class Worker:
-    """The base of all workers. Override `handle` for one message at a time, or `receive` for a run at a time."""
+    """The base class of all workers. Override `handle` to handle single messages, or `receive` to handle whole runs."""
 
     context: Context
 
@@ -59,10 +60,10 @@ class Worker:
         """Called when `context` is set, before the first message."""
 
     def stopped(self) -> None:
-        """Called when no more messages follow: free everything that this worker holds."""
+        """Called when the worker gets no more messages. Override it to free the worker's resources."""
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Handle messages, oldest first. An exception makes the node restart the worker."""
+        """Handles a run of messages, oldest first. If it raises an exception, the node restarts the worker."""
         for position, message in enumerate(run):
             try:
                 self.handle(message)
@@ -70,20 +71,21 @@ class Worker:
                 raise HandlingFailed(position) from error
 
     def handle(self, message: Message) -> None:
-        """Handle one message. This default refuses it: any peer can send messages to a worker that expects none."""
+        """Handles one message. The default answers with `error`, because any peer can send messages to any worker."""
         self.reply(message, error_payload("nobody here takes messages"))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        """The answer to the sender of `message` when this worker has failed on it; None for no answer."""
+        """Returns the payload of the answer to a message that this worker has failed on. None: no answer is sent."""
         return None
 
     def reply(self, message: Message, payload: bytes) -> None:
-        """Answer under the address that the sender asked, so that it does not see another alias."""
+        """Answers a message. The return route is the address that the sender used, even if the worker has several."""
         self.context.send(reply_to(message, message.onward_route[0], payload))
 
 
 class HandlingFailed(Exception):
-    """The worker failed on one message of a run; the messages behind it are still to be handled."""
+    """Error: a worker failed on one message of a run. position: its index in the run. The later messages are not
+    handled yet."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"message {position} of the run")
@@ -91,4 +93,5 @@ class HandlingFailed(Exception):
 
 
 WorkerFactory = Callable[[], Worker]
-"""Makes the worker, at first and after each crash: state that must survive a crash does not live in the worker."""
+"""A function that creates a worker: at the start, and again after each crash. So state that must survive a crash must
+be kept outside the worker."""

@@ -6,9 +6,10 @@ steady clock by more than TOLERANCE_US between two readings. After a jump the ma
 clock and counts on from the old time with the steady clock, and no message is deleted for its age. The doubt ends when
 one of these happens:
 
-    the wall clock is back where it was         its time holds, as if nothing had been
-    the new time has lasted `trust_after_us`    the new time holds
-    (at a start behind what is stored) the wall clock reaches the newest stored message: its time holds
+    the wall clock is back at its old time      the old time goes on
+    the new time has lasted `trust_after_us`    the new time is trusted
+    after a start with a clock before the newest stored message:
+    the wall clock reaches that message         the wall clock is trusted
 
 At a start of the node, a wrong clock looks the same as a long stop, so the wall clock is trusted. There are two
 exceptions. First, the computer has not been restarted since the node stored its offset, and the wall clock has jumped

@@ -1,4 +1,4 @@
-"""The order in which one stream answers its pulls, as a machine: which pulls wait, which come next, and when none may.
+"""PullMachine: decides in which order one stream answers its pulls, which pulls must wait, and when none is answered.
 
 The machine is pure: it reads no messages, sends nothing, and gets the time as a parameter. `workers.pulls` reads and
 sends.

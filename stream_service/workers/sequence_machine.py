@@ -4,11 +4,13 @@ A publisher begins with any number, and each later number is higher by 1. A know
 is new. A number that skips others is out of order: a message between was lost, and storing this one would hide the
 loss. The decisions of a run are tentative until the run is on disk.
 
-    number            answer          stored
-    first ever        NEW             yes (DUPLICATE where this very message is remembered)
-    last + 1          NEW             yes
-    last + 2 or more  OUT_OF_ORDER    no, tells last + 1
-    last or less      DUPLICATE       no, tells its index (0 where RECENT_MAX newer ones are stored)
+    number            decision        stored    the answer contains
+    first ever        NEW             yes       its index
+    last + 1          NEW             yes       its index
+    last + 2 or more  OUT_OF_ORDER    no        last + 1
+    last or less      DUPLICATE       no        its index; 0 if RECENT_MAX newer messages are stored
+
+If the publisher is forgotten but the message is remembered, the first number is a DUPLICATE, too.
 """
 
 from __future__ import annotations
