@@ -168,4 +168,4 @@ FENCED_SAVE = Protocol("node/index_save/1", FencedSave, SaveResponse)
 POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
-"""The protocols of our own, each with its request and its answer."""
+"""The protocol of leases. All four protocols are our own; each is defined by its name, its request and its answer."""

@@ -76,12 +76,12 @@ PartitionRequest: TypeAlias = Annotated[
 ]
 
 INDEX = Protocol("stream_index", cast("type[GetIndex | SaveIndex]", PlainRequest), Index)
-"""The specification's plain form, without a partition."""
+"""The protocol in the specification's plain form, without a partition."""
 _partition_request = cast("type[GetPartitionIndex | SavePartitionIndex]", PartitionRequest)
 PARTITIONED_BODY = Protocol("stream_index", _partition_request, PartitionIndex)
-"""The specification's partitioned form, under the plain name."""
+"""The protocol in the specification's form with a partition, under the plain name."""
 INDEX_PARTITIONED = Protocol("stream_index_partitioned", _partition_request, PartitionIndex)
-"""The same messages under the name that the real services and clients use."""
+"""The protocol in the form with a partition, under the name that the real services and clients use."""
 
 Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionIndex
 
