@@ -1,4 +1,4 @@
-"""What the footer of a stored block names as the root of the block below it. It reads, and checks nothing."""
+"""Reads the root of the block below a stored block from the stored block's footer. It checks nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
 
 AnchorDone = Callable[[bytes | None, str], None]
-"""The root, or None and the reason."""
+"""The callback of `find_previous_root`: the root, or None and the reason."""
 
 
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
-    """Read the block, some parts at a time, until its footer has come. guard: what the store calls goes through it."""
+    """Reads block `number` part by part up to its footer, and passes on the root that the footer names. guard: wraps
+    the callbacks that the store calls."""
     found: list[bytes] = []
 
     def take(chunk: ItemBatch) -> bool:

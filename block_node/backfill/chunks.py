@@ -1,4 +1,5 @@
-"""What the fill machine (`fill_machine`) is made of: requests under way, and what it asks its caller to do. Pure."""
+"""The parts of the fill machine (`fill_machine`): its limits, its requests under way, and the actions that it asks its
+caller to carry out. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +8,24 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""One part in so many of the buffer is for blocks that are handed on and not stored."""
+"""The divisor for the share of the buffer that is reserved for delivered blocks: one eighth of it."""
 
 GENTLE_BYTES = 256 * 1024
-"""In one request while somebody else is not to be kept waiting: some milliseconds' work."""
+"""The size limit of one request while publishers are connected. Processing this many bytes takes some milliseconds."""
 SIZE_FADES = 0.98
-"""What a block's size still counts after the next one."""
+"""The factor by which the remembered largest block size shrinks with each next block."""
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """buffer_bytes: fetched and not stored, in all. chunks: requests at a time. batch_blocks: in one request.
+    """The limits of one filler.
 
-    pending_blocks: handed on and not stored, so that verifying goes on while the disk syncs; beside publishers there
-    are fewer, since blocks are handed on with pauses then (`worker`).
+    buffer_bytes: the total size of blocks that were fetched and are not stored. chunks: the number of requests at a
+    time. batch_blocks: the number of blocks in one request. retries_max: failed attempts before a hole is given up.
+    fetch_s_max: seconds for one request. processing_s_max: seconds until a delivered block should be stored.
+
+    pending_blocks: the number of blocks that were delivered and are not stored. It is above 1 so that blocks are
+    verified while the disk syncs. While publishers are connected there are fewer, since blocks are then delivered with
+    pauses (`worker`).
     """
 
     buffer_bytes: int = 104_857_600
@@ -36,7 +42,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """For one request that is under way alone."""
+        """The size limit, in bytes, of a request that is under way alone."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -45,7 +51,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Ask this source for these blocks, both included."""
+    """A request to be sent: ask `source` for the blocks from `first` to `last`, both included."""
 
     chunk_id: int
     source: str
@@ -54,7 +60,8 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """Have this block verified and stored. root: the one that it must have; empty where the chain decides, or none."""
+    """A fetched block to be verified and stored. root: the root that the block must have; empty if the chain decides or
+    roots are not checked."""
 
     number: int
     items: list[bytes]
@@ -64,7 +71,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """These blocks are not fetched now; the next scan finds them again."""
+    """A run of blocks that is not fetched now. The next scan finds these blocks again."""
 
     first: int
     last: int
@@ -72,7 +79,8 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct):
-    """A block that was handed on. verified: that it passed, and is to be stored. waits: how often it was overdue."""
+    """A delivered block that is not stored yet. verified: whether it passed verification. waits: how often it was found
+    overdue."""
 
     source: str
     size_bytes: int
@@ -82,7 +90,7 @@ class Pending(msgspec.Struct):
 
 
 class Delivered(dict[int, Pending]):
-    """The blocks that were handed on and are not stored yet, by number."""
+    """The blocks that were delivered and are not stored yet, by block number."""
 
     @property
     def size_bytes(self) -> int:
@@ -96,7 +104,8 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Those that are not stored after that time, again after as long."""
+        """Returns the blocks that have not been stored for `processing_s_max` seconds, and restarts the waiting time of
+        these blocks."""
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s
@@ -105,7 +114,7 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """How many blocks are asked for in one request: as many as are likely to fit into its share of the buffer.
+    """The number of blocks in the next request: as many as will probably fit into the request's share of the buffer.
 
     Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
@@ -116,18 +125,20 @@ class BatchSize:
         self._block_bytes = 0.0
 
     def blocks(self, gently: bool) -> int:
-        """gently: so few that whoever takes what comes of them is not busy with it for long."""
+        """Returns the number of blocks for the next request. gently: makes the request so small that processing its
+        blocks takes only some milliseconds."""
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
         if not self._block_bytes:
             return 1 if gently else self._blocks
         return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
-        """A block of that size has come: one of the largest counts for a while, so that few requests are too large."""
+        """Notes the size of a received block. The largest recent size counts for a while, so that few requests are too
+        large."""
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """It had more than its share: the next one from the same place is for fewer blocks."""
+        """Notes that a chunk exceeded its share of the buffer: the next request asks for fewer blocks."""
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
 
@@ -135,16 +146,16 @@ class BatchSize:
         self._blocks = max(1, self._blocks // 2)
 
     def was_good(self) -> None:
-        """A block passed; so many of them may be asked for again."""
+        """Notes that a block passed verification: the next request may ask for one block more."""
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
 class FetchedRange:
-    """Blocks asked for in one request, from `first` to `last`, and what has come of them.
+    """The blocks of one request, from `first` to `last`, as far as they have arrived.
 
-    next_block: the next that is to come; all have when `complete`. alone: nothing else is fetched meanwhile.
-    Invariant: `size_bytes` is that of `blocks` and of what has come of the next one (`partial_bytes`); the blocks are
-    in ascending order.
+    next_block: the next block to arrive. complete: whether all blocks have arrived. alone: no other request may run at
+    the same time. Invariant: `size_bytes` is the size of `blocks` plus the received bytes of the next block
+    (`partial_bytes`); the blocks are in ascending order.
     """
 
     __slots__ = (
@@ -190,7 +201,7 @@ class FetchedRange:
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:
-        """What is held or still to come."""
+        """Yields the numbers of the blocks that are held or still to arrive."""
         yield from self.blocks
         if not self.complete:
             yield from range(self.next_block, self.last + 1)
@@ -201,7 +212,7 @@ class FetchedRange:
         self._held_bytes += size_bytes
 
     def take(self, number: int) -> tuple[list[bytes], int]:
-        """Its items and their size; it is not held any more."""
+        """Removes a block, and returns its items and their size in bytes."""
         size_bytes = self._sizes.pop(number)
         self._held_bytes -= size_bytes
         return self.blocks.pop(number), size_bytes

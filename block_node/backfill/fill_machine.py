@@ -1,14 +1,15 @@
-"""Fills holes of one kind: which blocks to ask whom for, and which fetched one is handed on next. Pure; no I/O.
+"""The state machine that fills the holes of one kind. It decides which blocks to request from which source, and which
+fetched block is delivered next to be verified and stored. Pure; no I/O.
 
-History is filled from the top of each hole downwards: the block above is stored, and its footer names the root that the
-one below must have, whose footer names the next. So nothing is stored that is not tied to the chain. The live tail is
-filled upwards, where each block continues what is verified.
+History is filled from the top of each hole downwards: the block above the hole is stored, and its footer names the root
+that the block below must have. The footer of that block names the next root, and so on. So every stored block is tied
+to the chain. The live tail is filled upwards, where each block continues the verified chain.
 
     open ──next_fetch──▶ in a chunk ──next_delivery──▶ delivered ──stored──▶ gone
       ▲                    │ failed                      │ refused, put_back
       └────────────────────┴─────────────────────────────┘
 
-A hole that cannot be filled now is given up: the next scan finds it again. Times are the caller's, in seconds.
+A hole that cannot be filled is given up: the next scan finds it again. The caller passes all times, in seconds.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from block_node.backfill.request_range import highest_of, lowest_of
 from block_node.persist.ranges import BlockRange, BlockRanges
 
 EDGES_LOOKED_AT = 64
-"""Holes that are looked at for one that can be fetched, so that thousands of them cost no more than some."""
+"""The largest number of holes that are examined to find one that can be fetched, so that thousands of holes cost no
+more than a few."""
 
 
 class FillMachine:
-    """holes: what is missing and looked after here. gently: ask for little at a time, since somebody else has work.
+    """The state machine of one filler. `holes` are the missing blocks that it is filling. `gently` makes it request
+    little at a time, so that publishers do not wait for backfill.
 
-    Invariant (`check`): every hole is open, in one chunk, or delivered, and in one of these only; what is fetched and
-    not stored has at most `limits.buffer_bytes`, but for the message that made it too much.
+    Invariant (`check`): every block of the holes is either open, in one chunk, or delivered. The fetched blocks that
+    are not stored have at most `limits.buffer_bytes`, except for the message that exceeded this bound.
     """
 
     def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
@@ -44,7 +47,7 @@ class FillMachine:
         self.forget()
 
     def forget(self) -> None:
-        """Everything that is looked after."""
+        """Resets the machine: it forgets all holes, requests and fetched blocks."""
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
@@ -64,17 +67,17 @@ class FillMachine:
         return list(self._chunks.values())
 
     def find_awaited(self, chunk_id: int) -> FetchedRange | None:
-        """The chunk of that request, while anything is still to come of it."""
+        """Returns the chunk of a request; None if the request is complete or no longer of interest."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
 
     @property
     def held_bytes(self) -> int:
-        """Fetched and not stored."""
+        """The total size, in bytes, of the blocks that were fetched and are not stored."""
         return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
-        """These blocks are missing; those that are looked after already change nothing."""
+        """Adds missing blocks, from `first` to `last`. Blocks that were assigned already are ignored."""
         for hole in self.holes.missing(first, last):
             self.holes.add(*hole)
             self._open.add(*hole)
@@ -82,7 +85,7 @@ class FillMachine:
     # Fetching.
 
     def next_fetch(self, now_s: float) -> Fetch | None:
-        """What to ask for, if anything. Gives up what nobody has."""
+        """Returns the next request to send, or None. Gives up holes whose blocks no source has."""
         self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
@@ -102,13 +105,14 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """So many more bytes of it are held; False where that is too much: then `overflowed` is to be called."""
+        """Counts `size_bytes` more received bytes of a chunk. Returns False if the chunk is now too large: the caller
+        must then call `overflowed`."""
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
 
     def arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
-        """The next block of a chunk is complete; its bytes were counted by `grew`."""
+        """Takes the next complete block of a chunk. Its bytes were already counted by `grew`."""
         chunk = self._chunks[chunk_id]
         assert number == chunk.next_block, "the caller checks the order"
         chunk.next_block = number + 1
@@ -122,7 +126,7 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """What was asked for is too much at once. Nobody is to blame."""
+        """Handles a chunk whose blocks are too large for its share of the buffer. No source is marked as failed."""
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
         self._batch.overflowed(chunk)
@@ -133,7 +137,8 @@ class FillMachine:
             self._large.add(number)
 
     def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """The source did not send all. lied: it does not have what it claims. slow: it took too long."""
+        """Handles a source that did not send all blocks of a chunk. lied: the source claims blocks that it does not
+        have. slow: the request took too long."""
         chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -147,13 +152,13 @@ class FillMachine:
         self._count_attempt(edge, reason)
 
     def late(self, now_s: float) -> list[FetchedRange]:
-        """Those whose source takes too long."""
+        """Returns the chunks whose request has passed its deadline."""
         return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
 
     # Handing on.
 
     def next_delivery(self, now_s: float) -> Delivery | None:
-        """The next block to be verified, where one can be."""
+        """Returns the next block to be verified and stored, or None. The block counts as delivered from then on."""
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
@@ -164,24 +169,26 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, b""), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Blocks whose root is to be learned from the footer of the stored block above (`anchored`)."""
+        """Returns the blocks whose root must be learned from the footer of the stored block above. The caller answers
+        with `anchored` or `not_anchored`."""
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
     def anchored(self, number: int, root: bytes) -> None:
-        """The root that this block must have; empty where roots are not checked."""
+        """Notes the root that a block must have; empty if roots are not checked."""
         if number in self.holes:
             self._anchors[number] = root
 
     def not_anchored(self, number: int, reason: str) -> None:
-        """The stored block above cannot be read."""
+        """Gives up the hole below a stored block, because that stored block cannot be read."""
         if number in self.holes:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """The block passed. previous_root: what its footer names; empty where roots are not checked."""
+        """Notes that a delivered block passed verification. previous_root: the root that its footer names for the block
+        below; empty if roots are not checked."""
         pending = self.delivered.get(number)
         if pending is None:
             return
@@ -194,7 +201,8 @@ class FillMachine:
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """The block did not pass: who sent it is marked down, and what came with it is not used."""
+        """Notes that a delivered block failed verification. Its source is marked as failed, and the other blocks of the
+        same chunk are dropped."""
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
@@ -207,13 +215,15 @@ class FillMachine:
         self._count_attempt(number, reason)
 
     def put_back(self, number: int, reason: str) -> None:
-        """The block was not judged, or could not be stored: it is fetched again."""
+        """Opens a delivered block again, so that it is fetched anew. The block was not judged, or could not be
+        stored."""
         if self.delivered.pop(number, None) is not None:
             self._reopen((number,))
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """The block is on disk, in whatever way it came; whether it was delivered from here."""
+        """Notes that a block was stored, by backfill or by a publisher. Returns whether this machine had delivered the
+        block."""
         if number not in self.holes:
             return False
         self.holes.discard(number)
@@ -228,8 +238,9 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Delivered blocks that are not stored after `processing_s_max`, again after as long; none is delivered again,
-        but given up after `retries_max` times."""
+        """Returns the delivered blocks that have not been stored for `processing_s_max`. A block is returned again
+        after each further period of that length. No block is delivered again; it is given up after more than
+        `retries_max` such periods."""
         found = self.delivered.overdue(now_s, self._limits.processing_s_max)
         for number in found:
             if self.delivered[number].waits > self._limits.retries_max:
@@ -239,7 +250,7 @@ class FillMachine:
         return found
 
     def check(self) -> None:
-        """The invariant."""
+        """Checks the invariant."""
         places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
         places += self.delivered
         seen = BlockRanges([*self._open, *((number, number) for number in places)])
@@ -251,7 +262,8 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
-        """Where fetching can go on, and the open blocks behind it: of each hole, what is nearest to what is there."""
+        """Yields the blocks at which fetching can continue, each with the run of open blocks that it begins. In each
+        hole this is the open block nearest to the stored blocks."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
@@ -289,7 +301,7 @@ class FillMachine:
         return None if waits else lowest
 
     def _unblock(self) -> None:
-        """Forget what is held where all of it waits for a block, and leaves no room to ask for that one."""
+        """Drops fetched blocks if all of them wait for an open block and leave no room to request that block."""
         edge = next((edge for edge, _ in self._edges()), None)
         if edge is None or self.delivered or any(self._goes_on(chunk) for chunk in self._chunks.values()):
             return
@@ -301,7 +313,7 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Whether something comes of it without another request."""
+        """Whether a chunk can still make progress without another request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
@@ -311,7 +323,8 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Nothing more comes of it. Upwards, what has come is kept; downwards it is no use without what is above."""
+        """Ends a chunk, and opens its missing blocks again. When filling upwards, the received blocks are kept unless
+        `keep` is False. When filling downwards they are always dropped: they are useless without the blocks above."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]
@@ -332,7 +345,8 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """From this block on, the way in which the hole is filled; it must be open. What is delivered goes on."""
+        """Gives up the open blocks of a hole from `edge` on, in the direction in which the hole is filled. Delivered
+        blocks are not affected."""
         if edge not in self.holes:
             return
         first, last = edge, self.holes.last or edge

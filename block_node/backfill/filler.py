@@ -1,7 +1,7 @@
-"""One of the two workers that fill holes: carries out what its machine says, and tells it what happens.
+"""One of the two workers that fill holes: it carries out the decisions of its state machine, and reports events to it.
 
-It asks sources, reads the footers that tie history to the chain, and hands blocks on through the facility. What is done
-when is the machine's business (`fill_machine`), when it may be done the plugin's (`worker`).
+It sends requests to sources, reads the footers that tie history to the chain, and delivers blocks through the facility.
+The machine (`fill_machine`) decides what to do, and the plugin (`worker`) decides when blocks may be delivered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from block_node.facility import Facility
 from block_node.persist.store import BlockStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
-"""Where one of them is off, the operator does not want blocks to be tied to each other."""
+"""The levels that tie a block to its neighbour. If one of them is off, fetched history need not have the roots that the
+blocks above name."""
 
 P = ParamSpec("P")
 
@@ -34,16 +35,19 @@ logger = structlog.get_logger(__name__)
 
 
 class Guard(Protocol):
-    """As `ockam.worker.Context.guard`."""
+    """The interface of `ockam.worker.Context.guard`."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 
 
 class Filler:
-    """See the module. wake: called when there is something to be done; `step` is to follow. guard: what others call
-    back goes through it, so that a mistake in it is the plugin's.
+    """A worker that fills the holes of one kind.
 
-    Invariant: `_fetches` are those of the machine's chunks that are not complete, when `step` returns.
+    wake: the filler calls it when there is work, and the plugin then calls `step`. guard: wraps callbacks that others
+    call, so that an exception in a callback fails the plugin and not the caller.
+
+    Invariant: when `step` returns, `_fetches` holds exactly the requests of those chunks of the machine that are not
+    complete.
     """
 
     def __init__(
@@ -75,13 +79,14 @@ class Filler:
         self._reading: set[int] = set()
 
     def step(self, may_deliver: bool) -> Delivery | None:
-        """Do what is to be done; the block that was handed on, after which there may be another one at once."""
+        """Does all work that is due. Returns the block that it delivered, or None; after a delivery another block may
+        be ready at once."""
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
         for number in machine.overdue(now_s):
             logger.warning("backfilled_block_not_stored_yet", block=number)
-        # Requests that nothing is awaited of end before the same blocks are asked for again.
+        # Requests whose blocks are no longer awaited are cancelled before the same blocks are requested again.
         self._tidy()
         while (fetch := machine.next_fetch(now_s)) is not None:
             self._begin(fetch)
@@ -125,7 +130,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """What was handed on is forgotten by whoever had it."""
+        """Fetches all delivered blocks anew, because the part of the node that held them has lost them."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 
@@ -134,7 +139,7 @@ class Filler:
         self._tidy()
 
     def fail(self, chunk_id: int, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """A request ended before all had come."""
+        """Handles a request that ended before all its blocks had arrived."""
         chunk = self.machine.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -152,7 +157,7 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Learn which root the block must have: from the block above it, or from where the chain goes on."""
+        """Finds the root that a block must have: from the stored block above it, or from the state of the chain."""
         if number in self._reading:
             return
         chain = self._verifier.chain
@@ -191,7 +196,8 @@ class Filler:
 
 
 class _Listener:
-    """Tells the machine what comes of one request, as long as it looks after it."""
+    """A listener that reports the events of one request to the machine, for as long as the machine awaits its
+    blocks."""
 
     def __init__(
         self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None], guard: Guard

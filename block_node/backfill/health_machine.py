@@ -1,7 +1,9 @@
-"""Which source is asked for a block: what each one claims to have, how it has done, how long it is left alone. Pure.
+"""The health of the sources, which decides the source that is asked for a block: the blocks that each source claims,
+its failures, and how long it is left alone. Pure.
 
-Source: facts/block_node.md §5.2, "Peer choice", but for one thing: there, while the best source that has a block is
-left alone, nobody is asked for it. Here the next priority is (B13). Times are the caller's, in seconds.
+Source: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, while the best source that has a
+block is left alone, no other source is asked for it. Here the source of the next priority is asked (B13). The caller
+passes all times, in seconds.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from block_node.backfill.settings import SourceSetting
 from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
-"""What a failure counts beside the latency, as the real `healthPenaltyPerFailure`."""
+"""The milliseconds that each failure adds to a source's score, as `healthPenaltyPerFailure` does in the real node."""
 LATENCY_WEIGHT = 0.2
-"""Of the newest latency in the mean."""
+"""The weight of the newest latency in the moving average."""
 
 
 class SourceStatistics(msgspec.Struct, frozen=True):
-    """One source. failures: in a row. backoff_s: for how long it is left alone from now on. ranges: how many it claims.
+    """The figures of one source.
 
-    first_block, last_block: of what it claims to have. blocks, size_bytes: fetched from it. errors: since the start.
+    failures: the number of failures in a row. backoff_s: the remaining seconds for which the source is left alone.
+    ranges: the number of block ranges that it claims to have. first_block, last_block: the lowest and the highest block
+    that it claims. blocks, size_bytes: the blocks fetched from it. errors: all failures since the start of the node.
     """
 
     name: str
@@ -40,7 +44,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
 
 class SourceHealth:
-    """What is known of one source. claims: the blocks it says it has; None before it was asked."""
+    """The health of one source. claims: the blocks that the source claims to have; None before it has answered."""
 
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting
@@ -56,12 +60,13 @@ class SourceHealth:
 
     @property
     def score(self) -> float:
-        """The lower, the better."""
+        """The score of the source; a lower score is better."""
         return self.failures * PENALTY_MS + (self.latency_ms or 0.0)
 
 
 class Health:
-    """All sources. tie: decides between equals, a value from [0, 1) a call, so that load is spread."""
+    """The health of all sources. tie: decides between equal sources by a new value from [0, 1) at each call, so that
+    the load is spread."""
 
     def __init__(
         self,
@@ -77,17 +82,20 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Those that are not left alone."""
+        """Returns the sources that may be asked now."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
-        """A source has said what it has."""
+        """Notes the blocks that a source claims to have, and how long its answer took."""
         self.sources[name].claims = ranges
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Who is asked for this block now: of those with the best priority that have it and are not left alone, the one
-        with the fewest requests (`busy`) and the best score; None where there is none."""
+        """Returns the source to ask for block `number` now; None if no source that may be asked has it.
+
+        Of the sources that have the block, only those of the best priority are considered. The one with the fewest
+        failures in a row is chosen, then the one with the fewest requests (`busy`), then the one with the best score.
+        """
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)
         alike = [each for each in fit if each.setting.priority == best]
@@ -98,11 +106,11 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Whether a source claims this block, be it left alone or not."""
+        """Whether a source claims this block, even if it may not be asked now."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:
-        """The highest block of the sources that are not left alone."""
+        """Returns the highest block claimed by the sources that may be asked now; None if there is no such block."""
         lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)
         return max((last for last in lasts if last is not None), default=None)
 
@@ -112,12 +120,13 @@ class Health:
         source.size_bytes += size_bytes
 
     def succeeded(self, name: str) -> None:
-        """A block of it was good."""
+        """Notes that a block of a source passed verification."""
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Leave it alone: the retry delay, doubled with each failure in a row, up to the bound. What was under way when
-        it failed, and fails with it, is no further one."""
+        """Notes a failure of a source, which is then left alone for the retry delay. The delay doubles with each
+        failure in a row, up to a bound. Requests that were under way and fail too during the delay count as the same
+        failure."""
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
@@ -128,7 +137,8 @@ class Health:
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """It claims these blocks and does not have them, or has bad ones: until it is asked again, it has none."""
+        """Removes blocks from the claims of a source that does not have them or sent bad ones, until the source is
+        asked again."""
         claims = self.sources[name].claims
         if claims is not None:
             claims.discard(first, last)

@@ -1,6 +1,8 @@
-"""Backfill's metrics in the text format of Prometheus. The first six have the names that specs/backfill.md gives them.
+"""Formats the metrics of backfill in the text format of Prometheus. The first six have the names from
+specs/backfill.md.
 
-It serves nothing: `stream-node block backfill status --metrics` prints it, for a scraper or a textfile collector.
+It opens no port: `stream-node block backfill status --metrics` prints the metrics, for a scraper or a textfile
+collector.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ OF_SOURCES = (
 
 
 def to_prometheus(answer: BackfillAnswer) -> str:
-    """One sample a metric, and one a source."""
+    """Formats an answer as Prometheus samples: one for each metric, and one for each source and metric of sources."""
     return "".join(f"{line}\n" for line in _lines(answer))
 
 

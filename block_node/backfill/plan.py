@@ -1,4 +1,4 @@
-"""Which blocks are missing: the holes between what is to be here and what is. Pure; it fetches nothing.
+"""The gaps of a chain: the blocks between the intended range and the blocks that are stored. Pure; it fetches nothing.
 
 Source: specs/backfill.md, "Design", and facts/block_node.md §5.2.
 """
@@ -16,14 +16,14 @@ from block_node.persist.schema import NUMBER_MAX
 
 
 class Kind(enum.Enum):
-    """HISTORICAL: below the block that the chain goes on with. LIVE_TAIL: from that block on."""
+    """The kind of a gap. HISTORICAL: below the next block of the verified chain. LIVE_TAIL: from that block on."""
 
     HISTORICAL = "historical"
     LIVE_TAIL = "live_tail"
 
 
 class Gap(NamedTuple):
-    """Missing blocks from `first` to `last`, both included; it may be a single one."""
+    """A run of missing blocks from `first` to `last`, both included; it may be a single block."""
 
     kind: Kind
     first: int
@@ -31,11 +31,11 @@ class Gap(NamedTuple):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is made from.
+    """The facts from which gaps are computed.
 
-    known: blocks that are stored, or were and went by retention. next_block: with which the chain goes on.
-    newest_known: the highest block that the network is known to have. sources_last: the highest block of the sources.
-    follows: whether what only sources have is wanted.
+    known: blocks that are stored, or were stored and then removed by retention. next_block: the next block of the
+    verified chain. newest_known: the highest block that the network is known to have. sources_last: the highest block
+    of the sources. follows: whether blocks are wanted that only sources have.
     """
 
     known: BlockRanges
@@ -46,7 +46,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
-    """The blocks that are to be here; None where there are none yet. last_to_store: -1 is no end."""
+    """Returns the range of blocks that this node should have; None if there is no such block yet. last_to_store: -1
+    means no end."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
         ends.append(view.sources_last)
@@ -57,7 +58,7 @@ def intended_range(first_available: int, last_to_store: int, view: View) -> Bloc
 
 
 def find_gaps(intended: BlockRange | None, view: View) -> list[Gap]:
-    """Ascending. A hole that reaches over `next_block` becomes two gaps."""
+    """Returns the gaps in ascending order. A hole that extends across `next_block` becomes two gaps."""
     if intended is None:
         return []
     gaps = []
@@ -74,7 +75,7 @@ def count_blocks(gaps: Iterable[Gap]) -> int:
 
 
 def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
-    """What is left of the gaps beside blocks that somebody looks after already."""
+    """Returns the parts of the gaps that are not in `taken`, the blocks that a filler is already fetching."""
     return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
 
 
@@ -85,9 +86,10 @@ class _Patience(msgspec.Struct):
 
 
 class GapPatience:
-    """How long a gap that did not shrink is left alone: scan interval · 2^k, up to a bound. Times are the caller's.
+    """Decides how long a gap that did not shrink is left alone: scan interval · 2^k, up to a bound. The caller passes
+    all times, in seconds.
 
-    A gap is known by its first block, as it is only filled from there on or from its end.
+    A gap is identified by its first block, because it is only filled from there on or from its end.
     """
 
     def __init__(self, interval_s: float, backoff_s_max: float) -> None:
@@ -96,7 +98,8 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Those whose time has come; what is not among `gaps` any more is forgotten. Notes that they are tried.
+        """Returns the gaps that should be tried now, and notes that they are tried. Forgets every gap that is not among
+        `gaps` any more.
 
         busy: gaps of these kinds are not tried now, and so are not noted.
         """
@@ -122,5 +125,5 @@ class GapPatience:
         return found
 
     def forget(self) -> None:
-        """Somebody asked for a run now."""
+        """Forgets all waiting times, because an operator asked for a scan now."""
         self._gaps.clear()

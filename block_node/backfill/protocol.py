@@ -1,4 +1,5 @@
-"""The messages of `node/block_backfill/1`: how backfill does, and to begin a scan. What they mean is `statistics`."""
+"""The messages of `node/block_backfill/1`: a client asks for the state of backfill, and can start a scan. The module
+`statistics` explains the figures."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ REASON_CHARACTERS_MAX = 300
 
 # type BackfillAsk struct { request_id: uint  run: bool }
 class BackfillAsk(msgspec.Struct, frozen=True):
-    """run: look for gaps now, those too that are left alone for a while."""
+    """A request for the state of backfill. run: also scan for gaps now, including gaps that are left alone for a
+    while."""
 
     request_id: bare.UInt
     run: bool
@@ -33,7 +35,8 @@ class BackfillGap(msgspec.Struct, frozen=True):
 #   last_block: optional<u64>  ranges: uint  latency_us: optional<uint>  blocks: uint  size_bytes: uint  errors: uint
 #   last_error: str }
 class BackfillSource(msgspec.Struct, frozen=True):
-    """One source. failures: in a row; backoff_ms: for how long it is left alone. Blocks: what it claims to have."""
+    """The figures of one source. failures: the number of failures in a row. backoff_ms: the remaining time for which
+    the source is left alone. first_block, last_block and ranges describe the blocks that it claims to have."""
 
     name: str
     priority: bare.UInt
@@ -54,7 +57,8 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """state: 0 idle, 1 running, 2 the last run could not fill all, 3 off: there are no sources."""
+    """The answer with the state of backfill. state: 0 idle, 1 running, 2 the last run could not fill everything, 3 off
+    because there are no sources."""
 
     request_id: bare.UInt
     state: bare.UInt

@@ -1,6 +1,8 @@
-"""Which blocks one request is for: from where a hole can be filled, as far as the source, the batch and the rest allow.
+"""Computes the range of blocks of one request. It starts where the hole can be filled, and is limited by the blocks of
+the source, the batch size and large blocks. Pure.
 
-Pure. large: blocks that are fetched alone, and so are in no request with others.
+In both functions, `edge` is the block to start from, `claims` are the blocks of the source, and `large` are blocks that
+must be fetched alone, so that no request contains them together with others.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """From `edge` downwards."""
+    """Returns the range from `edge` downwards."""
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
@@ -19,7 +21,7 @@ def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, lar
 
 
 def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """From `edge` upwards."""
+    """Returns the range from `edge` upwards."""
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)

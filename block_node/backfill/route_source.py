@@ -1,7 +1,7 @@
-"""A source behind an Ockam route: another stream node, asked with `block_status` and `block_subscribe`.
+"""A source of blocks behind an Ockam route: another stream node, asked with `block_status` and `block_subscribe`.
 
-Each request is a worker with an address of its own, which is gone when the request ends. What a subscription sends is
-taken at once, so that its window never closes; how much that may be, the listener says by cancelling.
+Each request is a worker with its own address, which is removed when the request ends. Items of a subscription are
+acknowledged at once, so that its window never closes; the listener limits the amount by cancelling the request.
 """
 
 from __future__ import annotations
@@ -38,26 +38,29 @@ from ockam.worker import Worker
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
-"""Taken bytes between two `Received`."""
+"""The number of bytes after which the next `Received` is sent."""
 ANSWER_S_MAX = 10.0
-"""For the first answer of a source. Where it cannot be reached, nobody tells: a message to it is dropped."""
+"""The longest wait for the first answer of a source, in seconds. An unreachable source causes no error: messages to it
+are dropped silently."""
 LOOK_S = 1.0
-"""Between two looks at whether a request is still alive."""
+"""Seconds between two checks whether a request is still alive."""
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""How a subscription ends where the node does not have what it said."""
+"""The end statuses of a subscription which show that the node does not have the blocks that it claimed."""
 REQUEST_ID = 1
 
 
 class Packing:
-    """Whether a source packs items: taken for granted until it refuses the request, as nodes of earlier versions do."""
+    """Whether a source packs items. It is assumed until the source refuses a packed request, as nodes of earlier
+    versions do."""
 
     known = True
 
 
 class RouteSource:
-    """See the module. route: to the node, without its services. silence_s_max: without a sign of life in a request."""
+    """A source of blocks behind an Ockam route. route: the route to the node, without the address of a service.
+    silence_s_max: how many seconds a request may go without a message from the source."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -85,7 +88,7 @@ class RouteSource:
 
 
 class StatusAsker(Worker):
-    """One question to `block_status`."""
+    """A worker that sends one question to `block_status` and passes on the answer."""
 
     def __init__(self, node: Node, route: Route, on_done: StatusDone, patience_s: float) -> None:
         self._node = node
@@ -121,9 +124,9 @@ class StatusAsker(Worker):
 
 
 class Fetching(Worker):
-    """One subscription to a closed range of blocks.
+    """A worker that holds one subscription to a closed range of blocks.
 
-    Invariant: `_items` is what has come of block `_next`; `_piece` the pieces of an item that is not whole.
+    Invariant: `_items` are the received items of block `_next`; `_piece` are the received pieces of an incomplete item.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class Fetching(Worker):
         self._end("the fetch failed")
 
     def cancel(self) -> None:
-        """Safe to repeat, and when all has come."""
+        """Cancels the request. Safe to repeat, and safe after all blocks have arrived."""
         if self._listener is not None:
             self._listener = None
             self._leave()
@@ -169,7 +172,7 @@ class Fetching(Worker):
         try:
             if ERROR.is_in(message.payload):
                 if self._packs and not self._way and self._listener is not None:
-                    # It may be of a version that packs nothing, and is asked once more, without.
+                    # The node may be of an earlier version that cannot pack items: repeat the request without packing.
                     self._packs = self._packing.known = False
                     self._begin()
                     return
@@ -179,7 +182,7 @@ class Fetching(Worker):
             if isinstance(response, Subscribed):
                 self._way = message.return_route
             elif self._listener is None:
-                # All has come, and this is the end of the subscription.
+                # All blocks have arrived, and this message ends the subscription.
                 self._node.unregister(self.context.address)
             elif response.sequence != self._sequence:
                 raise ProtocolError(f"message {self._sequence} of the subscription was lost")
@@ -233,7 +236,7 @@ class Fetching(Worker):
             listener.block(number, items)
 
     def _watch(self) -> None:
-        """End where nothing has come for long, or where the connection that it came through is gone."""
+        """Ends the request if no message has arrived for too long, or if its connection is gone."""
         if self._listener is None:
             self._node.unregister(self.context.address)
             return
@@ -263,7 +266,8 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """What a source says that it has, as far as blocks can have such numbers. Raises ProtocolError."""
+    """Checks the block ranges that a source claims, and drops block numbers above `NUMBER_MAX`. Raises
+    ProtocolError."""
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

@@ -1,6 +1,8 @@
-"""The service `block_backfill`: what is missing, how far it is filled, how the sources do; it begins a scan on demand.
+"""The service `block_backfill`: it answers how many blocks are missing, how far they are filled, and how the sources
+do. It starts a scan on demand.
 
-It also starts the worker that fills (`block_node.backfill.worker`). What is told is `block_node.backfill.state`'s.
+It also starts the worker that fills the gaps (`block_node.backfill.worker`). The figures of its answers come from
+`block_node.backfill.state`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ BACKFILL_ADDRESS = "block_backfill"
 
 
 class BackfillService:
-    """Starts backfill on one block node. Without sources it only answers."""
+    """The backfill service of one block node. Without sources it only answers questions."""
 
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state
@@ -30,7 +32,7 @@ class BackfillService:
         self._blocks = blocks
 
     def start(self) -> None:
-        """Answer from now on; work from when publishers are served."""
+        """Starts to answer questions at once. The worker starts when the node begins to serve publishers."""
         self._node.register([local(BACKFILL_ADDRESS)], lambda: BackfillAnswers(self.state))
         if self.state.is_on:
             self._blocks.when_ready(self._ready)
@@ -47,7 +49,7 @@ class BackfillService:
 
 
 class BackfillAnswers(Worker):
-    """Serves `node/block_backfill/1`."""
+    """The worker that serves `node/block_backfill/1`."""
 
     def __init__(self, state: BackfillState) -> None:
         self._state = state

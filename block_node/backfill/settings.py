@@ -1,6 +1,6 @@
-"""How backfill is configured. The names are those of specs/backfill.md, "Configuration"; it reads no file.
+"""The settings of backfill. Their names are those of specs/backfill.md, "Configuration". It reads no file.
 
-What the real node has beyond that table (facts/block_node.md §5.1) is here where it helps.
+Further settings of the real node (facts/block_node.md §5.1) are included if they are useful here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ _SOURCE = re.compile(r"(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 
 
 class BackfillSettingsError(ValueError):
-    """A setting that cannot work; the text names it and says what it may be."""
+    """Raised for a setting that cannot work. The text names the setting and its allowed values."""
 
 
 class SourceSetting(msgspec.Struct, frozen=True):
-    """One other node. name: its hops as text. hops: `host:port`, the last one has the blocks. priority: 0 is best."""
+    """A source of blocks: one other node. name: its hops as text. hops: each is `host:port`, and the last one has the
+    blocks. priority: 0 is the best."""
 
     name: str
     hops: tuple[str, ...]
@@ -28,19 +29,21 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
 
 class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one chain. The first six are the specification's table, with its defaults.
+    """Settings of backfill for one chain. The first six are the specification's table, with its defaults.
 
-    first_block_available: the first block that this node is to have. last_block_to_store: the last one; -1 is no end.
-    block_node_sources: see `parse_source`; none switches backfill off. scan_interval_secs: between two looks for gaps;
-    one is passed over while the last run goes on. max_retries: of a fetch, after which its blocks wait for the next
-    scan. fetch_batch_size: blocks in one request at most.
+    first_block_available: the first block that this node should have. last_block_to_store: the last block that it
+    should have; -1 means no end. block_node_sources: see `parse_source`; without sources backfill is off.
+    scan_interval_secs: the time between two scans for gaps; a scan is skipped while the last run continues.
+    max_retries: failed attempts of a fetch, after which its blocks wait for the next scan. fetch_batch_size: the
+    largest number of blocks in one request.
 
-    initial_retry_delay_secs, max_backoff_secs: a source that failed is left alone for this long, doubled with each
-    further failure, up to the second. greedy: fetch what is beyond the last block that is here also while a publisher
-    is connected; without a publisher that is always done. max_incoming_buffer_size: bytes of fetched blocks in memory,
-    for each of the two workers (history, live tail); no larger block can be fetched. concurrent_fetches: of one
-    worker. fetch_timeout_secs: for one request, and without a sign of life of a source.
-    processing_timeout_secs: until a block that was handed on is stored; after `max_retries` such times it is given up.
+    initial_retry_delay_secs, max_backoff_secs: a source that failed is left alone for the first of these times. The
+    time doubles with each further failure, up to the second. greedy: fetch blocks beyond the last stored block even
+    while a publisher is connected; without a publisher they are always fetched. max_incoming_buffer_size: bytes of
+    fetched blocks in memory, for each of the two fillers (history, live tail); a larger block cannot be fetched.
+    concurrent_fetches: requests at a time of one filler. fetch_timeout_secs: the longest time for one request, and the
+    longest silence of a source. processing_timeout_secs: the time in which a delivered block should be stored; after
+    more than `max_retries` such times the block is given up.
     """
 
     first_block_available: int = 0
@@ -59,7 +62,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     processing_timeout_secs: float = 10.0
 
     def check(self) -> None:
-        """Raises BackfillSettingsError."""
+        """Raises BackfillSettingsError if a setting cannot work."""
         if not 0 <= self.first_block_available <= NUMBER_MAX:
             raise BackfillSettingsError("firstBlockAvailable: must be a block number")
         if not -1 <= self.last_block_to_store <= NUMBER_MAX:
@@ -79,7 +82,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        """Raises BackfillSettingsError."""
+        """Parses the configured sources. Raises BackfillSettingsError if one is invalid or named twice."""
         found = [parse_source(text) for text in self.block_node_sources]
         names = [source.name for source in found]
         if len(set(names)) < len(names):
@@ -88,9 +91,10 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_source(text: str) -> SourceSetting:
-    """`HOST:PORT`, with `@1` behind it for priority 1; `HOST:PORT>HOST:PORT` is reached through the first.
+    """Parses a source: `HOST:PORT`, optionally followed by `@1` for priority 1. `HOST:PORT>HOST:PORT` means that the
+    second node is reached through the first.
 
-    Raises BackfillSettingsError.
+    Raises BackfillSettingsError if the text has another form.
     """
     match = _SOURCE.fullmatch(text.strip())
     if match is None:

@@ -1,7 +1,7 @@
-"""What a source of blocks is: it can be asked what it has, and for blocks. Which one is asked is `health_machine`'s
-business; what is done with the blocks, the worker's.
+"""The interface of a source of blocks: it can be asked which blocks it has, and it sends blocks. `health_machine`
+chooses the source, and the worker processes the blocks.
 
-A source calls back in the trio thread, never from within the call that began it.
+A source calls its callbacks in the trio thread, and never before the call that started the request has returned.
 """
 
 from __future__ import annotations
@@ -12,40 +12,42 @@ from typing import Protocol
 from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
-"""What the source has, or None and the reason."""
+"""The callback for the answer to `ask_status`: the blocks that the source has, or None and the reason."""
 
 
 class FetchListener(Protocol):
-    """Who asked for blocks. After `ended` nothing more comes."""
+    """The receiver of the blocks of one request. After `ended` no method is called any more."""
 
     def grew(self, size_bytes: int) -> None:
-        """So many more bytes of the next block have come."""
+        """Called when `size_bytes` more bytes of the next block have arrived."""
         ...
 
     def block(self, number: int, items: list[bytes]) -> None:
-        """The next block, whole. They come in order, without a hole."""
+        """Called with the next complete block. Blocks arrive in order, without a hole."""
         ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
-        """It ended before all had come. lied: it does not have what was asked for, or sends something else."""
+        """Called when the request ended before all blocks had arrived. lied: the source does not have the blocks, or
+        sent something else."""
         ...
 
 
 class RunningFetch(Protocol):
-    """A request under way."""
+    """A request for blocks that is under way."""
 
     def cancel(self) -> None:
-        """Nothing more is wanted, and nothing more is called. Safe to repeat, and after the end."""
+        """Cancels the request: its listener is not called any more. Safe to repeat, and safe after the end."""
         ...
 
 
 class BlockSource(Protocol):
-    """Another node. The real node's gRPC services can be one as well (facts/block_node.md §1)."""
+    """A source of blocks: another node. The gRPC services of the real node could be wrapped as a source too
+    (facts/block_node.md §1)."""
 
     def ask_status(self, on_done: StatusDone) -> None:
-        """Called back once; where nothing comes, after a while with None."""
+        """Asks which blocks the source has. Calls `on_done` exactly once; if no answer arrives in time, with None."""
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch:
-        """Ask for the blocks from `first` to `last`."""
+        """Requests the blocks from `first` to `last`, both included."""
         ...

@@ -1,6 +1,7 @@
-"""Backfill on one block node: its sources, what it knows and counts, and all else that outlives a crash of its worker.
+"""The state of backfill on one block node: its sources, its knowledge and its counters. It outlives a crash of the
+worker.
 
-It fills nothing: the worker does (`block_node.backfill.worker`).
+It fetches and stores no blocks: the worker does that (`block_node.backfill.worker`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ MakeSource = Callable[[SourceSetting], BlockSource]
 
 
 class BackfillWork(Protocol):
-    """What the worker tells of itself, `block_node.backfill.worker.Backfill`."""
+    """The interface of the worker, `block_node.backfill.worker.Backfill`: the figures that the state reports about
+    it."""
 
     @property
     def holes(self) -> int: ...
@@ -55,10 +57,10 @@ class BackfillWork(Protocol):
 
 
 class BackfillState:
-    """See the module. Backfill is off without sources.
+    """The state of backfill on one block node. Backfill is off if no sources are configured.
 
-    now_s: a clock that does not jump; new_id: 16 hex digits; tie: which of two equal sources, from [0, 1).
-    make_source: what to ask instead of an Ockam route.
+    now_s: a clock that does not jump. new_id: returns 16 hex digits. tie: chooses between two equal sources, a value
+    from [0, 1). make_source: makes sources of another type than an Ockam route.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class BackfillState:
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
     ) -> None:
-        """Raises BackfillSettingsError."""
+        """Creates the state. Raises BackfillSettingsError if the settings cannot work."""
         settings.check()
         self._node = node
         self._blocks = blocks
@@ -105,7 +107,7 @@ class BackfillState:
 
     @property
     def publishers(self) -> int:
-        """How many are connected."""
+        """The number of connected publishers."""
         return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.publishers
 
     @property
@@ -140,13 +142,14 @@ class BackfillState:
         self._storage.submit_write(operation)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Somebody on the network has this block."""
+        """Notes that another node on the network has a block. save: whether to write the number to disk."""
         if self.newest_known is None or number > self.newest_known:
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
-        """A scan has asked the sources, whose last block is this one. Whoever named a newer one may have been wrong:
-        where no source has it in more than `max_retries` scans, it is forgotten."""
+        """Compares the newest known block with `sources_last`, the last block of the sources, which a scan has just
+        asked. The publisher that named the newest block may have been wrong: if no source has that block in more than
+        `max_retries` scans, it is forgotten."""
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0
@@ -162,11 +165,11 @@ class BackfillState:
             try:
                 self.submit_write(SaveTarget(self.chain, number, self._saved))
             except StorageClosed:
-                # The node stops; a publisher will say it again.
+                # The node is stopping. A publisher will name this block again after the next start.
                 return
 
     def note_gaps(self, gaps: list[Gap]) -> int:
-        """What a scan has found; how many of it were not known."""
+        """Takes the gaps that a scan found. Returns how many of them are new."""
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [gap for gap in gaps if (gap.first, gap.last) not in ends and not {gap.first, gap.last} & firsts]
@@ -175,7 +178,7 @@ class BackfillState:
         return len(new)
 
     def note_progress(self, filling: bool) -> None:
-        """Whether holes are being filled now: a run goes on from the first to the last of them."""
+        """Notes whether holes are being filled. A run begins when filling begins, and ends when no hole is left."""
         if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)

@@ -1,4 +1,4 @@
-"""What backfill counts, and what can be asked about it. The metrics and the command line read only this."""
+"""The statistics of backfill. The metrics and the command line read only these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from block_node.backfill.plan import Gap
 
 
 class State(enum.IntEnum):
-    """The values of the gauge `backfill_status`. ERROR: the last run could not fill everything. OFF: no sources."""
+    """The state of backfill: the values of the gauge `backfill_status`. ERROR: the last run could not fill everything.
+    OFF: no sources are configured."""
 
     IDLE = 0
     RUNNING = 1
@@ -20,7 +21,7 @@ class State(enum.IntEnum):
 
 
 class Counters(msgspec.Struct):
-    """Since the start of the node; they outlive a crash of the worker."""
+    """Counters of backfill since the start of the node. They outlive a crash of the worker."""
 
     gaps_detected: int = 0
     blocks_fetched: int = 0
@@ -34,10 +35,12 @@ class Counters(msgspec.Struct):
 
 
 class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """queue: blocks that are being looked after. missing: of those that the last scan missed, what is not here yet.
+    """A snapshot of backfill.
 
-    gaps: where those are, the first of them. held_bytes: fetched and not stored. eta_s: until the queue is empty, as
-    the run goes; None where that is not known. newest_known: the highest block that a publisher is known to have.
+    queue: the number of blocks that the fillers are fetching. missing: the number of blocks that the last scan found
+    missing and that are still missing. gaps: the first gaps of these missing blocks. held_bytes: the size of blocks
+    that were fetched and are not stored. under_way: the number of requests. eta_s: the estimated seconds until the
+    queue is empty; None if not known. newest_known: the highest block that a publisher is known to have.
     """
 
     state: State

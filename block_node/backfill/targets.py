@@ -1,6 +1,8 @@
-"""The newest block that the network is known to have, on disk, so that a restart still knows what to catch up with.
+"""Stores on disk the newest block that the network is known to have, so that a restarted node knows how far to catch
+up.
 
-What is missing is never written down: it is what is to be here without what is stored, and both are durable.
+The list of missing blocks is never stored. It follows from the intended blocks and the stored blocks, and both are
+durable.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ backfill_targets = Table(
     Column("newest_known", BigInteger, nullable=False),
     seal_column(),
 )
-"""One row a chain that was ever behind."""
+"""The newest known block of each chain: one row for each chain that ever missed blocks."""
 
 _CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
 _FIND: Final = compiled(
@@ -45,7 +47,8 @@ _SAVE: Final = compiled(
 
 
 class LoadTarget(Operation):
-    """newest_known: None where nothing was saved. A write, since it makes the table where it is missing."""
+    """A storage operation that loads the newest known block of a chain. `newest_known` is None if none was saved. It
+    runs as a write, because it creates the table if that is missing."""
 
     __slots__ = ("chain", "newest_known")
 
@@ -57,7 +60,7 @@ class LoadTarget(Operation):
     def apply(self, session: Session) -> None:
         session.connection.execute(_CREATE)
         row = session.connection.execute(_FIND, (self.chain,)).fetchone()
-        # A target that is not what was saved is no target: publishers and sources tell it anew.
+        # A damaged row is ignored: publishers and sources will name the newest block again.
         sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
         self.newest_known = row[0] if sound else None
 

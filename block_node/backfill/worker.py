@@ -1,8 +1,8 @@
-"""The backfill plugin: looks for gaps, at the start and again and again, and has two fillers fill them.
+"""The backfill plugin: it looks for gaps, at the start and at intervals, and has two fillers fill them.
 
-Nothing it does disturbs the live stream: it hands on one block a turn, with pauses between them while there are
-publishers, and a mistake in it ends nothing but itself. What is missing is `plan`'s business, what is asked of whom
-`fill_machine`'s.
+Backfill does not disturb the live stream. It delivers one block at a time, with pauses between blocks while publishers
+are connected, and an error in it stops nothing else. `plan` computes the gaps, and `fill_machine` decides which
+requests are sent to which source.
 
 Source: specs/backfill.md.
 """
@@ -33,20 +33,21 @@ from block_node.persist.ranges import BlockRanges
 from storage.errors import StorageClosed, StorageError
 
 TICK_S = 0.25
-"""Between two looks at what only time tells."""
+"""Seconds between two checks for deadlines that have passed."""
 SCAN_PAUSE_S = 1.0
-"""Between a look for gaps and the next one that a publisher causes."""
+"""Seconds between a scan for gaps and the next scan that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""While there are publishers, blocks are handed on no closer than this, and no faster than so many bytes a second."""
+"""While publishers are connected, blocks are delivered at least `PUBLISHED_PAUSE_S` seconds apart, and at most
+`PUBLISHED_BYTES_PER_S` bytes per second."""
 LIVE_PAUSE_S = 0.05
-"""The same while a live block is coming or being stored."""
+"""The least pause between two deliveries, in seconds, while a live block is arriving or being stored."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Backfill(Plugin):
-    """See the module. It does not gate: a source of live blocks never waits for it."""
+    """The backfill plugin of one block node. It is not gating: a source of live blocks never waits for it."""
 
     name: ClassVar[str] = "backfill"
     gating: ClassVar[bool] = False
@@ -87,7 +88,7 @@ class Backfill(Plugin):
 
     @property
     def holes(self) -> int:
-        """Blocks that are looked after."""
+        """The number of missing blocks that the fillers are fetching."""
         return sum(filler.machine.holes.count() for filler in self._fillers.values())
 
     @property
@@ -96,7 +97,7 @@ class Backfill(Plugin):
 
     @property
     def under_way(self) -> int:
-        """Requests."""
+        """The number of requests under way."""
         return sum(not chunk.complete for filler in self._fillers.values() for chunk in filler.machine.chunks)
 
     @property
@@ -108,7 +109,7 @@ class Backfill(Plugin):
         return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Somebody asks for it: gaps that were left alone are tried, too."""
+        """Scans for gaps at an operator's request. Gaps that were left alone for a while are tried too."""
         self._patience.forget()
         self._scan(on_disk=True)
 
@@ -147,7 +148,8 @@ class Backfill(Plugin):
     # Filling.
 
     def _wake(self) -> None:
-        """There may be something to do: do it in a turn of its own, so that everybody else has theirs."""
+        """Schedules a step of the fillers. The step runs in a later turn of the event loop, so that other workers get
+        theirs."""
         if not self._woken and self._fillers:
             self._woken = True
             self.context.call_later(0, self._step)
@@ -174,12 +176,13 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Not where it would only wait, or be refused."""
+        """Whether a block may be delivered. It may not if it would only wait in the facility or be refused by the
+        store."""
         return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
-        """When the next block may be handed on: live blocks go first."""
+        """The time from which the next block may be delivered: live blocks go first."""
         if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
@@ -205,11 +208,12 @@ class Backfill(Plugin):
         try:
             self._state.submit_write(LoadTarget(self._state.chain, self.context.guard(self._loaded)))
         except StorageClosed:
-            # The node stops, and what is missing is found at its next start.
+            # The node is stopping. Its next start finds the missing blocks.
             return
 
     def _loaded(self, operation: LoadTarget) -> None:
-        """It is known what publishers told before the start; or it is not, and tried again while the rest goes on."""
+        """Takes the newest block that publishers named before the start, and begins to scan. If it could not be read,
+        the read is repeated later while the scans begin anyway."""
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
@@ -225,7 +229,8 @@ class Backfill(Plugin):
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
-        """Somebody else wants it: not more often than is good for the sources."""
+        """Schedules a scan that a publisher caused, not sooner than `SCAN_PAUSE_S` after the scan before, so that
+        sources are not asked too often."""
 
         def scan() -> None:
             self._soon = False
@@ -236,8 +241,8 @@ class Backfill(Plugin):
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._state.now_s()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
-        """Look for gaps; after the look that is under way, where there is one. on_disk: see first whether what was
-        stored still is, which takes longer the more that is."""
+        """Scans for gaps. If a scan is under way, another one follows it. on_disk: first check on disk whether the
+        stored blocks are still stored; this takes longer the more blocks there are."""
         if self._scanning:
             self._again = self._again or on_disk
             return
@@ -251,14 +256,14 @@ class Backfill(Plugin):
 
     def _looked(self, error: StorageError | None) -> None:
         if isinstance(error, StorageClosed):
-            # The node stops, and what is missing is found at its next start.
+            # The node is stopping. Its next start finds the missing blocks.
             return
         if error is not None:
             logger.error("backfill_scan_failed", reason=str(error))
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """What each that is not left alone has; then plan."""
+        """Asks each source that may be asked which blocks it has, and then plans."""
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):
@@ -287,7 +292,8 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Whether blocks beyond the last one are wanted: without a publisher they come from nowhere else."""
+        """Whether blocks beyond the last stored one are wanted from sources. Without a publisher they come from nowhere
+        else."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:
@@ -306,13 +312,14 @@ class Backfill(Plugin):
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:
             return []
-        # History that retention would take away again is not fetched; what continues the chain is, as all of it is
-        # needed for the rest to be verified.
+        # Historical blocks that retention would remove again are not fetched. Blocks that continue the chain are always
+        # fetched, because all of them are needed to verify the later ones.
         lowest = max(intended.first, min(store.kept_from(intended.last), view.next_block))
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
     def _plan(self) -> None:
-        """Hand the gaps to the fillers. One that works on history is left to it, until the next scan."""
+        """Assigns the gaps to the fillers. While the filler of historical gaps is busy, historical gaps wait for the
+        next scan."""
         state, now_s = self._state, self._state.now_s()
         state.check_newest(state.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))

@@ -1,7 +1,7 @@
-"""Who may sign record files: RSA keys by node number, and which book was valid for which blocks.
+"""Address books: the RSA keys of the nodes that may sign record files, and for which blocks each book is valid.
 
 The file is the JSON of a `NodeAddressBook`: `{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER
-SubjectPublicKeyInfo>"}, …]}`; `nodeId` is absent for node 0. Other members are passed over.
+SubjectPublicKeyInfo>"}, …]}`; `nodeId` is absent for node 0. Other members of the JSON are ignored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from block_node.blocks.errors import AddressBookError, BlockFormatError
 from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
 
 KEY_BITS_MIN = 2048
-"""Below this an RSA signature proves little. Real nodes have 3072."""
+"""The shortest accepted RSA key. A signature by a shorter key proves little. The keys of real nodes have 3072 bits."""
 
 KEY_BITS_MAX = 16384
-"""Above this one check takes so long that a book would be a weapon."""
+"""The longest accepted RSA key. Checking one signature by a longer key takes so long that a malicious book could block
+the node."""
 
 
 class AddressBook:
-    """The nodes' public keys. Never empty."""
+    """The public keys of the nodes, by node number. A book is never empty."""
 
     def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
         if not keys:
@@ -41,17 +42,17 @@ class AddressBook:
         self._keys = dict(keys)
 
     def find_key(self, node_id: int) -> RSAPublicKey | None:
-        """The key of a node."""
+        """Returns the key of a node; None if the book has no such node."""
         return self._keys.get(node_id)
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """The nodes, in order."""
+        """The numbers of all nodes in the book, in ascending order."""
         return tuple(sorted(self._keys))
 
     @classmethod
     def parse(cls, text: bytes | str) -> AddressBook:
-        """The book in a JSON text."""
+        """Parses a book from its JSON text. Raises AddressBookError if the text is no address book."""
         try:
             book = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -69,7 +70,7 @@ class AddressBook:
 
     @classmethod
     def load(cls, path: Path) -> AddressBook:
-        """The book in a file."""
+        """Reads a book from a JSON file. Raises AddressBookError if the file cannot be read or is no address book."""
         try:
             return cls.parse(path.read_bytes())
         except OSError as error:
@@ -78,7 +79,8 @@ class AddressBook:
             raise AddressBookError(f"{path}: {error}") from error
 
     def serialize(self) -> bytes:
-        """A serialized `NodeAddressBook` (facts/block_node.md §1.6): of each `NodeAddress` the key and the number.
+        """Serializes the book to a `NodeAddressBook` (facts/block_node.md §1.6) with one `NodeAddress` for each node:
+        its key and its number.
 
         NodeAddressBook = repeated NodeAddress nodeAddress = 1
         NodeAddress     = string RSA_PubKey = 4 (hex of the DER), int64 nodeId = 5
@@ -91,7 +93,8 @@ class AddressBook:
 
     @classmethod
     def deserialize(cls, data: bytes) -> AddressBook:
-        """The book that `serialize` wrote; other members of it are passed over."""
+        """Reads a book that `serialize` wrote; other fields are ignored. Raises AddressBookError if the bytes are no
+        address book."""
         keys: dict[int, RSAPublicKey] = {}
         try:
             for _, wire, entry in read_fields(data):
@@ -105,7 +108,7 @@ class AddressBook:
         return cls(keys)
 
     def format(self) -> bytes:
-        """The JSON text of this book."""
+        """Formats the book as JSON text."""
         entries: list[dict[str, str]] = []
         for node_id in self.node_ids:
             entry = {"RSAPubKey": self._der(node_id).hex()}
@@ -119,7 +122,8 @@ class AddressBook:
 
 
 class AddressBooks:
-    """Books by the blocks they are for. `ranges` are (first block, last block or None for open end, book)."""
+    """The address books of a chain, each with the blocks for which it is valid. `ranges` are tuples of the first block,
+    the last block (None for no end), and the book."""
 
     def __init__(self, ranges: Iterable[tuple[int, int | None, AddressBook]]) -> None:
         self._ranges = sorted(ranges, key=lambda each: each[0])
@@ -135,11 +139,11 @@ class AddressBooks:
 
     @classmethod
     def always(cls, book: AddressBook) -> AddressBooks:
-        """One book for all blocks."""
+        """Returns books with a single book that is valid for all blocks."""
         return cls([(0, None, book)])
 
     def find(self, number: int) -> AddressBook | None:
-        """The book for a block."""
+        """Returns the book that is valid for block `number`; None if there is no such book."""
         for first, last, book in self._ranges:
             if first <= number and (last is None or number <= last):
                 return book

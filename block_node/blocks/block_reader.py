@@ -1,8 +1,10 @@
-"""One block as its items come: order, limits and mandatory fields (L0), hashes (L1). It checks no proof and no link.
+"""Reads one block as its items arrive: checks order, limits and mandatory fields (L0), and computes hashes (L1). It
+checks no proof and no link.
 
     header, (other items)*, footer, proof+
 
-Leaves gather per subtree and are folded in runs. Only the header, the footer and the proofs are kept.
+The leaf hashes of each subtree gather in a list and are folded many at a time. Only the header, the footer and the
+proofs are kept.
 """
 
 from __future__ import annotations
@@ -29,17 +31,18 @@ PLAIN_KINDS = (
     ItemKind.STATE_CHANGES,
     ItemKind.TRACE_DATA,
 )
-"""Nearly all items: nothing in them is looked at, and their tag is one byte."""
+"""The kinds of nearly all items of a block. Their content is not looked at, and their tag is one byte long."""
 
 HELD_BYTES_MAX = 1 << 16
-"""Items up to this are hashed whole. Joining one with its prefix costs less than a second call of the hash."""
+"""Items up to this size in bytes are hashed whole. Joining an item with its prefix costs less than a second call of the
+hash."""
 
 FOLD_LEAVES = 1024
-"""Leaves that gather before they are folded."""
+"""The number of leaf hashes that gather before they are folded into their subtrees."""
 
 
 class Phase(Enum):
-    """What came last."""
+    """The part of the block that was read last."""
 
     NOTHING = auto()
     ITEMS = auto()
@@ -48,11 +51,12 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """What was kept of a whole block.
+    """The parts of a whole block that its reader kept.
 
-    `roots` are those that it has by the schemes of its hash algorithm, in the order of the settings; none where
-    `Level.MERKLE` is off. `rules` are what its leaves and nodes are hashed by, the same for all of these.
-    `record_digest` is what a record-file proof signs, None without a record file or without `Level.RECORD_PROOF`.
+    `roots` are the possible roots of the block, by every scheme of its hash algorithm in the order of the settings;
+    empty if `Level.MERKLE` is off. `rules` are the rules by which its leaves and nodes are hashed, the same for all
+    these schemes. `record_digest` is the digest that a record-file proof signs; None without a record file or without
+    `Level.RECORD_PROOF`.
     """
 
     header: BlockHeader
@@ -66,9 +70,10 @@ class ReadBlock(msgspec.Struct, frozen=True):
 
 
 class BlockReader:
-    """Reads one block. Every error is VerificationFailed, after which the reader is of no more use.
+    """A reader of one block. Every error is a VerificationFailed, after which the reader cannot be used any more.
 
-    Invariant: `_plain` has tags in `Phase.ITEMS` only, so that items come to be taken unseen only where they may.
+    Invariant: `_plain` has tags in `Phase.ITEMS` only, so that an item is hashed without further checks only in that
+    phase.
     """
 
     def __init__(self, number: int | None, settings: VerifierSettings) -> None:
@@ -83,7 +88,7 @@ class BlockReader:
         self._proofs: list[Item] = []
         self._has_record = False
         self.record_digest: bytes | None = None
-        # The header says by which algorithm; until it has come, nothing is hashed.
+        # The header names the hash algorithm; until the header has arrived, nothing is hashed.
         self._rules = settings.hash_schemes[0].rules
         self._tree = BlockTree(())
         self._leaves: dict[int, list[bytes]] = {}
@@ -93,13 +98,13 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item]) -> None:
-        """The next whole items."""
+        """Takes the next whole items. Raises VerificationFailed if an item breaks a rule."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))
         rest = items
         if self._phase is Phase.NOTHING and items:
-            # The header says how those behind it are hashed.
+            # The header names the algorithm that hashes all later items, so it is read first.
             self._add_looked_at(items[0])
             rest = items[1:]
         hash_, leaf, hashing = self._rules.new, self._rules.leaf, self._hashing
@@ -118,7 +123,8 @@ class BlockReader:
             self._fold()
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """The next piece of an item; the first begins it, `last` ends it. Pieces may be of any size."""
+        """Takes the next piece of an item. The first piece begins the item, and `last` marks the piece that ends it.
+        Pieces may be of any size."""
         try:
             if self._large is not None:
                 self._count(0, len(part))
@@ -140,7 +146,7 @@ class BlockReader:
             self.add((item,))
 
     def finish(self) -> ReadBlock:
-        """The end of the block."""
+        """Ends the block and returns what was kept of it. Raises VerificationFailed if a mandatory item is missing."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
         if self._header is None or self._footer is None or not self._proofs:
@@ -163,7 +169,7 @@ class BlockReader:
         )
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
-        """A failure of this block, to be raised."""
+        """Returns an error that says why this block failed, for the caller to raise."""
         return VerificationFailed(kind, level, self.number or 0, reason)
 
     def _count(self, items: int, size_bytes: int) -> None:
@@ -175,7 +181,8 @@ class BlockReader:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
     def _is_kept(self, kind: int) -> bool:
-        """Whether items of a kind are held whole; fails where what is held of one is too large already."""
+        """Whether items of a kind are held whole. Raises VerificationFailed if the bytes already held of the item
+        exceed its limit."""
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
         if len(self._held) > self._settings.small_item_bytes_max:
@@ -195,7 +202,8 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Begin an item that is hashed and not kept; `head` is all of it, or its first `HELD_BYTES_MAX` bytes."""
+        """Begins an item that is hashed and not kept. `head` is the whole item, or at least its first `HEAD_BYTES_MIN`
+        bytes."""
         kind = item_kind(head[:HEAD_BYTES_MIN])
         if self._phase is Phase.NOTHING:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
@@ -276,7 +284,7 @@ class BlockReader:
         for place, leaves in self._leaves.items():
             if leaves:
                 self._tree.extend(place, leaves)
-                # Emptied in place, since `_plain` appends to this very list.
+                # The list is emptied in place, because `_plain` appends to this same list object.
                 leaves.clear()
         self._leaf_count = 0
 
@@ -291,7 +299,8 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Whether an item with a tag of one byte is one field. False for large ones too, which go the slower way."""
+    """Whether an item whose tag is one byte long consists of exactly one field. Returns False for items above
+    `HELD_BYTES_MAX` bytes too, which the slower path then checks."""
     if size > HELD_BYTES_MAX:
         return False
     try:

@@ -1,13 +1,14 @@
-"""How blocks are linked: where a chain stands, and whether a block continues it (L2). It hashes no items.
+"""How blocks are linked (L2): the state of a chain of blocks, and whether a block continues it. It hashes no items.
 
-The footer of block N names the root of block N-1, and the root of the tree over the roots of blocks 0 to N-1, taken as
-they are. For block 0 both are the empty tree's. A chain that starts elsewhere takes its first block on trust, and
-cannot know the second of these.
+The footer of block N names two roots: the root of block N-1, and the root of the Merkle tree whose leaf values are the
+roots of blocks 0 to N-1. In the footer of block 0 both are the root of the empty tree. A chain that starts at a later
+block takes its first block on trust, and cannot know the tree over all roots.
 
-A block has a root by each hash scheme that may be meant (`hash_scheme`). Where no known root and no proof says which
-one it is, all are kept open here until the next block's footer names one of them.
+A block has one possible root for each hash scheme (`hash_scheme`). If no known root and no proof says which root is the
+right one, the chain keeps all of them open until the footer of the next block names one.
 
-A state proof is a claim about a block that is not there yet: its root. Claims are kept here until that block comes.
+A state proof claims the root of a later block that has not arrived yet. The chain keeps such claims until that block
+arrives.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proofs import ProofKind
 
 ROOTS_PER_RUN = 1024
-"""Runs of this size are folded several times as fast as single roots."""
+"""The number of roots appended to the tree at once. A run of this size is folded several times as fast as single
+roots."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The state proof of block `by` resolves to `root`, which must be the root of block `target`."""
+    """A claim by a state proof: the proof of block `by` resolves to `root`, which must be the root of block
+    `target`."""
 
     by: int
     target: int
@@ -35,12 +38,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class BlockResult(msgspec.Struct, frozen=True):
-    """A block that passed all levels but the chain; `checked` names those that found something to check.
+    """The result of a block that passed every level except the chain.
 
-    `roots` are those that it may have: one where a known root or a proof said which, none where `Level.MERKLE` is off;
-    else the first one is the most likely. `size_bytes` is that of the items, without what frames them. A block with
-    `claims` was proven by reference to a later block: it is settled when that one passes. `corrected`: of a block that
-    was linked, the root of the block before where that is not the one that was most likely; else empty.
+    `checked` names the levels that found something to check. `roots` are the possible roots of the block, the most
+    likely one first: only one if a known root or a proof decided, and none if `Level.MERKLE` is off. `size_bytes` is
+    the total size of the items without the prefixes that frame them. A block with `claims` was proven by reference to a
+    later block: its proof is settled when that later block passes. `corrected` is set by linking: the root of the block
+    before, if it is not the root that was thought most likely; else empty.
     """
 
     number: int
@@ -57,22 +61,23 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> bytes:
-        """The root, or the most likely one; empty where there is none."""
+        """The most likely root of the block; empty if no root was computed."""
         return self.roots[0].root if self.roots else b""
 
     @property
     def other_roots(self) -> tuple[bytes, ...]:
-        """The less likely ones."""
+        """The less likely roots of the block: all possible roots but the first."""
         return tuple(each.root for each in self.roots[1:])
 
 
 class ChainState(msgspec.Struct, frozen=True):
-    """What the next block must continue. A value: going back is keeping the old one.
+    """The state of a chain: everything that the next block must continue. It is an immutable value, so to go back is to
+    keep the old value.
 
     `next_number` is None while any block may come first. `previous_root` and `peaks` (of the tree over all roots, see
-    `StreamingTree.peaks`) are None while they are not known. `scheme`: of the last block of which it is known; empty
-    before. `open`: the roots that the last block may have, while that is not known; `previous_root` is the first of
-    them then, and `peaks` are those without that block.
+    `StreamingTree.peaks`) are None while they are not known. `scheme` names the hash scheme of the last block whose
+    scheme is known; empty if no scheme is known yet. `open` holds the possible roots of the last block while the right
+    one is not known; meanwhile `previous_root` is the first of them, and `peaks` do not include that block.
     """
 
     next_number: int | None = 0
@@ -84,12 +89,14 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def starting_at(cls, number: int | None) -> ChainState:
-        """A chain whose first block is `number`, or any for None, taken on trust unless it is block 0."""
+        """Returns the state of a chain whose first block is `number`, or any block if `number` is None. The first block
+        is taken on trust unless it is block 0."""
         return cls() if number == 0 else cls(number, None, None)
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """The chain of the blocks from 0 on with these roots. About a second per million."""
+        """Returns the state of a chain whose blocks, from block 0 on, have these roots. It takes about a second per
+        million roots."""
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -98,27 +105,29 @@ class ChainState(msgspec.Struct, frozen=True):
         return cls(tree.leaf_count, last, tree.peaks())
 
     def encode(self) -> bytes:
-        """As bytes, to be kept beside the blocks."""
+        """Serializes the state to bytes that can be stored beside the blocks."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> ChainState:
-        """What `encode` made. Raises BlockFormatError for anything else."""
+        """Reads a state that `encode` serialized. Raises BlockFormatError if the bytes are no such state."""
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except msgspec.MsgspecError as error:
             raise BlockFormatError(f"no state of a chain: {error}") from error
 
     def without_claims(self) -> ChainState:
-        """The same chain without the claims of unsettled state proofs: the operator's way out where they are false."""
+        """Returns the same state without the claims of unsettled state proofs. An operator uses this when a false claim
+        blocks the chain."""
         return msgspec.structs.replace(self, claims=())
 
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Behind one more block, which has this root as far as is known, or else another one of these.
+        """Returns the state after block `number` was added again from storage.
 
-        The tree over all roots is known where this chain ends before that block.
+        root: the most likely root of that block. roots: all its possible roots, while the right one is not known. The
+        tree over all roots stays known only if this chain ends directly before that block.
         """
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
@@ -129,9 +138,9 @@ class ChainState(msgspec.Struct, frozen=True):
         )
 
     def settled(self, root: bytes, rules: HashRules = SHA384) -> ChainState:
-        """The same chain, now that the root of its last block is known to be one of those that are open.
+        """Returns the state with `root` chosen from the open roots of the last block.
 
-        rules: by which the roots of all blocks are hashed.
+        rules: the rules that hash the tree over the roots of all blocks.
         """
         if not self.open:
             return self
@@ -140,7 +149,11 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """The chain after a block, which must have been checked. The root of the block before is known by now."""
+        """Returns the state after one more block, which must have been checked. This settles the open roots of the
+        block before.
+
+        Raises VerificationFailed if more than `claims_max` state proofs wait for their block.
+        """
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         peaks = chain.peaks
         if peaks is None and result.number == 0:
@@ -166,15 +179,18 @@ def _grown(peaks: tuple[bytes | None, ...], root: bytes, rules: HashRules) -> tu
 
 
 def check_number(chain: ChainState, result: BlockResult) -> None:
-    """Raise VerificationFailed unless the block is the one that comes next."""
+    """Raises VerificationFailed unless the number of the block is the next number of the chain."""
     if chain.next_number is not None and result.number != chain.next_number:
         reason = f"block {chain.next_number} comes next"
         raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
 
 
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
-    """The chain with the root of its last block settled. Raises VerificationFailed unless the footer names the blocks
-    before it, by one of the roots that the last of them may have."""
+    """Checks that the footer names the blocks before it, and returns the chain with the root of its last block settled.
+
+    Raises VerificationFailed if the footer names none of the roots that the last block may have, or a wrong root over
+    all blocks.
+    """
     if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "
         reason += names_of(chain.open) if chain.open else chain.previous_root.hex()
@@ -190,14 +206,15 @@ def check_link(chain: ChainState, result: BlockResult) -> ChainState:
 
 def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, ...]:
     if chain.next_number == 0:
-        # No block is before it: the tree without leaves, by the algorithm of this block.
+        # Block 0 has no block before it: its footer names the empty tree, hashed by the algorithm of block 0.
         return (result.rules.empty,)
     return tuple(each.root for each in chain.open) or (chain.previous_root,)
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """The result with what the chain knows about its root: a claim decides; else the scheme of the block before is the
-    most likely one, unless a proof of the block says another."""
+    """Returns the result with its possible roots ordered or reduced by what the chain knows. A claim of an earlier
+    state proof decides the root. Otherwise the root by the scheme of the block before comes first, unless a proof of
+    this block points to another."""
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:
@@ -206,9 +223,10 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raise VerificationFailed where state proofs contradict: earlier ones this block's root, or its own the earlier.
+    """Raises VerificationFailed if state proofs contradict each other: an earlier claim and the root of this block, or
+    an earlier claim and a claim of this block about the same later block.
 
-    Which side is false cannot be told without checking the signature, at `Level.TSS`.
+    Only a check of the signatures, at `Level.TSS`, can tell which side is false.
     """
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:

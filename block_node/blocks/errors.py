@@ -1,7 +1,8 @@
-"""What can be wrong with a block, a block file or an address book. It decides nothing: what to answer is the caller's.
+"""The errors of blocks, block files and address books. They decide nothing: the caller chooses how to answer.
 
-Whose fault: `VerificationFailed` and `BlockFormatError` are the publisher's (or the peer's that a block was fetched
-from), `BlockFileError` and `AddressBookError` are the file's, `SettingsError` is the operator's.
+Each error says whose fault it was. `VerificationFailed` and `BlockFormatError` are the fault of the publisher, or of
+the peer from which a block was fetched. `BlockFileError` and `AddressBookError` are the fault of a file.
+`SettingsError` is the fault of the operator.
 """
 
 from __future__ import annotations
@@ -10,29 +11,31 @@ from enum import Enum, IntFlag
 
 
 class Level(IntFlag):
-    """What is checked of a block. Levels are switched on one by one; `STRUCTURE` is always on."""
+    """A level of verification. Each level is switched on separately; `STRUCTURE` is always on."""
 
     STRUCTURE = 1
-    """L0: the mandatory items and fields are there, in order, within the limits."""
+    """L0: the mandatory items and fields are present, in order, and within the limits."""
 
     MERKLE = 2
-    """L1: the roots are computed; where the operator knows the root of that block, one of them must be this one."""
+    """L1: the possible roots of the block are computed. If the operator configured a known root for the block, one of
+    them must equal it."""
 
     CHAIN = 4
-    """L2: the footer names the root of the block before, and the root of the tree over all roots before."""
+    """L2: the footer names the root of the block before, and the root over all blocks before."""
 
     RECORD_PROOF = 8
-    """L3: the RSA signatures over the record file, against an address book."""
+    """L3: the RSA signatures over the record file are checked against an address book."""
 
     STATE_PROOF = 16
     """L4: the state proof starts at this block's root, and resolves to the root of a later block."""
 
     TSS = 32
-    """L5: the threshold signature, by an external verifier."""
+    """L5: an external verifier checks the threshold signature."""
 
 
 class FailureKind(Enum):
-    """Why a block was refused. The first eleven are the words of the real block node; the rest is what it lacks."""
+    """The reason why a block was refused. The first eleven kinds are those of the real block node; the others are our
+    own, for reasons that it does not distinguish."""
 
     BAD_BLOCK_PROOF = "bad_block_proof"
     UNABLE_TO_PARSE = "unable_to_parse"
@@ -53,11 +56,12 @@ class FailureKind(Enum):
 
 
 class BlockError(ValueError):
-    """Base of every error of this package."""
+    """The base class of every error of this package."""
 
 
 class BlockFormatError(BlockError):
-    """Bytes that are no block, item or message of the protocol. `offset` counts from the start of what was parsed."""
+    """Raised for bytes that are no block, item or protocol message. `offset` counts from the start of the parsed
+    bytes."""
 
     def __init__(self, what: str, offset: int = 0) -> None:
         super().__init__(what, offset)
@@ -69,7 +73,8 @@ class BlockFormatError(BlockError):
 
 
 class VerificationFailed(BlockError):
-    """One block failed. `number` is the number the block was announced with, `level` the level that saw it."""
+    """Raised when one block fails its verification. `number` is the number with which the block was announced, and
+    `level` the level that found the fault."""
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:
         super().__init__(kind, level, number, reason)
@@ -83,12 +88,13 @@ class VerificationFailed(BlockError):
 
 
 class BlockFileError(BlockError):
-    """A block file cannot be read: it is cut short, damaged, of an unknown kind, or over the limits."""
+    """Raised for a block file that cannot be read: it is cut short, damaged, of an unknown kind, or above the
+    limits."""
 
 
 class AddressBookError(BlockError):
-    """An address book cannot be used."""
+    """Raised for an address book that cannot be used."""
 
 
 class SettingsError(BlockError):
-    """The verifier is configured in a way that cannot work."""
+    """Raised for a configuration of the verifier that cannot work."""

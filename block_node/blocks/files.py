@@ -1,7 +1,8 @@
-"""Block files, one serialized `Block` each, as the real block node writes them. It verifies no block.
+"""Reads and writes block files, one serialized `Block` each, in the formats of the real block node. It verifies no
+block.
 
-Suffixes: `.blk` plain, `.blk.gz` gzip, `.blk.zstd` one zstd frame. They are read and written item by item, in memory
-that does not grow with the file. Writing is atomic: a file is there whole and synced, or not at all.
+Suffixes: `.blk` plain, `.blk.gz` gzip, `.blk.zstd` one zstd frame. Files are read and written item by item, in memory
+that does not grow with the file. Writing is atomic: the file is either complete and synced to disk, or absent.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""A zstd block of four bytes can stand for 128 KiB: this much of a file gives at most 32 MiB at a time."""
+"""How many bytes of a zstd file are decompressed at once. A zstd block of four bytes can expand to 128 KiB, so this
+many bytes expand to at most 32 MiB."""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-"""What a frame may make us hold, as the zstd command line allows by default."""
+"""The largest window, in bytes, that a zstd frame may demand in memory. It is the default of the zstd command line."""
 
 NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
-"""The real node has 10**3 files in a directory, and names directories by three digits each."""
+"""The number of digits in a directory name of the real node, so that a directory has at most 10**3 files."""
 
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
-"""Block nodes pad the number to 19 digits, consensus nodes to 36."""
+"""The name of a block file. Block nodes pad the block number to 19 digits, consensus nodes to 36 digits."""
 NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """The items of a block file, each whole. Raises BlockFileError, where the damage begins."""
+    """Yields the items of a block file, each whole. Raises BlockFileError when it reaches a damaged part; the items
+    before that part have been yielded."""
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -52,7 +55,8 @@ def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_byte
 def read_pieces(
     path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
 ) -> Iterator[ItemPiece]:
-    """The items of a block file, those above `piece_bytes_max` in pieces of that size. Raises BlockFileError."""
+    """Yields the items of a block file; items above `piece_bytes_max` bytes come in pieces of that size. Raises
+    BlockFileError if the file cannot be read or is damaged."""
     suffix = _suffix(path)
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
     try:
@@ -69,9 +73,10 @@ def read_pieces(
 
 
 def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
-    """Write a block file, or replace it; the suffix says how it is compressed. Its size before that, in bytes.
+    """Writes a block file, and replaces an existing one. The suffix of the path decides the compression. Returns the
+    size of the block before compression, in bytes.
 
-    Raises BlockFileError, and then leaves nothing behind, where the disk fails or the pieces make no item.
+    Raises BlockFileError if the disk fails or the pieces make no item; no file is left behind then.
     """
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -93,7 +98,8 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Where the real node keeps a block: 123 is in `000/000/000/000/000/0/0000000000000000123.blk.zstd`."""
+    """Returns the path at which the real node keeps a block, for instance
+    `000/000/000/000/000/0/0000000000000000123.blk.zstd` for block 123."""
     digits = f"{number:0{NUMBER_DIGITS}}"
     folders = digits[:-NESTED_DIGITS]
     parts = [folders[at : at + NESTED_DIGITS] for at in range(0, len(folders), NESTED_DIGITS)]
@@ -101,20 +107,21 @@ def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
 
 
 def find_number(path: Path) -> int | None:
-    """The block number in the name of a block file, None for any other name."""
+    """Returns the block number in the name of a block file; None if the name is not that of a block file."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match and int(match[1]) <= NUMBER_MAX else None
 
 
 class FoundFiles(NamedTuple):
-    """The files below a folder: blocks by their numbers, in order, and what is no block file by its name."""
+    """The files below a folder: the block files with their block numbers, in order, and all files with other names."""
 
     blocks: list[tuple[int, Path]]
     passed_over: list[Path]
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """All files below a folder. Raises BlockFileError for two of one block, and for a block without a readable file."""
+    """Finds all files below a folder. Raises BlockFileError if two files are named for the same block, or if a block's
+    file cannot be read."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
@@ -122,7 +129,7 @@ def find_files(folder: Path) -> FoundFiles:
         if number is None:
             passed_over.append(path)
             continue
-        # A link that leads nowhere is a block that would be missing without a word.
+        # A broken link would otherwise count as an absent block, and nobody would be told.
         if not path.is_file():
             raise BlockFileError(f"{path} is named as a block, but is no file that can be read")
         if number in found:
@@ -132,7 +139,8 @@ def find_files(folder: Path) -> FoundFiles:
 
 
 def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    """All block files below a folder, by number. Raises BlockFileError where two are of the same block."""
+    """Finds all block files below a folder, ordered by block number. Raises BlockFileError if two are of the same
+    block."""
     return find_files(folder).blocks
 
 
@@ -155,7 +163,7 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    # Not `stream_reader`, which ends quietly where a frame is cut short.
+    # `stream_reader` is not used here, because it reports no error when a frame is cut short.
     frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
     while chunk := file.read(ZSTD_READ_BYTES):
         if frame.eof:
@@ -179,7 +187,7 @@ def _compressing(file: BinaryIO, suffix: str) -> Iterator[_Out]:
     if suffix == PLAIN:
         yield file
     elif suffix == GZIP:
-        # No name and no time, so that a block always gives the same file.
+        # The gzip header gets no file name and no time, so that the same block always makes the same file.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:
             yield compressed
     else:

@@ -1,10 +1,10 @@
-"""Chains of blocks for tests, the demo and the bench, signed with keys of our own. It imitates no network's content.
+"""Makes chains of blocks for tests, the demo and the bench, signed with our own keys. It imitates no network's content.
 
-Every block is a wrapped record block with as many other items as asked for, so that it passes L0 to L3:
+Every block is a wrapped record block with any number of other items, so that it passes L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
 
-The same shape, seed and start give the same items but for the proof, which depends on the keys.
+The same shape, seed and start give the same items, except for the proof, which depends on the keys.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from block_node.blocks.record_proof import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.settings import VerifierSettings
 
 FIXED_ITEMS = 4
-"""Of every block: header, record file, footer, proof."""
+"""The number of items that every block has: header, record file, footer and proof."""
 
 HAPI_VERSION = (0, 78, 0)
 
 START_SECONDS = 1_750_000_000
-"""When block 0 is from; each next one is two seconds later."""
+"""The timestamp of block 0, in seconds since 1970. Each next block is two seconds later."""
 
 KINDS = (
     ItemKind.ROUND_HEADER,
@@ -48,8 +48,9 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What blocks look like. `item_count` counts all items; `item_bytes` is the content of each one that is not fixed,
-    `record_bytes` the record file's. `scheme` is how they are hashed, which `hapi_version` says nothing about."""
+    """The size and the form of generated blocks. `item_count` is the number of all items of a block. `item_bytes` is
+    the content size of each item that is not one of the fixed items, and `record_bytes` that of the record file.
+    `scheme` is the hash scheme of the blocks; `hapi_version` does not determine it."""
 
     item_count: int = 10
     item_bytes: int = 100
@@ -58,7 +59,7 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
     hapi_version: tuple[int, int, int] = HAPI_VERSION
 
     def check(self) -> None:
-        """Raise SettingsError for a shape that no block can have."""
+        """Raises SettingsError if no block can have this shape."""
         if self.item_count < FIXED_ITEMS:
             raise SettingsError(f"item_count: a block has at least {FIXED_ITEMS} items")
         if self.item_bytes < 0 or self.record_bytes < 0:
@@ -66,7 +67,7 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedBlock(msgspec.Struct, frozen=True):
-    """A block with its root."""
+    """A generated block with its root."""
 
     number: int
     root: bytes
@@ -74,7 +75,8 @@ class GeneratedBlock(msgspec.Struct, frozen=True):
 
 
 class ChainGenerator:
-    """Makes blocks that follow each other. `chain` is where it stands; setting it back makes a fork."""
+    """A generator of blocks that follow each other. `chain` is the state after the last block; setting it to an earlier
+    state makes a fork."""
 
     def __init__(
         self,
@@ -84,7 +86,8 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """`chain` must know what it continues: a number, a root and the tree of all roots."""
+        """Creates a generator that continues `chain`. Raises SettingsError unless `chain` knows its next block number,
+        the root of its last block and the tree over all roots."""
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()
@@ -95,20 +98,20 @@ class ChainGenerator:
         self._seed = seed
 
     def next_block(self) -> GeneratedBlock:
-        """The next block, held in memory."""
+        """Makes the next block, held whole in memory."""
         items = tuple(self.next_items())
         assert self.chain.next_number is not None
         assert self.chain.previous_root is not None
         return GeneratedBlock(self.chain.next_number - 1, self.chain.previous_root, items)
 
     def blocks(self, count: int) -> Iterator[GeneratedBlock]:
-        """The next `count` blocks."""
+        """Yields the next `count` blocks."""
         for _ in range(count):
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """The items of the next block, made one by one: a block larger than memory is fine. The chain advances when the
-        last one was taken."""
+        """Yields the items of the next block. They are made one by one, so a block may be larger than memory. The chain
+        advances after the last item was taken."""
         chain = self.chain
         assert chain.next_number is not None
         assert chain.previous_root is not None
@@ -118,7 +121,7 @@ class ChainGenerator:
         levels = Level.STRUCTURE | Level.MERKLE | Level.RECORD_PROOF
         reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=(scheme,)))
         all_blocks_root = StreamingTree.from_peaks(chain.peaks, scheme.rules).root()
-        # Before block 0 there is no block, by whichever algorithm.
+        # No block is before block 0, so its footer names the empty tree of the algorithm in use.
         previous_root = scheme.rules.empty if chain.previous_root == EMPTY_TREE else chain.previous_root
         footer = BlockFooter(previous_root, all_blocks_root, scheme.rules.empty)
         for item in self._content(number):
@@ -147,7 +150,8 @@ class ChainGenerator:
         self.chain = chain.advanced(result, len(chain.claims))
 
     def _content(self, number: int) -> Iterator[Item]:
-        """All items before the footer. The seed's digest with number and place decides each one's bytes."""
+        """Yields all items before the footer. Their bytes are random; the generator's seed and the block number
+        determine them."""
         shape = self.shape
         seconds = START_SECONDS + 2 * number
         random = Random(sha384(f"{self._seed}/{number}".encode()).digest())

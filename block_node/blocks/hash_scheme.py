@@ -1,10 +1,11 @@
-"""How the root of a block is made of its items: a value, since networks change it and no header says which one it is.
+"""Hash schemes: how the root of a block is computed from its items. A scheme is a value, since networks change the
+scheme and no header names it.
 
-Wrapped record blocks have the HAPI version of their record file, and whichever scheme the tool had that wrapped them.
-So the roots of a block by all schemes are its candidates; a known root, a proof or the next block's footer says which
-one it is. The candidates share the hashes of all leaves: each further one costs a handful of hashes a block.
+Wrapped record blocks have the HAPI version of their record file, and the hash scheme of the tool that wrapped them. So
+the roots of a block by all schemes are its candidates; a known root, a proof or the next block's footer decides between
+them. The candidates share the hashes of all leaves: each further candidate costs only a handful of hashes per block.
 
-A new scheme is a value in `SCHEMES`, and its vectors.
+To add a scheme, add a value to `SCHEMES` and test vectors for that scheme.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 
 class Hash(Protocol):
-    """As the objects of `hashlib`."""
+    """The interface of a hash object: that of the objects of `hashlib`."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
 
@@ -26,14 +27,14 @@ class Hash(Protocol):
 
 
 class HashRules(msgspec.Struct, frozen=True):
-    """What is hashed for a leaf, for a node and for a tree without leaves.
+    """The rules by which a leaf, a node and the empty tree are hashed.
 
-    algorithm: the number in a header's `hash_algorithm`. new: the constructor of the hash, as those of `hashlib`.
+    algorithm: the number in a header's `hash_algorithm`. new: the constructor of the hash, like those of `hashlib`.
 
-    leaf of an item    H(leaf | item)                     item as it is serialized
-    one child          H(one_child | child)
-    two children       H(two_children | left | right)
-    empty tree         H(leaf)
+        leaf of an item    H(leaf | item)                     item as it is serialized
+        one child          H(one_child | child)
+        two children       H(two_children | left | right)
+        empty tree         H(leaf)
     """
 
     algorithm: int
@@ -44,7 +45,7 @@ class HashRules(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of a hash."""
+        """The size of a hash in bytes."""
         return len(self.empty)
 
     @property
@@ -68,8 +69,12 @@ def _empty(new: Callable[[bytes], Hash], leaf: bytes) -> bytes:
 
 
 class HashScheme(msgspec.Struct, frozen=True):
-    """positions: values of the top tree, see `block_node.blocks.merkle`. one_child_above: whether a node with one child
-    is between the top tree and the root. name: kept beside the chain, so it never changes."""
+    """A way to compute the root of a block.
+
+    name: the name of the scheme. It is stored beside the chain, so it must never change. rules: the hashes of leaves
+    and nodes. positions: the number of values in the top tree, see `block_node.blocks.merkle`. one_child_above: whether
+    a node with one child is between the top tree and the root.
+    """
 
     name: str
     rules: HashRules
@@ -78,7 +83,7 @@ class HashScheme(msgspec.Struct, frozen=True):
 
 
 class RootCandidate(msgspec.Struct, frozen=True):
-    """The root that a block has by one scheme."""
+    """A possible root of a block: its root by one hash scheme."""
 
     scheme: str
     root: bytes
@@ -87,18 +92,18 @@ class RootCandidate(msgspec.Struct, frozen=True):
 SHA384: Final = HashRules(0, sha384)
 CURRENT: Final = HashScheme("sha384-16", SHA384)
 LEGACY: Final = HashScheme("sha384-8", SHA384, positions=8, one_child_above=True)
-"""Of blocks that were hashed before August 2026, whatever their version says."""
+"""The scheme of blocks that were hashed before August 2026, whichever HAPI version their headers have."""
 SCHEMES: Final = (CURRENT, LEGACY)
-"""The first one is tried first where nothing else is known."""
+"""All known schemes. The first scheme is tried first if nothing is known about a block."""
 
 
 def in_order(candidates: tuple[RootCandidate, ...], scheme: str) -> tuple[RootCandidate, ...]:
-    """The same, the one of that scheme first."""
+    """Returns the candidates with the candidate of `scheme` moved to the front."""
     if not candidates or candidates[0].scheme == scheme:
         return candidates
     return tuple(sorted(candidates, key=lambda each: each.scheme != scheme))
 
 
 def names_of(candidates: tuple[RootCandidate, ...]) -> str:
-    """For people: every root, whole, with its scheme."""
+    """Formats the candidates for an error message: every root in full with the name of its scheme."""
     return " or ".join(f"{each.root.hex()} ({each.scheme})" for each in candidates) or "nothing"

@@ -1,4 +1,5 @@
-"""A serialized `Block` as a stream of bytes, cut into items; items above a bound come in pieces. It does no I/O.
+"""Cuts a serialized `Block`, which arrives as a stream of bytes, into items. Items above a bound come in pieces. It
+does no I/O.
 
 Block = (0x0A length item)*
 """
@@ -12,11 +13,11 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.blocks.protobuf import BYTES, read_varint
 
 PREFIX_BYTES_MAX = 11
-"""The tag of an item in a block, and a length."""
+"""The largest size of an item's prefix: a tag of one byte and a length of up to ten bytes."""
 
 
 class ItemPiece(msgspec.Struct, frozen=True):
-    """Some bytes of an item. A whole item is a piece that is first and last."""
+    """Some consecutive bytes of an item. A whole item is a piece that is both first and last."""
 
     data: bytes
     first: bool = True
@@ -24,10 +25,10 @@ class ItemPiece(msgspec.Struct, frozen=True):
 
 
 class ItemCutter:
-    """Takes bytes of a block in chunks of any size, gives its items.
+    """A cutter that takes the bytes of a block in chunks of any size, and returns the items of the block.
 
-    Invariant: between calls `_buffer` holds less than a piece or a prefix; `_left` bytes of the item that has begun are
-    not given yet, those in `_buffer` among them.
+    Invariant: between calls `_buffer` holds less than a piece or a prefix; `_left` is the number of bytes of the
+    current item that were not returned yet, and includes the bytes of that item in `_buffer`.
     """
 
     def __init__(self, *, piece_bytes_max: int, item_bytes_max: int) -> None:
@@ -40,7 +41,7 @@ class ItemCutter:
         self._offset = 0
 
     def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """The pieces that are complete with this chunk. Raises BlockFormatError."""
+        """Takes a chunk and returns the pieces that it completes. Raises BlockFormatError if the bytes are no block."""
         self._buffer += chunk
         pieces: list[ItemPiece] = []
         start = 0
@@ -65,7 +66,7 @@ class ItemCutter:
         return pieces
 
     def finish(self) -> None:
-        """The end of the stream. Raises BlockFormatError when it is within an item."""
+        """Ends the stream. Raises BlockFormatError if the stream ends within an item or was empty."""
         if self._inside or self._buffer:
             missing = f", {self._left - len(self._buffer)} bytes are missing" if self._inside else ""
             raise BlockFormatError(f"it ends within an item{missing}", self._offset + len(self._buffer))
@@ -73,7 +74,8 @@ class ItemCutter:
             raise BlockFormatError("it is empty")
 
     def _begin(self, start: int) -> int | None:
-        """Read the prefix of an item; the offset behind it, None while not all of it is there."""
+        """Reads the prefix of an item. Returns the offset after the prefix, or None if not all of the prefix has
+        arrived."""
         head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
         if not head:
             return None
@@ -92,7 +94,8 @@ class ItemCutter:
 
 
 def item_size(head: bytes) -> int:
-    """How long the item is that begins with `head`: all of it, or its first 20 bytes at least."""
+    """Returns the size in bytes of the item that begins with `head`. `head` is the whole item or at least its first 20
+    bytes."""
     tag, offset = read_varint(head, 0)
     if tag & 7 != BYTES:
         raise BlockFormatError(f"a block item does not start with tag {tag}")

@@ -1,7 +1,8 @@
-"""Block items: which kind a serialized item is, and the few items that are looked into. It checks no rule of a block.
+"""Block items: the kind of a serialized item, and the content of the few items that are parsed. It checks no rule of a
+block.
 
-An item is `bytes`: one serialized `BlockItem`, that is what stands inside the repeated field of a block, and what its
-hash covers. It is never re-serialized, so that items of later versions pass through unchanged.
+An item is `bytes`: one serialized `BlockItem`. A block holds these bytes in its repeated field, and the hash of the
+item covers exactly these bytes. An item is never serialized anew, so items of later versions pass through unchanged.
 
     Block     = (0x0A length item)*
     BlockItem = tag length content          one field; its number is the kind of the item
@@ -32,11 +33,11 @@ Item = bytes
 """One serialized `BlockItem`."""
 
 BLOCK_ITEM_TAG = 0x0A
-"""Field 1 of `Block` and of `BlockItemSet`, which have the same form."""
+"""The tag of field 1 in `Block` and in `BlockItemSet`, which have the same form."""
 
 
 class ItemKind(IntEnum):
-    """The field numbers of `BlockItem`."""
+    """The kinds of block items: the field numbers of `BlockItem`."""
 
     HEADER = 1
     EVENT_HEADER = 2
@@ -54,8 +55,8 @@ class ItemKind(IntEnum):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """`number` of the block, `hapi_version` (major, minor, patch), the timestamp as it is serialized, None where it is
-    missing, and the number of the hash algorithm, 0 for SHA-384."""
+    """The fields of a block's header. `number` is the number of the block, and `hapi_version` is (major, minor, patch).
+    `timestamp` is the timestamp in its serialized form, or None if it is missing. `hash_algorithm` is 0 for SHA-384."""
 
     number: int
     hapi_version: tuple[int, int, int]
@@ -64,7 +65,8 @@ class BlockHeader(msgspec.Struct, frozen=True):
 
 
 class BlockFooter(msgspec.Struct, frozen=True):
-    """Three roots: of the block before, of the tree over all blocks before, of the state at the start."""
+    """The three roots in a block's footer: of the block before, of the tree over all blocks before, and of the
+    network's state at the start of the block."""
 
     previous_root: bytes
     all_blocks_root: bytes
@@ -72,7 +74,8 @@ class BlockFooter(msgspec.Struct, frozen=True):
 
 
 def item_kind(item: Item | bytearray) -> int:
-    """The kind of an item, which may be one that `ItemKind` does not list. The content is not looked at."""
+    """Returns the kind of an item from its tag. It may be a kind that `ItemKind` does not list. Raises BlockFormatError
+    if the item does not start with a valid tag."""
     tag, _ = read_varint(bytes(item[:10]), 0)
     if tag & 7 != BYTES or not tag >> 3:
         raise BlockFormatError(f"a block item does not start with tag {tag}")
@@ -80,7 +83,7 @@ def item_kind(item: Item | bytearray) -> int:
 
 
 def item_content(item: Item) -> memoryview:
-    """What stands in the one field of an item."""
+    """Returns the content of the one field of an item. Raises BlockFormatError if the item is not exactly one field."""
     fields = list(read_fields(item))
     if len(fields) != 1 or not isinstance(fields[0][2], memoryview):
         raise BlockFormatError(f"a block item has one field, this one has {len(fields)}")
@@ -88,12 +91,13 @@ def item_content(item: Item) -> memoryview:
 
 
 def make_item(kind: int, content: bytes) -> Item:
-    """An item of that kind."""
+    """Makes an item of a kind from its serialized content."""
     return bytes_field(kind, content)
 
 
 def split_block(block: bytes | memoryview) -> Iterator[Item]:
-    """The items of a serialized `Block` or `BlockItemSet`."""
+    """Yields the items of a serialized `Block` or `BlockItemSet`. Raises BlockFormatError if the bytes are no such
+    message."""
     view = memoryview(block)
     offset, end = 0, len(view)
     while offset < end:
@@ -108,18 +112,18 @@ def split_block(block: bytes | memoryview) -> Iterator[Item]:
 
 
 def item_prefix(size: int) -> bytes:
-    """What stands before an item of `size` bytes in a serialized `Block`."""
+    """Returns the prefix of an item of `size` bytes in a serialized `Block`: a tag and the length."""
     return b"\x0a" + varint(size)
 
 
 def join_block(items: Iterable[Item]) -> bytes:
-    """The serialized `Block` of the items."""
+    """Serializes items to a `Block`."""
     return b"".join(part for item in items for part in (item_prefix(len(item)), item))
 
 
 def read_header(item: Item) -> BlockHeader:
-    """A header; fields of later versions are passed over, since the root covers them. A field that is there twice is
-    refused."""
+    """Parses a header item. Fields of later versions are ignored, since the block's root covers them. Raises
+    BlockFormatError if a field occurs twice."""
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
@@ -136,7 +140,7 @@ def read_header(item: Item) -> BlockHeader:
 def make_header(
     number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
 ) -> Item:
-    """A header with a timestamp in seconds since 1970 and nanoseconds."""
+    """Makes a header item. The timestamp is in seconds since 1970 and nanoseconds."""
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
@@ -144,7 +148,8 @@ def make_header(
 
 
 def read_footer(item: Item) -> BlockFooter:
-    """A footer. Fields of later versions are refused: what they would mean for the root is not known."""
+    """Parses a footer item. Raises BlockFormatError for fields of later versions, because their meaning for the root is
+    not known."""
     roots: dict[int, bytes] = {}
     for field, wire, value in read_fields_once(item_content(item), "footer"):
         if not 1 <= field <= 3:
@@ -154,7 +159,7 @@ def read_footer(item: Item) -> BlockFooter:
 
 
 def make_footer(footer: BlockFooter) -> Item:
-    """The item of a footer."""
+    """Makes the item of a footer."""
     roots = (footer.previous_root, footer.all_blocks_root, footer.state_root)
     return make_item(ItemKind.FOOTER, b"".join(bytes_field(index, root) for index, root in enumerate(roots, 1)))
 

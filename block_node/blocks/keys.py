@@ -1,4 +1,4 @@
-"""RSA keys of an own test network, that sign record files. It is no key store: nothing is encrypted."""
+"""The RSA keys of a private test network, which sign record files. It is no key store: nothing is encrypted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from block_node.blocks.proofs import RecordSignature
 from storage.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
-"""What the nodes of real networks have."""
+"""The key length, in bits, of the nodes of real networks."""
 
 KEY_FILE = "node-{}.pem"
 ADDRESS_BOOK_FILE = "address-book.json"
 
 
 class SigningKeys:
-    """The keys of some nodes, by node number."""
+    """The private keys of some nodes, by node number."""
 
     def __init__(self, keys: Mapping[int, RSAPrivateKey]) -> None:
         self._keys = dict(sorted(keys.items()))
@@ -37,28 +37,29 @@ class SigningKeys:
 
     @classmethod
     def generate(cls, node_count: int = 1, key_bits: int = KEY_BITS) -> SigningKeys:
-        """New keys for the nodes from 0 on. A key of 3072 bits takes some tenths of a second."""
+        """Generates new keys for nodes 0 to `node_count` - 1. Generating a key of 3072 bits takes some tenths of a
+        second."""
         keys = {node_id: generate_private_key(65537, key_bits) for node_id in range(node_count)}
         return cls(keys)
 
     def sign(self, message: bytes) -> tuple[RecordSignature, ...]:
-        """Every node's signature of a message (see `record_proof`)."""
+        """Signs a message with the key of every node (see `record_proof`)."""
         return tuple(
             RecordSignature(node_id, key.sign(message, PKCS1v15(), SHA384())) for node_id, key in self._keys.items()
         )
 
     def save(self, folder: Path) -> None:
-        """Write the keys, readable by their owner only, and their address book."""
+        """Writes the keys, in files that only their owner can read, and their address book."""
         make_folder(folder)
         for node_id, key in self._keys.items():
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             write_durably(folder / KEY_FILE.format(node_id), pem, mode=0o600)
-        # The last one: whoever finds an address book finds all keys.
+        # The address book is written last, so that a folder with an address book always has all keys.
         write_durably(folder / ADDRESS_BOOK_FILE, self.address_book.format())
 
     @classmethod
     def load(cls, folder: Path) -> SigningKeys:
-        """The keys that `save` wrote. Raises AddressBookError."""
+        """Loads the keys that `save` wrote. Raises AddressBookError if a file cannot be read or is no key."""
         book = AddressBook.load(folder / ADDRESS_BOOK_FILE)
         keys = {}
         for node_id in book.node_ids:

@@ -1,4 +1,4 @@
-"""One item hashed in pieces of any size. It holds none of them."""
+"""Hashes one item in pieces of any size. It keeps no piece."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.record_proof import RecordFileReader
 
 HEAD_BYTES_MIN = 20
-"""With these, the tag and the length are there for certain."""
+"""This many bytes of an item always contain its whole tag and length."""
 
 
 class LargeItem:
-    """An item of which the first piece, of `HEAD_BYTES_MIN` or the whole item, says the kind and the size."""
+    """An item that is hashed in pieces. Its first piece, at least `HEAD_BYTES_MIN` bytes or the whole item, tells its
+    kind and its size."""
 
     def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)
@@ -29,7 +30,7 @@ class LargeItem:
         self.feed(memoryview(head)[offset:])
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """The next piece. Raises BlockFormatError when it goes beyond the item."""
+        """Takes the next piece. Raises BlockFormatError if the piece goes beyond the end of the item."""
         self._left -= len(piece)
         if self._left < 0:
             raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)
@@ -38,11 +39,12 @@ class LargeItem:
             self._record.feed(piece)
 
     def leaf(self) -> bytes:
-        """The leaf hash of the whole item."""
+        """Returns the leaf hash of the whole item. Raises BlockFormatError if bytes are missing."""
         if self._left:
             raise BlockFormatError(f"an item of {self.size} bytes lacks {self._left}", self.size - self._left)
         return self._hash.digest()
 
     def record_digest(self) -> bytes | None:
-        """What the signatures of a record-file proof are over, None where this is no record file, or not read."""
+        """Returns the digest that the signatures of a record-file proof cover. Returns None if the item is no record
+        file, or if record files are not read."""
         return self._record.digest() if self._record is not None else None

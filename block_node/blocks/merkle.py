@@ -1,11 +1,11 @@
-"""The Merkle roots of a block as its items arrive, by one hash scheme or more. It knows no rule of a block.
+"""Computes the Merkle roots of a block as its items arrive, by one or more hash schemes. It knows no rule of a block.
 
-What is hashed for leaves and nodes, `block_node.blocks.hash_scheme` says. Leaves are folded pairwise as soon as a pair
-is there; at the end what is left over is folded from right to left with the two-child rule. Nothing is padded.
+`block_node.blocks.hash_scheme` defines how leaves and nodes are hashed. Two leaves are folded into a node as soon as
+both are there. At the end the remaining nodes are folded from right to left with the two-child rule. Nothing is padded.
 
     root        = two children: leaf of the timestamp, top
-    top         = tree of the first `positions` of these values, taken as they are; with `one_child_above` one child:
-                  that tree
+    top         = tree of the first `positions` of these values, used without hashing them again; with
+                  `one_child_above` a node with one child: that tree
     values      = previous root, root of all blocks, state root (empty tree when not given),
                   consensus headers, inputs, outputs, state changes, trace data, 8 extensions
 """
@@ -23,11 +23,11 @@ EMPTY_TREE: Final = SHA384.empty
 
 
 POSITIONS_MAX: Final = 16
-"""Values that a top tree can have."""
+"""The largest number of values in a top tree."""
 
 
 class Category(IntEnum):
-    """The subtrees, by their place among the leaves of the top tree."""
+    """The subtrees of a block, numbered by their position among the leaves of the top tree."""
 
     CONSENSUS_HEADERS = 3
     INPUTS = 4
@@ -50,10 +50,11 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """The leaf of the top tree below which items of that kind are hashed, None if items of it are not allowed.
+    """Returns the position of the leaf of the top tree below which items of a kind are hashed; None if such items are
+    not allowed.
 
-    Kinds from 20 on are of later versions: their number modulo 20 says where they belong. 20, 39, 40, … are in no tree,
-    which is -1 here, as are footers and proofs.
+    Kinds from 20 on belong to later versions: their number modulo 20 is their position. Kinds 20, 39, 40, … as well as
+    footers and proofs are hashed into no tree; for them this returns -1.
     """
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
@@ -66,14 +67,14 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """The root of the tree over leaf values; the empty tree's where there are none."""
+    """Returns the root of the tree over leaf values. For no values it is the root of the empty tree."""
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
     return tree.root()
 
 
 class StreamingTree:
-    """A tree that leaf values are appended to. Keeps one hash per level.
+    """A Merkle tree to which leaf values are appended. It keeps one hash for each level.
 
     Invariant: `_waiting[level]` is the root of a complete subtree of 2**level leaves that has no right neighbour yet.
     """
@@ -84,7 +85,7 @@ class StreamingTree:
         self.leaf_count = 0
 
     def extend(self, hashes: list[bytes]) -> None:
-        """Append leaf values, in order."""
+        """Appends leaf values, in order."""
         self.leaf_count += len(hashes)
         hash_, prefix, level = self._rules.new, self._rules.two_children, 0
         while hashes:
@@ -99,7 +100,7 @@ class StreamingTree:
             level += 1
 
     def root(self) -> bytes:
-        """The root over all leaves so far; more may follow."""
+        """Returns the root over all leaves appended so far. More leaves may follow."""
         waiting = [each for each in self._waiting if each is not None]
         if not waiting:
             return self._rules.empty
@@ -109,12 +110,13 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """What the tree keeps, the smallest level first: enough to go on from."""
+        """Returns the hashes that the tree keeps, the smallest level first. They are enough to continue the tree with
+        `from_peaks`."""
         return tuple(self._waiting)
 
     @classmethod
     def from_peaks(cls, peaks: Sequence[bytes | None], rules: HashRules = SHA384) -> StreamingTree:
-        """The tree that `peaks` came from."""
+        """Restores the tree whose `peaks` method returned these hashes."""
         tree = cls(rules)
         tree._waiting = list(peaks)
         tree.leaf_count = sum(1 << level for level, each in enumerate(peaks) if each is not None)
@@ -122,14 +124,16 @@ class StreamingTree:
 
 
 class BlockTree:
-    """The subtrees of one block, and its roots by some schemes. Schemes whose nodes are hashed alike share subtrees."""
+    """The subtrees of one block, and the roots of that block by several schemes. Schemes that hash nodes alike share
+    their subtrees."""
 
     def __init__(self, schemes: Sequence[HashScheme]) -> None:
         self._schemes = schemes
         self._subtrees: dict[HashRules, dict[int, StreamingTree]] = {scheme.rules: {} for scheme in schemes}
 
     def extend(self, place: int, leaves: list[bytes]) -> None:
-        """Append leaf hashes below one leaf of the top tree (`Category`, or 8 to 15 for an extension)."""
+        """Appends leaf hashes to the subtree at a position of the top tree (`Category`, or 8 to 15 for an
+        extension)."""
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)
             if tree is None:
@@ -137,7 +141,8 @@ class BlockTree:
             tree.extend(leaves)
 
     def roots(self, timestamp: bytes, footer: BlockFooter) -> tuple[RootCandidate, ...]:
-        """The roots of the block, in the order of the schemes. `timestamp` is serialized."""
+        """Returns the roots of the block, in the order of the schemes. timestamp: the block's timestamp as it is
+        serialized."""
         values = {rules: _values(footer, rules.empty, trees) for rules, trees in self._subtrees.items()}
         return tuple(
             RootCandidate(scheme.name, _root(scheme, values[scheme.rules], timestamp)) for scheme in self._schemes
@@ -145,7 +150,7 @@ class BlockTree:
 
 
 def _values(footer: BlockFooter, empty: bytes, subtrees: dict[int, StreamingTree]) -> list[bytes]:
-    """All that a top tree can have, in order."""
+    """Returns all the values that a top tree can have, in order."""
     values = [footer.previous_root, footer.all_blocks_root, footer.state_root or empty]
     return values + [subtrees[place].root() if place in subtrees else empty for place in range(3, POSITIONS_MAX)]
 

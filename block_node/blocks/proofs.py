@@ -1,7 +1,7 @@
-"""Block proofs as they are serialized, read strictly and written. It checks no proof.
+"""Reads block proofs strictly from their serialized form, and writes them. It does not check whether a proof is valid.
 
-A proof is not covered by the block's root, so every field must be one that is known, once, with a value in its shortest
-form; only a proof of a kind that is not known is left as it is.
+The block's root does not cover the proofs. So every field of a proof must be known, must occur once, and must have its
+value in the shortest form; only the content of a proof of an unknown kind is accepted as it is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from block_node.blocks.protobuf import (
 )
 
 FINAL_PATH = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends in the resolved root."""
+"""The value of `next_path_index` in the path that ends in the resolved root."""
 
 
 class ProofKind(IntEnum):
-    """The field numbers of the alternatives of `BlockProof`; UNRECOGNIZED stands for those of later versions."""
+    """The kinds of block proofs: the field numbers of the alternatives of `BlockProof`. UNRECOGNIZED is used for all
+    alternatives of later versions."""
 
     UNRECOGNIZED = 0
     TSS = 2
@@ -36,20 +37,22 @@ class ProofKind(IntEnum):
 
 
 class TssProof(msgspec.Struct, frozen=True):
-    """A threshold signature of the block's root."""
+    """A proof by a threshold signature of the block's root."""
 
     signature: bytes
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """What a hash is combined with on the way up; `hash` is empty for a node with a single child."""
+    """The hash that a path combines with its own hash at one level of the tree. `hash` is empty if the node above has a
+    single child."""
 
     is_left: bool
     hash: bytes
 
 
 class LeafKind(IntEnum):
-    """What a path starts with, by field number; JOIN is a path that starts where others meet."""
+    """The kinds of values with which a path starts, by field number. A path of kind JOIN has no leaf: it starts where
+    other paths meet."""
 
     JOIN = 0
     HASH = 3
@@ -59,7 +62,8 @@ class LeafKind(IntEnum):
 
 
 class MerklePath(msgspec.Struct, frozen=True):
-    """From a leaf, or from where paths meet, over siblings to the path `next_index`, or to the root (`FINAL_PATH`)."""
+    """One path of a state proof. It leads from a leaf, or from the point where other paths meet, over siblings to the
+    path `next_index`, or to the root if that is `FINAL_PATH`."""
 
     siblings: tuple[Sibling, ...]
     next_index: int
@@ -68,35 +72,36 @@ class MerklePath(msgspec.Struct, frozen=True):
 
 
 class StateProof(msgspec.Struct, frozen=True):
-    """Paths from this block's root to the root of a later block, and the signature of that root (None if missing)."""
+    """A proof by paths from this block's root to the root of a later block. `signature` is the signature of that later
+    root; None if it is missing."""
 
     paths: tuple[MerklePath, ...]
     signature: bytes | None
 
 
 class RecordSignature(msgspec.Struct, frozen=True):
-    """One node's RSA signature."""
+    """The RSA signature that one node made over a record file."""
 
     node_id: int
     signature: bytes
 
 
 class RecordFileProof(msgspec.Struct, frozen=True):
-    """RSA signatures over the record file of a wrapped record block."""
+    """A proof by RSA signatures over the record file of a wrapped record block."""
 
     version: int
     signatures: tuple[RecordSignature, ...]
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """The proof of block `number`. `content` is None for a proof of a kind that is not known."""
+    """The proof of block `number`. `content` is None for a proof of an unknown kind."""
 
     number: int
     content: TssProof | StateProof | RecordFileProof | None
 
     @property
     def kind(self) -> ProofKind:
-        """Which of the alternatives it is."""
+        """The kind of the proof."""
         if isinstance(self.content, TssProof):
             return ProofKind.TSS
         if isinstance(self.content, StateProof):
@@ -105,7 +110,7 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 
 def read_proof(item: Item) -> BlockProof:
-    """The proof in an item."""
+    """Parses the proof in an item. Raises BlockFormatError if the item is no proof in its strict form."""
     number = 0
     found: list[tuple[int, int, Value]] = []
     for field, wire, value in read_fields_once(item_content(item), "the proof"):
@@ -126,7 +131,7 @@ def read_proof(item: Item) -> BlockProof:
 
 
 def make_record_proof(number: int, proof: RecordFileProof) -> Item:
-    """The item of a record-file proof."""
+    """Makes the item of a record-file proof of block `number`."""
     content = number_field(1, proof.version)
     for each in proof.signatures:
         content += bytes_field(2, bytes_field(1, each.signature) + number_field(2, each.node_id))

@@ -1,4 +1,5 @@
-"""The protobuf wire format, as far as block items need it, read strictly. It knows no message of any schema.
+"""Reads strictly, and writes, as much of the protobuf wire format as block items need. It knows no message of any
+schema.
 
     field   = tag value
     tag     = varint (number << 3 | wire type)
@@ -6,8 +7,9 @@
             | 8 bytes | 4 bytes           wire types 1 and 5
             | varint length, that many    wire type 2
 
-Strict means: varints in their shortest form, at most 64 bits; nothing after the end; groups are refused. Every
-serializer in use writes that form, and a reader that takes only it leaves fewer bytes that can change unnoticed.
+Strict means: varints are in their shortest form and have at most 64 bits; nothing follows the end; groups are refused.
+Every serializer in use writes that form. A reader that accepts only that form leaves fewer bytes that somebody could
+change without being noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Value = int | memoryview
 
 
 def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """The number at `offset` and the offset behind it."""
+    """Returns the number at `offset`, and the offset after that number. Raises BlockFormatError if no number in its
+    shortest form is there."""
     value = shift = 0
     start = offset
     end = len(data)
@@ -49,7 +52,8 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
-    """Each field as (number, wire type, value); a value with a length is a view of `data`, the others are numbers."""
+    """Yields each field as (field number, wire type, value). A value with a length is a view of `data`; all other
+    values are numbers. Raises BlockFormatError if the bytes are no message."""
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:
@@ -76,7 +80,8 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """As `read_fields`, for a message in which no field may be there twice."""
+    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field occurs twice in the message
+    `what`."""
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:
@@ -86,21 +91,21 @@ def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int,
 
 
 def number_value(wire: int, value: Value, name: str) -> int:
-    """The value of a field that must be a number."""
+    """Returns the value of the field `name`. Raises BlockFormatError if it is not a varint."""
     if wire != VARINT or not isinstance(value, int):
         raise BlockFormatError(f"{name} is not a number")
     return value
 
 
 def bytes_value(wire: int, value: Value, name: str) -> memoryview:
-    """The value of a field that must have a length."""
+    """Returns the value of the field `name`. Raises BlockFormatError if it is not a value with a length."""
     if wire != BYTES or not isinstance(value, memoryview):
         raise BlockFormatError(f"{name} is not a field with a length")
     return value
 
 
 def varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1 in its shortest form."""
+    """Serializes a number from 0 to 2**64 - 1 in its shortest form."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -112,10 +117,10 @@ def varint(value: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A varint field; nothing for 0, which is how proto3 writes the default."""
+    """Serializes a varint field. Returns no bytes for 0, because proto3 does not write default values."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def bytes_field(number: int, value: bytes) -> bytes:
-    """A field with a length, written also when it is empty: a message's presence is in its tag."""
+    """Serializes a field with a length. An empty value is written too: its tag shows that the field is present."""
     return varint(number << 3 | BYTES) + varint(len(value)) + value

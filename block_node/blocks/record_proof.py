@@ -1,9 +1,10 @@
-"""RSA signatures over the record file of a wrapped record block (L3). They say nothing of the block's other items.
+"""Checks the RSA signatures over the record file of a wrapped record block (L3). They prove nothing about the block's
+other items.
 
     message   = SHA-384(int32 big endian 6 | field 2 of the RecordFileItem, as it is serialized)
     signature = RSA, PKCS#1 v1.5, SHA-384 of the message: the digest is hashed once more
 
-The record file can be most of a large block, so it is read as it comes and never held.
+The record file can be most of a large block, so it is hashed piece by piece as it arrives and never held.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from block_node.blocks.proofs import RecordFileProof, RecordSignature
 from block_node.blocks.protobuf import BYTES, read_varint
 
 RECORD_VERSION = 6
-"""The only version of record files that is signed in this way."""
+"""The only version of record files whose signatures can be checked here."""
 
 CONTENTS_FIELD = 2
 HEAD_BYTES_MAX = 20
-"""A tag and a length, ten bytes each at most."""
+"""The largest size of a field's tag and length together: at most ten bytes each."""
 
 
 class RecordFileReader:
-    """The digest that is signed, from the content of a `RecordFileItem` in pieces of any size.
+    """A reader that computes the digest that the nodes sign, from the content of a `RecordFileItem` in pieces of any
+    size.
 
-    Invariant: `_left` bytes of the field that began last are still to come; `_head` holds what came of the next one's
-    tag and length.
+    Invariant: `_left` is the number of missing bytes of the field that began last; `_head` holds the bytes received so
+    far of the next field's tag and length.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class RecordFileReader:
         self._found = False
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """The next piece. Raises BlockFormatError where it is no record file item."""
+        """Takes the next piece. Raises BlockFormatError if the bytes are no record file item."""
         view = memoryview(piece)
         while view:
             if self._left:
@@ -61,13 +63,15 @@ class RecordFileReader:
             view = view[used - before :]
 
     def digest(self) -> bytes | None:
-        """What is signed, once all is there; None if the item has no record file."""
+        """Returns the digest that the nodes sign; None if the item has no record file. Raises BlockFormatError if the
+        item is incomplete."""
         if self._left or self._head:
             raise BlockFormatError("the record file item is cut short")
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """How many bytes of `_head` the tag and length of a field took, None while they are not all there."""
+        """Reads a field's tag and length from `_head`. Returns their size in bytes, or None if they have not arrived
+        completely."""
         if _varints(self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:
                 raise BlockFormatError("a field of the record file item has no length")
@@ -92,11 +96,14 @@ def check_record_proof(
     signatures_min: int,
     skip_unknown: bool,
 ) -> None:
-    """Raise VerificationFailed unless enough nodes of `book` signed `digest`, and none badly.
+    """Raises VerificationFailed unless at least `signatures_min` nodes of `book` signed `digest`, and no signature is
+    bad.
 
-    Signatures of all zeros are no signatures, and passed over as the real block node does. A node that signs twice
-    counts once, and both must be good; the same signature again is not checked again, so that repeating one does not
-    keep us busy.
+    Signatures of all zeros are ignored, as the real block node does. If a node signs twice, it counts once, and both
+    signatures must be good. A repeated identical signature is not checked again, so that nobody can keep the verifier
+    busy by repeating it.
+
+    skip_unknown: whether signatures of nodes that are not in `book` are ignored instead of failing the block.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

@@ -1,4 +1,4 @@
-"""How a verifier is configured. It reads no configuration file."""
+"""The settings of a verifier. It reads no configuration file."""
 
 from __future__ import annotations
 
@@ -14,55 +14,59 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 
 
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked, and how strictly.
+    """Settings of a verifier: which levels it checks, and how strictly.
 
-    A proof of a kind whose level is off is not looked at. When proof levels are on, a block must have at least one
-    proof that one of them checked, or with `accept_unchecked_proofs` one of a kind that is known; otherwise a publisher
-    would get past the check of signatures with a proof of another kind.
+    A proof is not looked at if the level for its kind is off. When proof levels are on, a block must have at least one
+    proof that one of these levels checked. With `accept_unchecked_proofs` a proof of any known kind is enough; without
+    this rule a publisher could avoid the check of signatures by sending a proof of another kind.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Roots the operator knows from elsewhere, by block number: that block, and a state proof about it, must have that
-    one."""
+    """Roots that the operator knows from another source, by block number. The block must have this root, and a state
+    proof about the block must resolve to it."""
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
-    """By which a block may be hashed; the first one is tried first where nothing is known. See `docs/blocks.md`."""
+    """The schemes by which a block may be hashed. The first scheme is tried first if nothing is known about a block.
+    See `docs/blocks.md`."""
 
     link_record_blocks: bool = True
-    """Whether a block with nothing but a record-file proof must link too. Networks that were started anew from record
-    files have such blocks whose chain does not link; the chain then starts anew there, on trust."""
+    """Whether a block that has only a record-file proof must link to the block before. Networks that were restarted
+    from record files have such blocks that do not link. If this is False, the chain starts anew at such a block, on
+    trust."""
 
     signatures_min: int = 1
-    """Valid signatures that a record-file proof needs. The real block node asks for one."""
+    """The number of valid signatures that a record-file proof needs. The real block node needs one."""
 
     skip_unknown_signers: bool = False
-    """Whether a signature of a node that is not in the address book is passed over, as the real block node does, or
-    fails the block. Passing over lets anybody add signatures, or take one away by changing its node's number."""
+    """Whether a signature of a node that is not in the address book is ignored, as the real block node does. Otherwise
+    it fails the block. Ignoring lets anybody add signatures, or remove one by changing its node's number."""
 
     block_bytes_max: int = 1 << 30
     items_max: int = 5_000_000
-    """More than 400 MB, the largest block known, have of the usual size."""
+    """The largest number of items in a block. The largest known block has 400 MB, and fewer items than this at their
+    usual size."""
 
     item_bytes_max: int = 128 << 20
-    """Above the 125 MB that the largest message between real peers has."""
+    """The largest size of an item. It is above the 125 MB of the largest message between real peers."""
 
     small_item_bytes_max: int = 1 << 20
-    """Of a header, a footer or a proof: they are held in memory whole. The largest real proof is below 5 KB."""
+    """The largest size of a header, a footer or a proof, which are held in memory whole. The largest real proof is
+    below 5 KB."""
 
     proofs_max: int = 16
     claims_max: int = 1024
-    """State proofs waiting for the block they resolve to."""
+    """The largest number of state proofs that may wait for the block to whose root they resolve."""
 
     @property
     def hash_sizes(self) -> set[int]:
-        """Bytes that a root can have."""
+        """The possible sizes of a root, in bytes."""
         return {scheme.rules.size for scheme in self.hash_schemes}
 
     def check(self) -> None:
-        """Raise SettingsError unless the values can work together."""
+        """Raises SettingsError unless the values can work together."""
         if not self.levels & Level.STRUCTURE:
             raise SettingsError("levels: STRUCTURE cannot be switched off")
         needs_root = Level.CHAIN | Level.STATE_PROOF | Level.TSS

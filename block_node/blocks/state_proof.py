@@ -1,11 +1,11 @@
-"""State proofs (L4): from a block's root over Merkle paths to the root of a later block. It checks no signature.
+"""Checks state proofs (L4): Merkle paths from a block's root to the root of a later block. It checks no signature.
 
-Paths form a tree. Each starts at a leaf, or where the paths that name it as their next meet, and goes up over its
-siblings; the last is the one that names no next path, and ends in the resolved root.
+The paths form a tree. Each path starts at a leaf, or at the point where the paths meet that name it as their next path,
+and leads up over its siblings. The last path names no next path, and ends in the resolved root.
 
-From the root of block N to that of N+1 there are five steps, in either layout of the top tree (`merkle`): 16 leaves
-make four, 8 leaves three and one over a node with a single child; the timestamp is the fifth. So the number of steps
-tells which block the proof is about.
+From the root of block N to the root of block N+1 there are five steps in either layout of the top tree (`merkle`). A
+top tree of 16 leaves has four steps; one of 8 leaves has three and one more over a node with a single child; the
+timestamp is the fifth. So the number of steps tells about which block the proof is.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ PATHS_MIN = 3
 
 
 class _BadPaths(Exception):
-    """The paths form no tree."""
+    """An error: the paths of a state proof form no tree."""
 
 
 def check_state_proof(
     number: int, roots: tuple[RootCandidate, ...], rules: HashRules, proof: StateProof
 ) -> tuple[RootCandidate, Claim]:
-    """Which of its roots the block has, by the proof, and what that says about a later block.
+    """Checks a state proof of block `number`, whose possible roots are `roots`.
 
-    Raises VerificationFailed where it starts at none of them.
+    Returns the root at which the proof starts, and the claim about the root of a later block. Raises VerificationFailed
+    if the proof starts at none of the roots, or if its paths are invalid.
     """
     if len(proof.paths) < PATHS_MIN:
         raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
@@ -53,7 +54,8 @@ def check_state_proof(
 
 
 def _resolve(paths: tuple[MerklePath, ...], rules: HashRules) -> bytes:
-    """The root that the paths lead to. A path's next one stands after it, so that one pass does."""
+    """Computes the root to which the paths lead. Raises _BadPaths if they form no tree. Every path must stand before
+    its next path, so one pass is enough."""
     arrived: list[list[bytes]] = [[] for _ in paths]
     for index, path in enumerate(paths):
         value = _start(index, path, arrived[index], rules)
@@ -88,7 +90,7 @@ def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules)
 
 
 def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
-    """How many levels the end is above the leaf of a path, in paths that `_resolve` accepted."""
+    """Counts the levels from the leaf of path `index` up to the root. `_resolve` must have accepted the paths."""
     steps = len(paths[index].siblings)
     while (index := paths[index].next_index) != FINAL_PATH:
         steps += 1 + len(paths[index].siblings)

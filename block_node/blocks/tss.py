@@ -1,7 +1,7 @@
 """The interface of an external verifier of threshold signatures (L5). It verifies nothing itself.
 
-The signature is hinTS with an aggregate Schnorr signature or a WRAPS proof; only native libraries verify it. A program
-that has such a library gives the block verifier an object of this type.
+The signature is a hinTS signature with an aggregate Schnorr signature or a WRAPS proof, and only native libraries can
+verify it. A program that has such a library passes an object of this type to the block verifier.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """A root and its signature. `number` is the block with that root; `proof_of` the block whose proof it came in,
-    which is an earlier one for a state proof."""
+    """A root and its signature. `number` is the block that has this root. `proof_of` is the block whose proof contained
+    the signature; with a state proof that is an earlier block."""
 
     number: int
     proof_of: int
@@ -22,9 +22,10 @@ class SignedRoot(msgspec.Struct, frozen=True):
 
 
 class TssVerifier(Protocol):
-    """Checks threshold signatures against the ledger's id, which it knows."""
+    """A verifier of threshold signatures. It knows the ledger's id, against which it checks them."""
 
     def verify_tss(self, signed: SignedRoot) -> bool:
-        """Whether the signature is the ledger's over `signed.root`. Called once per proof, in the thread that ends the
-        block. An exception fails the block as `FailureKind.UNKNOWN_ERROR`."""
+        """Whether the signature is the ledger's signature of `signed.root`. The block verifier calls this once for each
+        signed root, in the thread that ends the block. If it raises an exception, the block fails with
+        `FailureKind.UNKNOWN_ERROR`."""
         ...

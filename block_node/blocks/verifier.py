@@ -1,13 +1,13 @@
 """Verification of blocks, level by level, as their items arrive. It stores nothing and knows no publisher.
 
     verifier = Verifier(VerifierSettings(), chain=ChainState())
-    block = verifier.begin_block(7)        several may be open at once, in any order
-    block.add(items)                       as often as items come; `add_part` for an item in pieces
-    result = block.end()                   all levels but the chain
-    verifier.link(result)                  the chain: in block order; advances the state of the chain
+    block = verifier.begin_block(7)        several blocks may be open at once, in any order
+    block.add(items)                       called for each group of items; `add_part` takes an item in pieces
+    result = block.end()                   all levels except the chain
+    verifier.link(result)                  the chain level: in block order; advances the state of the chain
 
-What a publisher can cause is `VerificationFailed`: that block is over, and the verifier unharmed. Work happens in the
-calling thread; memory is bounded by `VerifierSettings` and does not grow with the block.
+A fault that a publisher can cause raises `VerificationFailed`: that block has failed, and the verifier is unharmed. All
+work happens in the calling thread. Memory is bounded by `VerifierSettings` and does not grow with the block.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from block_node.blocks.tss import SignedRoot, TssVerifier
 
 
 class Verifier:
-    """Checks blocks at the levels of its settings. `chain` may be read and set at any time, for instance back to what
-    it was before blocks that could not be stored."""
+    """The verifier of a chain of blocks, at the levels of its settings. `chain` may be read and set at any time, for
+    instance back to an earlier state when blocks could not be stored."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Verifier:
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
     ) -> None:
-        """Raises SettingsError where a level is on without what it needs."""
+        """Creates a verifier. Raises SettingsError if the settings contradict each other, or if a level is on and the
+        address books or the external verifier that it needs is missing."""
         self.settings = settings or VerifierSettings()
         self.settings.check()
         if self.settings.levels & Level.RECORD_PROOF and address_books is None:
@@ -60,12 +61,15 @@ class Verifier:
         self._proofs = ProofChecks(self.settings, address_books, tss)
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
-        """Begin a block, whose header must have that number if one is given."""
+        """Begins the verification of a block. If `number` is given, the header of the block must have that number."""
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Check that a block continues the chain, and advance it; the result with what the chain says about the roots
-        of this block and of the one before. Nothing changes when that fails."""
+        """Checks that a block continues the chain, and advances the chain by that block.
+
+        Returns the result, completed by what the chain knows about the roots of this block and of the block before. If
+        the check fails, the chain does not change.
+        """
         chain, corrected = self.chain, b""
         if self.settings.levels & Level.CHAIN:
             check_number(chain, result)
@@ -85,14 +89,14 @@ class Verifier:
         return msgspec.structs.replace(result, corrected=corrected) if corrected else result
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
-        """A whole block at all levels, the chain too."""
+        """Verifies a whole block at all levels, including the chain, and returns its result."""
         block = self.begin_block(number)
         block.add(items)
         return self.link(block.end())
 
 
 class BlockVerification:
-    """One block under verification. After a failure every further call raises that failure again."""
+    """One block under verification. After a failure, every further call raises the same failure again."""
 
     def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
         self._reader = reader
@@ -102,21 +106,21 @@ class BlockVerification:
 
     @property
     def number(self) -> int | None:
-        """The block's number; None while neither the caller nor a header said one."""
+        """The block's number; None if the caller gave no number and the header has not arrived."""
         return self._reader.number
 
     @property
     def item_count(self) -> int:
-        """Items so far."""
+        """The number of items received so far."""
         return self._reader.item_count
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the items so far."""
+        """The total size of the items received so far, in bytes."""
         return self._reader.size_bytes
 
     def add(self, items: Iterable[Item]) -> None:
-        """The next whole items, in order. Fails as soon as it can."""
+        """Takes the next whole items, in order. Raises VerificationFailed as soon as an item breaks a rule."""
         self._check_failure()
         try:
             self._reader.add(items if isinstance(items, list | tuple) else list(items))
@@ -125,7 +129,8 @@ class BlockVerification:
             raise
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """The next piece of an item that is not held whole; the first piece begins it, `last` ends it."""
+        """Takes the next piece of an item that is too large to be held whole. The first piece begins the item, and
+        `last` marks the piece that ends it."""
         self._check_failure()
         try:
             self._reader.add_part(part, last=last)
@@ -134,7 +139,7 @@ class BlockVerification:
             raise
 
     def end(self) -> BlockResult:
-        """The block is complete: its result, at all levels but the chain."""
+        """Ends a complete block and returns its result, checked at all levels except the chain."""
         self._check_failure()
         try:
             return self._proofs.check(self._reader.finish(), self._likely_scheme())
@@ -148,7 +153,7 @@ class BlockVerification:
 
 
 class ProofChecks:
-    """What is checked once all items of a block are there: its root, and its proofs."""
+    """The checks that run once all items of a block have arrived: of its root and of its proofs."""
 
     def __init__(self, settings: VerifierSettings, books: AddressBooks | None, tss: TssVerifier | None) -> None:
         self._settings = settings
@@ -156,7 +161,11 @@ class ProofChecks:
         self._tss = tss
 
     def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
-        """The result of a block. likely_scheme: which root to try first. Raises VerificationFailed."""
+        """Checks the root and the proofs of a block, and returns the result of the block.
+
+        likely_scheme: the name of the hash scheme whose root is tried first. Raises VerificationFailed if a check
+        fails.
+        """
         number, levels = block.header.number, self._settings.levels
         known = self._settings.known_roots.get(number)
         roots = in_order(block.roots, likely_scheme)
@@ -225,8 +234,12 @@ class ProofChecks:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Also the roots that the block may have, as far as the proof tells. Where nobody checks its signature, the one
-        that it starts at is the most likely one, and no more."""
+        """Checks a state proof. Returns the levels that were checked, the possible roots of the block, and the claim
+        about a later block.
+
+        A checked threshold signature leaves only the root at which the proof starts. Without that check, this root is
+        only moved to the front, as the most likely one.
+        """
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
             return Level(0), roots, ()
@@ -248,7 +261,8 @@ class ProofChecks:
     def _check_tss_proof(
         self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """The signature is of one of the roots; which one, the external verifier knows."""
+        """Asks the external verifier which of the possible roots the signature covers. Returns the level that was
+        checked, and the roots that remain possible."""
         if not self._settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:
@@ -257,7 +271,8 @@ class ProofChecks:
         raise _not_signed(SignedRoot(number, number, roots[0].root, signature))
 
     def _is_signed(self, signed: SignedRoot) -> bool:
-        """Raises VerificationFailed where the external verifier fails."""
+        """Whether the external verifier accepts a signature. Raises VerificationFailed if the external verifier itself
+        fails."""
         assert self._tss is not None
         try:
             return bool(self._tss.verify_tss(signed))
