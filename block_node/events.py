@@ -2,11 +2,11 @@
 
 The facility (`block_node.facility`) delivers them.
 
-Of one block, in order: `BlockBegun`, `ItemsReceived`…, then `BlockEnded` or `BlockDropped`; never two blocks at once.
-A block that was dropped may begin again, under another attempt. After `BlockEnded` exactly one
-`VerificationNotification` of that attempt follows, and after a success exactly one `PersistedNotification`, unless a
-`NodeFailed` comes between. A failure may be notified before the end of the block; then nothing more of that attempt
-comes.
+The events of one block are, in order: `BlockBegun`, any number of `ItemsReceived`, then `BlockEnded` or `BlockDropped`.
+The events of two blocks are never mixed. A dropped block may begin again, with another attempt number. After
+`BlockEnded`, exactly one `VerificationNotification` of that attempt follows, and after a success exactly one
+`PersistedNotification`, unless a `NodeFailed` comes in between. A failed verification may be notified before the end of
+the block; then no more events of that attempt follow.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import msgspec
 from block_node.protocol import Piece
 
 EVENT_OVERHEAD_BYTES = 128
-"""What an event counts for in a queue beside the items in it."""
+"""The bytes that an event counts for in a queue, in addition to its items."""
 ITEM_OVERHEAD_BYTES = 64
-"""What an item costs in memory beside its bytes, so that a million empty ones count as what they take."""
+"""The bytes that an item takes in memory in addition to its content. With them, a million empty items count for the
+memory that they occupy."""
 
 
 class Source(enum.Enum):
-    """Where a block came from."""
+    """The source from which a block came."""
 
     PUBLISHER = "publisher"
     BACKFILL = "backfill"
@@ -33,7 +34,8 @@ class Source(enum.Enum):
 
 
 class BlockBegun(msgspec.Struct, frozen=True):
-    """A block is about to come from a publisher. attempt: rises with every `BlockBegun`, of whichever block."""
+    """Announces a block from a publisher. attempt: a number that rises with every `BlockBegun`, whichever block it
+    announces."""
 
     block_number: int
     attempt: int
@@ -41,9 +43,10 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
-    """Items of the block that has begun, each a serialized `BlockItem`; the first of all is the header, which is whole.
+    """Items of the block that has begun, each a serialized `BlockItem`. The first item is the header, which is always
+    whole.
 
-    piece: an item larger than a frame comes in pieces, one an event, so that nobody has to hold it.
+    piece: an item larger than a frame comes in pieces, one in each event, so that no plugin has to hold the whole item.
     """
 
     block_number: int
@@ -54,14 +57,14 @@ class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockEnded(msgspec.Struct, frozen=True):
-    """All items of the block have come; it is to be verified."""
+    """Announces that all items of the block have arrived and that the block can be verified."""
 
     block_number: int
     attempt: int
 
 
 class BlockDropped(msgspec.Struct, frozen=True):
-    """The rest of the block does not come; forget what came. reason: for people."""
+    """Announces that the rest of the block will not arrive: plugins forget its items. reason: a text for the log."""
 
     block_number: int
     attempt: int
@@ -72,15 +75,16 @@ ItemEvent: TypeAlias = BlockBegun | ItemsReceived | BlockEnded | BlockDropped
 
 
 class VerificationNotification(msgspec.Struct, frozen=True):
-    """A block was verified, or was not.
+    """The result of verifying a block.
 
-    Successes above the last verified block come in the order of block numbers. attempt: 0 where the block did not come
-    as items (backfill). root: where it is known. failure: a stable word for what was wrong; None in a success.
-    informational: nobody is to blame for the failure and nothing is to be done about it (cancelled, verified before).
-    verifier_state: what a verifier must know to continue behind this block, to be kept beside it; empty where this
-    block is not the last verified one. previous_root: of a success, what the block's footer names. other_roots: which
-    the block may have instead, until the next one says. corrected_root: of the block before, where this one says that
-    it is not the root under which that was verified; else empty.
+    Successes above the last verified block come in the order of block numbers. attempt: 0 if the block did not arrive
+    in items (backfill). root: the root of the block; empty if unknown. failure: a stable word for the fault; None after
+    a success. informational: nobody caused the failure, and nothing needs to be done (cancelled, or verified before).
+    verifier_state: the state from which a verifier can continue after this block, to be stored beside the block; empty
+    if this block is not the last verified one. previous_root: after a success, the root that the block's footer names
+    for the block before. other_roots: the other possible roots of the block, until the next block decides.
+    corrected_root: the root of the block before, if this block shows that it was verified under a wrong root; else
+    empty.
     """
 
     block_number: int
@@ -98,11 +102,11 @@ class VerificationNotification(msgspec.Struct, frozen=True):
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):
-    """A verified block is on disk, synced; or could not be stored.
+    """Announces that a verified block is synced to disk, or could not be stored.
 
-    Blocks are stored in the order in which they were verified. After a failure nothing above that block is stored until
-    the block itself is verified anew and stored, so that what is stored has no hole at its end. To store a block again
-    that is stored with the same root succeeds. root: under which it is stored; empty where that is not known.
+    Blocks are stored in the order in which they were verified. After a failure, no block above is stored until the
+    failed block is verified and stored again, so that the stored blocks have no hole at their end. Storing a block
+    again with the same root succeeds. root: the root under which the block is stored; empty if unknown.
     """
 
     block_number: int
@@ -113,9 +117,9 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block from another node; it is to be verified like any other.
+    """A whole block that was fetched from another node and must be verified like any other block.
 
-    root: the one that it must have, as the footer of the block above it says; empty where that is not known.
+    root: the root that the block must have, as the footer of the block above names it; empty if that is not known.
     """
 
     block_number: int
@@ -126,13 +130,15 @@ class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
-    """A publisher has this block, and the node lacks it and others before it: catch up."""
+    """Announces that a publisher has this block while the node lacks it and earlier blocks, so the node must catch
+    up."""
 
     block_number: int
 
 
 class CatchUpStalled(msgspec.Struct, frozen=True):
-    """The block that publishers offer does not come closer. contacts: how often one offered while nothing changed."""
+    """Announces that the node does not get closer to the block that publishers offer. contacts: the number of offers
+    without progress."""
 
     target_block: int
     last_block: int | None
@@ -145,17 +151,20 @@ class PublisherChange(enum.Enum):
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """A publisher came or went. active: how many there are now; with 0 the last source has ended."""
+    """Announces that a publisher connected or disconnected. active: the number of publishers now; with 0 the last
+    source has ended."""
 
     change: PublisherChange
     active: int
 
 
 class NodeFailed(msgspec.Struct, frozen=True):
-    """The node cannot go on as it is. What was not persisted is forgotten; every stream, in and out, ends.
+    """Announces that the node has failed in its present state. Blocks that were not persisted are forgotten, and every
+    stream to and from the node ends.
 
-    persistence: that storing failed. block_number: the block that it is about. Whoever holds something of blocks under
-    way drops it and awaits new ones; a result that still comes of one of them is ignored, but for a commit's.
+    persistence: whether storing a block failed. block_number: the block that caused the failure. A plugin that holds
+    parts of unfinished blocks drops them and waits for new ones. It ignores later results about those blocks, except
+    the result of a commit.
     """
 
     reason: str
@@ -164,7 +173,8 @@ class NodeFailed(msgspec.Struct, frozen=True):
 
 
 class NodeStopping(msgspec.Struct, frozen=True):
-    """The node is about to stop: every stream, in and out, ends. What is being stored still is; nothing new begins."""
+    """Announces that the node is about to stop: every stream to and from the node ends. Blocks that are being stored
+    are still stored; no new block begins."""
 
     reason: str
 
@@ -181,12 +191,13 @@ Notification: TypeAlias = (
 )
 Event: TypeAlias = ItemEvent | Notification
 ITEM_EVENTS: Final = (BlockBegun, ItemsReceived, BlockEnded, BlockDropped)
-"""`ItemEvent` for `isinstance`, which is asked of every event of every plugin: a union would be made anew each time."""
+"""The types of `ItemEvent` as a tuple for `isinstance`. This is checked for every event and plugin, and a union type
+would be built anew at each check."""
 _WITH_ITEMS: Final = (ItemsReceived, BackfilledBlockNotification)
 
 
 def event_bytes(event: Event) -> int:
-    """What an event counts for in a queue."""
+    """Returns the size in bytes that an event counts for in a queue."""
     if isinstance(event, _WITH_ITEMS):
         return event.size_bytes + ITEM_OVERHEAD_BYTES * len(event.items) + EVENT_OVERHEAD_BYTES
     return EVENT_OVERHEAD_BYTES

@@ -1,11 +1,11 @@
-"""The messaging facility: every plugin gets every event, in one order, through a bounded queue of its own.
+"""The messaging facility: every plugin receives every event in the same order, through a bounded queue of its own.
 
-Gating plugins (verification, persistence, publishing, backfill) lose nothing: while one of them is behind, `full` is
-true and whoever brings new items waits. A plugin that is not gating (a subscriber) and falls behind is dropped and
-told. Notifications are always taken: they follow from items that were let in, which bounds them, and a plugin that had
-to wait for room in a queue that it must empty itself would wait for ever.
+Gating plugins (verification, persistence, publishing) lose no event: while one of them is behind, `full` is true, and
+every source of items waits. A plugin that is not gating (a subscriber) is dropped, and told so, when it falls too far
+behind. Notifications are always accepted. Their number is bounded, because each follows from items that were accepted;
+and a plugin that waited for room in a queue that it must empty itself would wait forever.
 
-Everything is a plain call in the trio thread. It knows no block and keeps nothing on disk.
+Every call runs to its end in the trio thread. The facility knows no block and stores nothing on disk.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from ockam.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024
-"""With as much before one gating plugin the facility is full."""
+"""The facility is full while the queue of a gating plugin has this many events or bytes."""
 LOOSE_EVENTS_MAX = 8_192
 LOOSE_BYTES_MAX = 64 * 1024 * 1024
-"""With more before a plugin that is not gating, it is dropped."""
+"""A plugin that is not gating is dropped when its queue has more events or bytes than this."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Plugin(Worker):
-    """A worker that gets items and notifications. Override the handlers that matter; neither may block.
+    """A worker that receives items and notifications. Override the handlers that matter; no handler may block.
 
-    A plugin that cannot take more for a while calls `self.inlet.pause()`, and `self.inlet.resume()` later: it is
-    handed nothing between, its queue fills, and the sources wait (or, where it is not `gating`, it is dropped). What a
-    handler publishes through `self.facility.publish` is delivered after what is being delivered, to everybody, itself
-    too. A handler that raises crashes the worker: the node makes it anew, with an empty queue. The crash of a gating
-    plugin ends every stream (`NodeFailed`); the new plugin may see the rest of a block of which it did not see the
-    beginning, and ignores it. What was notified while it was away it finds out when it starts.
+    A plugin that cannot take events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. Meanwhile
+    it receives nothing and its queue fills; if the queue is full, the sources wait, or a plugin that is not `gating` is
+    dropped. An event that a handler publishes through `self.facility.publish` is delivered after the current event, to
+    all plugins including this one.
 
-    name: for people and statistics. gating: whether sources wait for this plugin.
+    A handler that raises crashes the worker, and the node makes a new one with an empty queue. The crash of a gating
+    plugin ends every stream (`NodeFailed`). The new plugin may see the rest of a block whose beginning it did not see,
+    and ignores it. When it starts, it must find out what was notified while it was away.
+
+    name: the name of the plugin in logs and statistics. gating: whether sources wait for this plugin.
     """
 
     name: ClassVar[str] = "plugin"
@@ -52,24 +54,25 @@ class Plugin(Worker):
 
     def started(self) -> None:
         self.inlet = self.facility.attach(self)
-        # Sources may have waited for this plugin; they go on when it has started altogether.
+        # Sources may be waiting for this plugin. They continue after its start is complete.
         self.context.call_later(0, self.facility.run)
 
     def stopped(self) -> None:
         self.inlet.detach()
 
     def handle_items(self, event: ItemEvent) -> None:
-        """The next event of the block that is being received."""
+        """Handles the next event of the block that is being received."""
 
     def handle_notification(self, notification: Notification) -> None:
-        """The next notification."""
+        """Handles the next notification."""
 
     def handle_lag(self) -> None:
-        """Not gating, and too far behind: nothing more is delivered. Called once, after which the inlet is detached."""
+        """Called once when a plugin that is not gating was dropped because it was too far behind. Its inlet is
+        detached, so no more events are delivered."""
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
-    """One plugin's queue now. delivered: events since it was attached."""
+    """The present state of one plugin's queue. delivered: the number of events since the plugin was attached."""
 
     name: str
     gating: bool
@@ -80,7 +83,8 @@ class InletStatistics(msgspec.Struct, frozen=True):
 
 
 class FacilityStatistics(msgspec.Struct, frozen=True):
-    """published: events since the start. dropped: plugins that were too slow. failures: `NodeFailed` events."""
+    """The statistics of the facility. published: the number of events since the start. dropped: the number of plugins
+    that were too slow. failures: the number of `NodeFailed` events."""
 
     published: int
     dropped: int
@@ -89,9 +93,9 @@ class FacilityStatistics(msgspec.Struct, frozen=True):
 
 
 class Inlet:
-    """One plugin's place in the facility: its queue, and whether it wants more.
+    """One plugin's connection to the facility: its queue of events, and whether it is paused.
 
-    Invariant: `_size_bytes` is the sum of the sizes in `_events`, which are those of `event_bytes`.
+    Invariant: `_size_bytes` is the sum of the sizes in `_events`, each computed by `event_bytes`.
     """
 
     def __init__(self, facility: Facility, plugin: Plugin) -> None:
@@ -115,21 +119,21 @@ class Inlet:
 
     @property
     def full(self) -> bool:
-        """A gating plugin is behind, so that sources must wait."""
+        """Whether this gating plugin is so far behind that sources must wait."""
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
     def pause(self) -> None:
-        """Hand over no more events until `resume`. Safe to repeat."""
+        """Stops the delivery of events until `resume` is called. Safe to repeat."""
         self._paused = True
 
     def resume(self) -> None:
-        """Safe to repeat."""
+        """Continues the delivery of events. Safe to repeat."""
         if self._paused:
             self._paused = False
             self._facility.run()
 
     def detach(self) -> None:
-        """Deliver no more; what waits is forgotten. Safe to repeat."""
+        """Ends the delivery of events and forgets the queue. Safe to repeat."""
         if self._attached:
             self._attached = False
             self._events.clear()
@@ -144,12 +148,12 @@ class Inlet:
         return not self.gating and (len(self._events) > LOOSE_EVENTS_MAX or self._size_bytes > LOOSE_BYTES_MAX)
 
     def drop(self) -> None:
-        """Tell a plugin that is not gating that it was too slow."""
+        """Detaches a plugin that is not gating, and tells the plugin that it was too slow."""
         self.detach()
         self._lag()
 
     def run(self) -> bool:
-        """Deliver what waits; whether there was anything."""
+        """Delivers the events in the queue. Returns whether any event was delivered."""
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
@@ -171,10 +175,10 @@ class Inlet:
 
 
 class Facility:
-    """Takes events from anybody on the node and delivers them to the attached plugins.
+    """Takes events from any part of the node and delivers them to the attached plugins.
 
-    Invariant: `_missing` has the names of the gating plugins that were attached and are not; while it has any, the
-    facility is full.
+    Invariant: `_missing` holds the names of those gating plugins that were attached and are not attached now; while
+    there is any, the facility is full.
     """
 
     def __init__(self) -> None:
@@ -187,29 +191,30 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Sources wait: bring no more items until a function given to `when_room` is called."""
+        """Whether sources must wait: they bring no more items until a function passed to `when_room` is called."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
     def missing(self) -> frozenset[str]:
-        """The gating plugins that have failed and are not there again."""
+        """The names of the gating plugins that failed and are not attached again."""
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:
-        """Call once when the facility is not full any more; soon, where it is not full now."""
+        """Calls a function once, as soon as the facility is not full."""
         self._waiting.append(function)
         if not self._running:
             self.run()
 
     def attach(self, plugin: Plugin) -> Inlet:
-        """From now on every event goes to this plugin too, whose `context` is set."""
+        """Attaches a plugin, whose `context` must be set: from now on it receives every event."""
         inlet = Inlet(self, plugin)
         self._inlets.append(inlet)
         self._missing.discard(inlet.name)
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """The inlet is not attached any more. Without a gating plugin nothing can go on."""
+        """Removes a detached inlet. If its plugin is gating, the node fails: nothing can continue without that
+        plugin."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)
@@ -217,7 +222,7 @@ class Facility:
             self.publish(NodeFailed(f"the {inlet.name} plugin failed; it is restarted"))
 
     def publish(self, event: Event) -> None:
-        """Deliver an event to every plugin, after all that was published before it."""
+        """Delivers an event to every plugin, after all events that were published before."""
         self._published += 1
         self._failures += isinstance(event, NodeFailed)
         size_bytes = event_bytes(event)
@@ -226,7 +231,8 @@ class Facility:
         self.run()
 
     def run(self) -> None:
-        """Deliver what can be delivered. A call from within a delivery leaves the work to that one."""
+        """Delivers all events that can be delivered. A call from within a delivery returns at once; the outer call goes
+        on."""
         if self._running:
             return
         self._running = True
@@ -237,7 +243,7 @@ class Facility:
             self._running = False
 
     def close(self) -> None:
-        """The node stops: plugins may leave without that being a failure."""
+        """Notes that the node is stopping: from now on a plugin may detach without causing a failure."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:

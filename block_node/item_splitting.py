@@ -1,10 +1,11 @@
-"""Cuts the bytes of a stored block into messages' worth of items, as they are read. Pure; it judges no item.
+"""Splits the bytes of a stored block into batches of items, each of the size for one message, as they are read. Pure;
+it does not check any item.
 
     Block = (0x0A length item)*
 
-Items are batched up to a size; a larger item is cut into pieces, so that no reader has to hold the whole item.
-`block_node.blocks.item_cutter` yields items one by one, at five times the cost; batches are for subscribers that catch
-up, which take hundreds of thousands of items a second.
+Items are gathered into batches up to a size. A larger item is cut into pieces, so that no reader has to hold the whole
+item. `block_node.blocks.item_cutter` yields items one by one, at five times the cost; batches are for subscribers that
+catch up, which receive hundreds of thousands of items a second.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.protocol import Piece
 
 HEAD_BYTES_MIN = 32
-"""The first piece of an item has its tag and length, which take 15 bytes at most."""
+"""The least size of the first piece of an item. It holds the item's tag and length, which take at most 15 bytes."""
 ITEM_OVERHEAD_BYTES = 4
-"""What an item costs in a batch beside its bytes, as its length on the wire does."""
+"""The extra bytes that each item counts for in a batch, because its length is sent too."""
 
 
 class NotABlock(ValueError):
-    """The bytes are not items with their lengths."""
+    """Raised if bytes are no sequence of items with their lengths."""
 
 
 class ItemBatch(NamedTuple):
-    """Whole items, or one piece of one item, for one message. size_bytes: the sum of their sizes."""
+    """Whole items, or one piece of one item, for one message. size_bytes: the total size of the items."""
 
     items: list[bytes]
     piece: Piece
@@ -34,7 +35,7 @@ class ItemBatch(NamedTuple):
 
 
 def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
-    """The same items in batches of at most `batch_bytes`."""
+    """Splits whole items into batches of at most `batch_bytes`."""
     batches: list[ItemBatch] = []
     gathered: list[bytes] = []
     cost = 0
@@ -53,7 +54,7 @@ def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
 
 
 def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
-    """An item, or a piece of one, in pieces of at most `batch_bytes`; whole where it fits."""
+    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes`. If it fits, it is returned whole."""
     parts = [data[at : at + batch_bytes] for at in range(0, len(data), batch_bytes)] or [b""]
     begins, ends = piece in (Piece.WHOLE, Piece.FIRST), piece in (Piece.WHOLE, Piece.LAST)
     batches = []
@@ -65,10 +66,10 @@ def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
 
 
 class ItemSplitter:
-    """One block's bytes in, batches of at most `batch_bytes` out.
+    """A splitter that takes the bytes of one block and returns batches of at most `batch_bytes`.
 
-    Invariant: `_waiting` is less than an item with its length, or empty while an item goes in pieces (`_missing_bytes`
-    of it are still to come).
+    Invariant: `_waiting` holds less than one item with its length. It is empty while an item is sent in pieces, and
+    `_missing_bytes` is then the size of the part of this item that has not arrived.
     """
 
     def __init__(self, batch_bytes: int) -> None:
@@ -80,7 +81,7 @@ class ItemSplitter:
         self._missing_bytes = 0
 
     def feed(self, data: bytes) -> list[ItemBatch]:
-        """What is complete with these bytes. Raises NotABlock."""
+        """Takes bytes, and returns the batches that they complete. Raises NotABlock if the bytes are no block."""
         batches: list[ItemBatch] = []
         data = self._waiting + data
         at = self._feed_pieces(data, 0, batches)
@@ -111,7 +112,7 @@ class ItemSplitter:
         return batches
 
     def finish(self) -> list[ItemBatch]:
-        """The rest, at the end of the block. Raises NotABlock where an item is cut short."""
+        """Ends the block, and returns the remaining batch. Raises NotABlock if the last item is cut short."""
         if self._waiting or self._missing_bytes:
             raise NotABlock("the block ends inside an item")
         batches: list[ItemBatch] = []
@@ -119,7 +120,8 @@ class ItemSplitter:
         return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Size of the item there, and where it starts; None where that has not come yet."""
+        """Returns the size of the item at an offset, and the offset at which its content starts. Returns None if not
+        all of its length has arrived."""
         if data[at] != BLOCK_ITEM_TAG:
             raise NotABlock(f"an item begins with {data[at]:#04x}")
         size_bytes = shift = 0

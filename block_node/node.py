@@ -1,7 +1,7 @@
-"""Which parts a block node has: the one place that puts facility, plugins and services together, on one `ockam` node.
+"""The parts of a block node: the one place that puts facility, plugins and services together, on one `ockam` node.
 
-It starts what publishing needs, in the order in which one part needs another's knowledge; what reads blocks registers
-itself beside it. Configuration files and the command line are the composition root's business.
+It starts the parts that publishing needs, in the order in which one part needs another's knowledge. The services for
+readers register themselves separately. The composition root reads configuration files and the command line.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""Of publishers that come while the node starts; who gets no answer asks again. No opening is larger."""
+"""The largest number and size of messages kept while the node starts. A publisher that gets no answer sends its opening
+message again, and no opening message is larger."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """first_block: with which the chain of an empty node begins, unless a publisher begins it lower.
+    """Settings of a block node. first_block: the first block of the chain of an empty node, unless a publisher begins
+    lower.
 
-    chain: the name of the stream that has the blocks.
+    chain: the name of the chain, from which the name of the stream with its blocks is made.
     """
 
     first_block: int = 0
@@ -59,7 +61,7 @@ class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockNodeStatistics(msgspec.Struct, frozen=True):
-    """publish: None until it is known what is stored."""
+    """The statistics of a block node. publish: None until the store has found out which blocks are stored."""
 
     facility: FacilityStatistics
     store: BlockStoreStatistics
@@ -67,7 +69,7 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
 
 class EarlyPublishers(Worker):
-    """Keeps what publishers say before it is known what is stored; it is handed on then."""
+    """A worker that keeps the messages of publishers until the publishing service starts and receives them."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -78,7 +80,8 @@ class EarlyPublishers(Worker):
 
 
 class BlockNode:
-    """The block node's parts. `publishing` is None until it is known what is stored; `when_ready` tells."""
+    """A block node with its parts. `publishing` is None until the store has found out which blocks are stored;
+    `when_ready` tells when that is done."""
 
     def __init__(
         self,
@@ -93,13 +96,13 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """Raises SettingsError where the verifier's settings cannot work together."""
+        """Creates the parts. Raises SettingsError if the verifier's settings cannot work together."""
         self._node = node
         self._settings = settings
         self._new_id = new_id
         self._now_s = now_s
         self._when_ready: list[Callable[[], None]] = []
-        # Which block may come first, the publish machine decides; any other than block 0 is taken on trust.
+        # The publish machine decides which block may come first. A first block other than block 0 is taken on trust.
         self._start_chain = ChainState.starting_at(0 if settings.first_block == 0 else None)
         self.facility = Facility()
         self.store = BlockStore(
@@ -114,17 +117,17 @@ class BlockNode:
         self._early = EarlyPublishers()
 
     def start(self) -> None:
-        """Serve, as soon as it is known what is stored."""
+        """Starts the node. It serves publishers as soon as the store has found out which blocks are stored."""
         self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
 
     def stop(self) -> None:
-        """End all streams, with a status; to be called once what was submitted is stored and acknowledged."""
+        """Ends all streams with a status. Call it when all submitted blocks are stored and acknowledged."""
         self.facility.publish(NodeStopping("the node stops; go on at another one, or here when it is back"))
 
     def when_ready(self, function: Callable[[], None]) -> None:
-        """Call once when publishers are served; at once if they are."""
+        """Calls a function once, as soon as publishers are served; at once if they are served already."""
         if self.publishing is not None:
             function()
         else:
@@ -135,19 +138,19 @@ class BlockNode:
         return BlockNodeStatistics(self.facility.statistics(), self.store.statistics(), publish)
 
     def durable_chain(self) -> ChainState:
-        """Where the chain stands behind the last durable block."""
+        """Returns the state of the chain after the last durable block."""
         newest = self.store.newest
         if newest is None or newest.number + 1 < self._settings.first_block:
             return self._start_chain
-        # What was found out at the start is more than what was kept, for the same block.
+        # For the same block, the state computed at the start knows more than the stored state, so it goes first.
         for chain in (self._start_chain, self._stored_chain()):
             if chain is not None and chain.next_number == newest.number + 1:
                 return chain
-        # The tree over all roots is not known; the link to the last block is.
+        # The tree over all roots is unknown, but the root of the last block is known.
         return ChainState(newest.number + 1, newest.root, None)
 
     def _stored_chain(self) -> ChainState | None:
-        """Where the chain stood at the block with which that was last kept."""
+        """Returns the state of the chain that was stored last; None if there is none or it cannot be read."""
         if not self.store.verifier_state:
             return None
         try:
@@ -157,8 +160,8 @@ class BlockNode:
             return None
 
     def _opened(self) -> None:
-        """It is known what is stored. Where it is not known which roots the newest block may have, or what the tree
-        over all roots is, both are found out from the blocks, as far as these are there."""
+        """Continues the start once the stored blocks are known. If the possible roots of the newest block, or the tree
+        over all roots, are unknown, they are computed from the stored blocks, as far as these are available."""
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
         if newest is None or not goes_on:
@@ -184,7 +187,8 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Find out which roots the newest block may have. before: the chain without it, as far as it is known."""
+        """Computes the possible roots of the newest block, and then serves. before: the chain without that block, as
+        far as it is known."""
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

@@ -1,9 +1,9 @@
 """The messages of `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md §1.3).
 
-A block item is bytes here, one serialized `BlockItem`; what is inside is `block_node.blocks`' business. The protocols
-of readers are in `block_node.protocol_reading`. The order of messages is decided in `block_node.publish`.
+In these messages a block item is bytes: one serialized `BlockItem`. `block_node.blocks` parses items, and
+`block_node.publish` decides the order of messages. The protocols of readers are in `block_node.protocol_reading`.
 
-An item may be larger than a frame: then it goes in messages that have one piece of it each (`Piece`).
+An item may be larger than a frame. It is then sent in several messages, each with one piece of the item (`Piece`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ockam.protocol import Protocol
 
 # type Piece enum { WHOLE FIRST MIDDLE LAST }
 class Piece(enum.IntEnum):
-    """What a message with items has: whole items, or the first, a middle or the last piece of one, and nothing else."""
+    """The content of a message with items: whole items, or the first, a middle or the last piece of one item."""
 
     WHOLE = 0
     FIRST = 1
@@ -41,7 +41,7 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """Why the node ends a publisher's stream; the numbers of the real `EndOfStream.Code`."""
+    """The reason for which the node ends a publisher's stream; the numbers of the real `EndOfStream.Code`."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -55,9 +55,11 @@ class PublishStatus(enum.IntEnum):
 
 # type OpenSession struct { token: data }
 class OpenSession(msgspec.Struct, frozen=True):
-    """To the service's address; the session answers from an address of its own, and gets all that follows.
+    """Opens a session. A publisher sends it to the service's address; the session answers from its own address and
+    receives all further messages.
 
-    token: the publisher's choice, at most 64 bytes. An open that comes twice is answered twice by one session.
+    token: bytes that the publisher chooses, at most 64. If the same opening message arrives twice, the same session
+    answers it twice.
     """
 
     token: bytes
@@ -65,9 +67,9 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """Items of one block, at least one. The first item of a block is its header, and begins its message.
+    """Items of one block, at least one. The first item of a block is its header, and a header begins a new message.
 
-    sequence: from 0, one more with every message of the session, so that a lost one is noticed.
+    sequence: starts at 0 and rises by one with every message of the session, so that a lost message is noticed.
     """
 
     sequence: bare.UInt
@@ -77,7 +79,7 @@ class BlockItems(msgspec.Struct, frozen=True, gc=False):
 
 # type EndOfBlock struct { sequence: uint  block_number: uint }
 class EndOfBlock(msgspec.Struct, frozen=True):
-    """All items of the block have been sent. Without it a block is never verified."""
+    """Ends a block: all its items have been sent. A block without this message is never verified."""
 
     sequence: bare.UInt
     block_number: bare.U64
@@ -86,7 +88,8 @@ class EndOfBlock(msgspec.Struct, frozen=True):
 # type EndStream struct { sequence: uint  code: PublisherEndCode  earliest_block: optional<u64>
 #   latest_block: optional<u64> }
 class EndStream(msgspec.Struct, frozen=True):
-    """The publisher ends its stream. The blocks that it can still send are earliest to latest, where it says so."""
+    """Ends the publisher's stream. earliest_block, latest_block: the blocks that the publisher can still send, if it
+    names them."""
 
     sequence: bare.UInt
     code: PublisherEndCode
@@ -96,7 +99,8 @@ class EndStream(msgspec.Struct, frozen=True):
 
 # type OpenRootSession struct { token: data }
 class OpenRootSession(msgspec.Struct, frozen=True):
-    """As `OpenSession`, for a session that is told `RootAcknowledgement` instead of `Acknowledgement`.
+    """Opens a session as `OpenSession` does; its acknowledgements are `RootAcknowledgement` instead of
+    `Acknowledgement`.
 
     A node that does not know this message answers it with `error`; the publisher then sends `OpenSession`.
     """
@@ -114,7 +118,8 @@ _PublishRequest: TypeAlias = Annotated[
 
 # type SessionOpened struct { token: data  last_block: optional<u64>  next_block: u64 }
 class SessionOpened(msgspec.Struct, frozen=True):
-    """last_block: the last known verified block, which is also durable. next_block: the lowest that nobody sends."""
+    """The answer to an opening message. last_block: the last known verified block, which is also durable. next_block:
+    the lowest block that the node lacks and no publisher sends."""
 
     token: bytes
     last_block: bare.U64 | None
@@ -123,14 +128,15 @@ class SessionOpened(msgspec.Struct, frozen=True):
 
 # type Acknowledgement struct { block_number: u64 }
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """This block and all before it are verified and on disk, synced."""
+    """Acknowledges that block `block_number` and all blocks before it are verified and synced to disk."""
 
     block_number: bare.U64
 
 
 # type DuplicateBlock struct { block_number: u64  last_block: u64 }
 class DuplicateBlock(msgspec.Struct, frozen=True):
-    """The offered block is not above the last known verified one. The stream stays open; go on behind `last_block`."""
+    """Refuses a block that is not above the last known verified block. The stream stays open; the publisher continues
+    after `last_block`."""
 
     block_number: bare.U64
     last_block: bare.U64
@@ -138,9 +144,10 @@ class DuplicateBlock(msgspec.Struct, frozen=True):
 
 # type Behind struct { block_number: u64  last_block: optional<u64>  next_block: u64 }
 class Behind(msgspec.Struct, frozen=True):
-    """The offered block is above what the node can take. The stream stays open; go on with `next_block`.
+    """Refuses a block that is too high for the node. The stream stays open; the publisher continues with `next_block`.
 
-    last_block: the last known verified block. Who cannot go back so far ends the stream with TOO_FAR_BEHIND.
+    last_block: the last known verified block. A publisher that cannot go back so far ends the stream with
+    TOO_FAR_BEHIND.
     """
 
     block_number: bare.U64
@@ -150,21 +157,24 @@ class Behind(msgspec.Struct, frozen=True):
 
 # type SkipBlock struct { block_number: u64 }
 class SkipBlock(msgspec.Struct, frozen=True):
-    """Somebody else sends the offered block, or the node has it by now. The stream stays open; go on with the next."""
+    """Refuses a block that another publisher sends or that the node has received meanwhile. The stream stays open; the
+    publisher continues with the next block."""
 
     block_number: bare.U64
 
 
 # type ResendBlock struct { block_number: u64 }
 class ResendBlock(msgspec.Struct, frozen=True):
-    """The node lacks this block: who is beyond it goes back to it, and on from there. It may come at any time."""
+    """Asks for a block that the node lacks. A publisher that has gone beyond this block goes back to it, and continues
+    from there. The message may arrive at any time."""
 
     block_number: bare.U64
 
 
 # type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
 class StreamEnded(msgspec.Struct, frozen=True):
-    """The node has ended the stream; open another session. block_number: the block that it is about, where it is."""
+    """Tells a publisher that the node has ended its stream; the publisher may open another session. block_number: the
+    block that caused the end; None if no block did."""
 
     status: PublishStatus
     last_block: bare.U64 | None
@@ -174,10 +184,10 @@ class StreamEnded(msgspec.Struct, frozen=True):
 
 # type DurableBlock struct { block_number: u64  root: data  own: bool }
 class DurableBlock(msgspec.Struct, frozen=True):
-    """A block that became durable. root: under which it is stored.
+    """A block that became durable. root: the root under which the block is stored.
 
-    own: what is stored is what this very session sent, up to its EndOfBlock. Where it is false, the block came in
-    another way, and the publisher has to compare the root with that of its own bytes.
+    own: whether the stored bytes are those that this session sent, up to its EndOfBlock. If False, the block came from
+    another source, and the publisher must compare the root with the root of its own bytes.
     """
 
     block_number: bare.U64
@@ -187,7 +197,8 @@ class DurableBlock(msgspec.Struct, frozen=True):
 
 # type RootAcknowledgement struct { block_number: u64  blocks: list<DurableBlock> }
 class RootAcknowledgement(msgspec.Struct, frozen=True):
-    """As `Acknowledgement`. blocks: those that it is about, without the ones whose roots are not at hand any more."""
+    """An `Acknowledgement` with roots. blocks: the newly acknowledged blocks, except those whose roots the node does
+    not remember any more."""
 
     block_number: bare.U64
     blocks: list[DurableBlock]

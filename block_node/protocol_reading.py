@@ -1,9 +1,9 @@
-"""The messages of the block protocols that read: `block_subscribe`, `block_get`, `block_status`.
+"""The messages of the block protocols for readers: `block_subscribe`, `block_get`, `block_status`.
 
-They carry what the real block node's services carry (facts/block_node.md §1.4 to §1.6), as routed BARE messages; the
-publishers' protocol is `block_node.protocol`. Who sends what when is the workers' business.
+They have the content of the real block node's messages (facts/block_node.md §1.4 to §1.6), as routed BARE messages. The
+protocol of publishers is in `block_node.protocol`. The workers decide which message is sent when.
 
-An item may be larger than a frame: then it goes in messages that have one piece of it each, see
+An item may be larger than a frame. It is then sent in several messages with one piece each, see
 `block_node.protocol.Piece`.
 """
 
@@ -24,10 +24,11 @@ from ockam.protocol import Protocol
 # type SubscribeStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR INVALID_START_BLOCK INVALID_END_BLOCK NOT_AVAILABLE
 #   SOURCE_ERROR TOO_SLOW }
 class SubscribeStatus(enum.IntEnum):
-    """Why a subscription has ended: the numbers of the real `SubscribeStreamResponse.Code`, and two of ours.
+    """The reason for the end of a subscription: the numbers of the real `SubscribeStreamResponse.Code`, and two of our
+    own.
 
     SOURCE_ERROR: the last source of blocks has ended (specs/block_publish.md, "Error Handling"); subscribe again to
-    wait for the next one. TOO_SLOW: the subscriber did not take what it asked for.
+    wait for the next source. TOO_SLOW: the subscriber did not take the blocks that it asked for.
     """
 
     UNKNOWN = 0
@@ -44,10 +45,12 @@ class SubscribeStatus(enum.IntEnum):
 # type Subscribe struct { request_id: uint  start_block: optional<u64>  end_block: optional<u64>  early: bool
 #   window_bytes: uint }
 class Subscribe(msgspec.Struct, frozen=True):
-    """Blocks from `start_block` (none: with an end the first available, without one only what comes) to `end_block`,
-    inclusive (none: endless).
+    """Asks for the blocks from `start_block` to `end_block`, inclusive. If `end_block` is missing, the subscription is
+    endless. If `start_block` is missing, it begins with the first available block, or, without an end, with the next
+    new block.
 
-    early: items are sent before their block is verified. window_bytes: how much may be on its way without `Received`.
+    early: whether items are sent before their block is verified. window_bytes: the number of bytes that may be under
+    way without `Received`.
     """
 
     request_id: bare.UInt
@@ -59,7 +62,8 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """To the subscription's address: so many bytes of items have been taken in all; the window moves up to there."""
+    """Tells the subscription that the subscriber has taken `size_bytes` bytes of items in total. The window moves up to
+    there. It is sent to the subscription's address."""
 
     request_id: bare.UInt
     size_bytes: bare.UInt
@@ -67,14 +71,14 @@ class Received(msgspec.Struct, frozen=True):
 
 # type Unsubscribe struct { request_id: uint }
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """To the subscription's address: it ends, without another answer."""
+    """Ends the subscription without an answer. It is sent to the subscription's address."""
 
     request_id: bare.UInt
 
 
 # type SubscribePacked struct { subscribe: Subscribe }
 class SubscribePacked(msgspec.Struct, frozen=True):
-    """As `Subscribe`, from a subscriber that takes `PackedItems`, too.
+    """A `Subscribe` from a subscriber that also accepts `PackedItems`.
 
     A node that does not know this message answers it with `error`; the subscriber then sends `Subscribe`.
     """
@@ -92,9 +96,10 @@ _SubscribeRequest: TypeAlias = Annotated[
 
 # type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """The first answer; it comes from the subscription's own address, as all that follow.
+    """The first answer. It comes from the subscription's own address, as do all further answers.
 
-    start_block: the first one that it will send; None where that is the first one that this node will ever have.
+    start_block: the first block that the subscription will send; None if that is the first block that this node will
+    ever store.
     """
 
     request_id: bare.UInt
@@ -104,10 +109,11 @@ class Subscribed(msgspec.Struct, frozen=True):
 # type SubscribedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  items: list<data>
 #   piece: Piece }
 class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
-    """Items of a block, from its header on. sequence: from 0, one more with every message of the subscription.
+    """Items of a block, in order from its header on. sequence: starts at 0 and rises by one with every message of the
+    subscription.
 
-    verified: that they belong to a verified block; in the early mode not yet. There, a message that begins with a
-    header begins the block anew.
+    verified: whether the items belong to a verified block. In the early mode they may not. There, a message that begins
+    with a header begins the block anew.
     """
 
     request_id: bare.UInt
@@ -120,7 +126,7 @@ class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
 
 # type SubscribedBlockEnd struct { request_id: uint  sequence: uint  block_number: u64  root: data }
 class SubscribedBlockEnd(msgspec.Struct, frozen=True):
-    """All items of the block have been sent, and it is verified. root: its root hash."""
+    """Ends a block: all its items have been sent, and the block is verified. root: its root hash."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -130,7 +136,8 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """Early mode: forget what was sent of this block, since it was not finished or not verified; it begins anew."""
+    """Withdraws a block in the early mode: the subscriber forgets the items of this block, because it was not finished
+    or not verified. The block is sent anew later."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -150,9 +157,10 @@ class SubscriptionEnded(msgspec.Struct, frozen=True):
 # type PackedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  packed: data
 #   piece: Piece }
 class PackedItems(msgspec.Struct, frozen=True, gc=False):
-    """As `SubscribedItems`. packed: the `list<data>` of the items in one zstd frame, which says how long that is.
+    """A `SubscribedItems` whose items are compressed. packed: the `list<data>` of the items in one zstd frame, which
+    states its uncompressed size.
 
-    What the window and `Received` count are the bytes of the items, not these.
+    The window and `Received` count the uncompressed bytes of the items.
     """
 
     request_id: bare.UInt
@@ -188,7 +196,8 @@ _SubscribeResponse: TypeAlias = Annotated[
 
 # type GetStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR NOT_FOUND NOT_AVAILABLE }
 class GetStatus(enum.IntEnum):
-    """The numbers of the real `BlockResponse.Code`. NOT_FOUND: in the ranges, but it cannot be read."""
+    """The result of a request for a block: the numbers of the real `BlockResponse.Code`. NOT_FOUND: the block is in the
+    ranges of stored blocks, but cannot be read."""
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -200,9 +209,11 @@ class GetStatus(enum.IntEnum):
 
 # type GetBlock struct { request_id: uint  block_number: optional<u64>  latest: bool  offset: uint }
 class GetBlock(msgspec.Struct, frozen=True):
-    """A part of one block: exactly one of a number and `latest`. The reader asks for one part after another.
+    """Asks for a part of one block, named either by `block_number` or by `latest`. The reader asks for one part after
+    another.
 
-    offset: in the serialized `Block`, 0 at first; then by number, since the latest may have changed.
+    offset: the offset in the serialized `Block`, at first 0. Later parts are asked for by number, since the latest
+    block may have changed.
     """
 
     request_id: bare.UInt
@@ -214,9 +225,9 @@ class GetBlock(msgspec.Struct, frozen=True):
 # type BlockPart struct { request_id: uint  status: GetStatus  block_number: u64  size_bytes: uint  offset: uint
 #   root: data  data: data }
 class BlockPart(msgspec.Struct, frozen=True):
-    """The bytes from `offset` on of the serialized `Block`, which has `size_bytes`; as much as an answer bears.
+    """A part of a serialized `Block` of `size_bytes` bytes: the bytes from `offset` on, as many as fit into an answer.
 
-    root: of the block. Without SUCCESS, number, sizes and bytes are 0 and empty.
+    root: the root of the block. If the status is not SUCCESS, number, sizes and bytes are 0 and empty.
     """
 
     request_id: bare.UInt
@@ -239,7 +250,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
 
 # type BlockRange struct { first_block: u64  last_block: u64 }
 class BlockRange(msgspec.Struct, frozen=True):
-    """Inclusive, as in the real messages."""
+    """A range of block numbers, inclusive at both ends as in the real messages."""
 
     first_block: bare.U64
     last_block: bare.U64
@@ -254,7 +265,8 @@ class PluginVersion(msgspec.Struct, frozen=True):
 # type StatusDetail struct { version: str  plugins: list<PluginVersion>  available: list<BlockRange>
 #   stored: list<BlockRange>  address_book: optional<data> }
 class StatusDetail(msgspec.Struct, frozen=True):
-    """available: can be read now. stored: were persisted, perhaps not kept. address_book: a `NodeAddressBook`."""
+    """The details of a node's status. available: the blocks that can be read now. stored: all blocks that were ever
+    persisted, including those that were deleted since. address_book: a `NodeAddressBook`."""
 
     version: str
     plugins: list[PluginVersion]
@@ -266,8 +278,8 @@ class StatusDetail(msgspec.Struct, frozen=True):
 # type StatusResponse struct { request_id: uint  first_available: optional<u64>  last_available: optional<u64>
 #   only_latest_state: bool  next_expected: optional<u64>  detail: optional<StatusDetail> }
 class StatusResponse(msgspec.Struct, frozen=True):
-    """next_expected: the lowest block that the node lacks and nobody sends, which a publisher should send next: the
-    real node's `next_expected_block`. None while the node starts."""
+    """The status of a node. next_expected: the block that a publisher should send next, the lowest block that the node
+    lacks and no publisher sends. It is the real node's `next_expected_block`. None while the node starts."""
 
     request_id: bare.UInt
     first_available: bare.U64 | None

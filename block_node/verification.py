@@ -1,9 +1,10 @@
-"""The plugin that verifies blocks while their items come, and announces the result. The checks are `block_node.blocks`.
+"""The plugin that verifies blocks while their items arrive, and announces the result. `block_node.blocks` makes the
+checks.
 
-Blocks that continue the chain are verified in the order of their numbers. A block from elsewhere (backfill) is verified
-as a whole: in its place in the chain if it is the next one; if it is below what is verified, by itself and against the
-root that the block above it names. The chain goes back to what is durable when something could not be stored, and when
-the node or this plugin failed.
+Blocks that continue the chain are verified in the order of their numbers. A block from another source (backfill) is
+verified as a whole. If it is the next block, it is verified in its place in the chain. If it is below the verified
+blocks, it is verified on its own, and against the root that the block above it names. The chain goes back to the last
+durable block when a block could not be stored, and when the node or this plugin failed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verifies one block that comes in items at a time, and whole blocks between.
+    """Verifies one block whose items arrive one group after another, and whole blocks in between.
 
-    durable_chain: where the chain stands behind the last block that is durable.
+    durable_chain: returns the state of the chain after the last durable block.
     """
 
     name: ClassVar[str] = "verification"
@@ -84,11 +85,11 @@ class Verification(Plugin):
             self._go_back()
 
     def _go_back(self) -> None:
-        """To what is durable; what was verified beyond is to come again."""
+        """Sets the chain back to the last durable block. Blocks verified beyond that one must be sent again."""
         self._verifier.chain = self._durable_chain()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
-        """Raises VerificationFailed."""
+        """Ends a block and announces that it is verified. Raises VerificationFailed if a check fails."""
         result = self._verifier.link(block.end())
         self._begun = self._block = None
         self._publish_success(result, begun.attempt, begun.source)
@@ -99,7 +100,7 @@ class Verification(Plugin):
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
         elif backfilled.root:
-            # Whatever else becomes of this number, it can only be this very block.
+            # The block above names the root of this block, so only this very block can be stored under its number.
             reason = None
         elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
             reason = "it is being stored"
@@ -141,7 +142,7 @@ class Verification(Plugin):
 
     def _publish_failure(self, number: int, attempt: int, source: Source, failure: VerificationFailed) -> None:
         next_number = self._verifier.chain.next_number
-        # It came in another way meanwhile, and that it does not continue the chain is nobody's fault.
+        # The block was verified from another source meanwhile, so this failure to continue the chain is nobody's fault.
         superseded = failure.kind is FailureKind.BAD_CHAIN_LINK and next_number is not None and number < next_number
         self.facility.publish(
             VerificationNotification(
@@ -157,7 +158,8 @@ class Verification(Plugin):
 
 
 def _with_root(result: BlockResult, root: bytes) -> BlockResult:
-    """The result, with the root that the block above names. Raises VerificationFailed where it is none of its own."""
+    """Returns the result with the root that the block above names. Raises VerificationFailed if this is none of the
+    possible roots of the block."""
     if not root:
         return result
     fitting = tuple(each for each in result.roots if each.root == root)
@@ -168,7 +170,7 @@ def _with_root(result: BlockResult, root: bytes) -> BlockResult:
 
 
 def _add(block: BlockVerification, event: ItemsReceived) -> None:
-    """Raises VerificationFailed."""
+    """Adds items, or a piece of an item, to a block. Raises VerificationFailed if a check fails."""
     if event.piece is Piece.WHOLE:
         block.add(event.items)
     else:

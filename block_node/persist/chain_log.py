@@ -1,8 +1,8 @@
-"""The blocks of one chain in the log and in the tables beside it, seen through a session. It begins no transaction.
+"""The blocks of one chain in the log and in the tables beside it, accessed through a session. It begins no transaction.
 
-A block is stored in one transaction, parts and index row together, so that it is there or not, and its parts follow
-each other. Deleting goes by block number; the stream itself is cut only at its front, so that the room of a block that
-came late (by backfill) is free when the blocks stored before it have gone too.
+A block is stored in one transaction, parts and index row together. So it is stored completely or not at all, and its
+parts are consecutive. Blocks are deleted by number, but the stream is cut only at its front. So the space of a block
+that was stored late (by backfill) becomes free only when the blocks stored before it are deleted too.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
 from stream_service.stored import LOST_EXTRAS
 
 STREAM_PREFIX = "block_node."
-"""Streams whose names begin so are written by the block node alone."""
+"""The prefix of stream names that only the block node writes."""
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000
-"""Cut off the front of the stream in one transaction; what is left then goes with later ones."""
+"""The largest number of messages that one transaction cuts off the front of the stream. Later transactions cut off the
+rest."""
 APPEND_PARTS = 8
-"""Parts of a staged block that are in memory together while it is copied."""
+"""The number of parts of a staged block that are in memory together while the block is copied."""
 
 
 class StoredChain(msgspec.Struct, frozen=True):
-    """What is persisted of a chain.
+    """The persisted state of a chain.
 
-    available: blocks that can be read. stored: those and what retention has evicted; it never shrinks.
-    blocks, size_bytes: of what can be read. newest: where the highest of them is. verifier_state: as it was given with
-    the last block that had one; empty where the index was rebuilt.
+    available: the blocks that can be read. stored: these blocks and those that retention has deleted; it never shrinks.
+    blocks, size_bytes: the number and the total size of the available blocks. newest: the place of the highest
+    available block. verifier_state: the state given with the last block that had one; empty if the index was rebuilt.
     """
 
     available: BlockRanges
@@ -57,7 +58,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """Where a block is. is_new: False where the very same block was there already. stream_id: of the chain's stream."""
+    """The result of storing a block. place: the place of the block. is_new: False if the same block was stored already.
+    stream_id: the id of the chain's stream."""
 
     place: BlockPlace
     is_new: bool
@@ -65,12 +67,13 @@ class StoredBlock(NamedTuple):
 
 
 class NewBlock(msgspec.Struct, frozen=True):
-    """A verified block to be stored. parts: its bytes as a serialized `Block`, cut; those before them may be staged.
+    """A verified block to be stored. parts: its bytes as a serialized `Block`, cut into parts. Earlier parts may be
+    staged on disk.
 
-    attempt: names the staged parts; None where all are in `parts`. staged: how many of them, `staged_bytes` long.
-    verifier_state: what the verifier must know to continue behind this block; empty where it need not be kept.
-    other_roots: which the block may have instead of `root`, until the next block says. corrected_root: of the block
-    before, where this one says that it is not the root under which that is stored; else empty.
+    attempt: the number under which parts are staged; None if all parts are in `parts`. staged: the number of staged
+    parts, which have `staged_bytes` bytes. verifier_state: the state from which the verifier can continue after this
+    block; empty if it need not be stored. other_roots: the other possible roots of the block, until the next block
+    decides. corrected_root: the right root of the block before, if that block is stored under a wrong root; else empty.
     """
 
     number: int
@@ -90,21 +93,22 @@ class NewBlock(msgspec.Struct, frozen=True):
 
 
 def stream_name(chain: str) -> str:
-    """The stream that has the blocks of a chain."""
+    """Returns the name of the stream that holds the blocks of a chain."""
     return STREAM_PREFIX + chain
 
 
 class ChainLog:
-    """One chain. Every method raises StorageError and nothing else for what a disk or a file can cause."""
+    """The log of one chain. Every method raises StorageError, and no other error, for faults of a disk or a file."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Rebuild the index where it does not fit the stream, drop what was staged. None: there is no stream yet.
+        """Opens the chain: rebuilds the index if it does not fit the stream, and deletes staged parts. Returns the
+        stream and the state of the chain. The stream is None if it does not exist.
 
-        In a writing transaction. Nothing is made, so that a node that gets no blocks has no trace of them. A rebuild
-        reads the whole stream.
+        It must run in a writing transaction. It creates no stream, so that a node that receives no blocks has no trace
+        of a chain. Rebuilding the index reads the whole stream.
         """
         with _mapped():
             sql.ensure_tables(session)
@@ -132,20 +136,21 @@ class ChainLog:
             return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
-        """The stream that has the blocks."""
+        """Returns the stream that holds the blocks."""
         with _mapped():
             return session.log.get_stream(self._stream_id(session))
 
     def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
-        """Store a block, if the very same one is not there already. In a writing transaction.
+        """Stores a block, unless the same block is stored already. It must run in a writing transaction.
 
-        behind: the block before it, that must be there. Raises BlockConflict where another one of that number is,
-        PredecessorMissing, StagedPartMissing.
+        behind: the number of the block before, which must be stored. Raises BlockConflict if another block of this
+        number is stored, PredecessorMissing if the block before is missing, and StagedPartMissing if a staged part is
+        missing.
         """
         with _mapped():
             known = self.find(session, block.number)
             if known is not None:
-                # Which of its roots a block has may have been found out since.
+                # The right one of the block's possible roots may have become known since then.
                 if known.root != block.root and known.root not in block.other_roots:
                     raise BlockConflict(block.number, known.root, block.root)
                 self._drop_staged(session, block.attempt)
@@ -173,13 +178,14 @@ class ChainLog:
             return StoredBlock(place, True, stream.stream_id)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
-        """Keep parts of a block that is not verified yet, from number `part` on. In a writing transaction."""
+        """Keeps parts of a block that is not verified yet on disk, from part number `part` on. It must run in a writing
+        transaction."""
         with _mapped():
             rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
             session.connection.executemany(sql.ADD_STAGED, rows)
 
     def unstage(self, session: Session, attempt: int) -> None:
-        """Forget the parts of a block that will not be stored. In a writing transaction."""
+        """Deletes the staged parts of a block that will not be stored. It must run in a writing transaction."""
         with _mapped():
             self._drop_staged(session, attempt)
 
@@ -191,12 +197,13 @@ class ChainLog:
             return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
-        """The roots of the blocks up to `last`, in order; holes leave no mark."""
+        """Returns the roots of the stored blocks up to `last`, in order. Missing blocks are skipped."""
         with _mapped():
             return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
-        """Of up to `limit` blocks without a hole from `number` on, in order."""
+        """Returns the places of up to `limit` consecutive blocks from `number` on, in order, up to the first missing
+        block."""
         with _mapped():
             rows = session.connection.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
             found: list[BlockPlace] = []
@@ -207,9 +214,10 @@ class ChainLog:
             return found
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
-        """Parts of a block from number `part` on, at least one, no more than `bytes_max` where that is more than one.
+        """Reads parts of a block from part number `part` on: at least one part, and further parts up to `bytes_max`
+        bytes in all.
 
-        Raises DatabaseCorrupt where they are not what was stored.
+        Raises DatabaseCorrupt if the parts are not those that were stored.
         """
         with _mapped():
             records = session.log.read(
@@ -222,9 +230,10 @@ class ChainLog:
             return [record[1] for record in records]
 
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
-        """Delete up to that many blocks, the lowest first, but never the highest of all; those that were deleted.
+        """Deletes up to `blocks` blocks, the lowest first, but never the highest of all. Returns the places of the
+        deleted blocks.
 
-        In a writing transaction.
+        It must run in a writing transaction.
         """
         with _mapped():
             execute = session.connection.execute
@@ -247,7 +256,8 @@ class ChainLog:
             return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Make the index again from the marks of the messages. Of two blocks of one number, the first one counts."""
+        """Builds the index anew from the marks of the messages. If two blocks have the same number, the first one
+        counts."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
@@ -266,9 +276,10 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """The whole blocks of the stream, by their marks, and where they correct it the root of the block before.
+        """Yields the places of the complete blocks of the stream, as their marks tell. With each it yields the
+        corrected root of the block before, or empty bytes.
 
-        A block whose front was cut off, or of which a part was lost, is passed over.
+        A block that was cut off at the front, or that lost a part, is skipped.
         """
         index = stream.first_index
         begun: BlockPlace | None = None
@@ -324,7 +335,7 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message has that part of the block, under one of the roots that the block may have."""
+    """Whether the headers of a message mark this part of the block, under one of the possible roots of the block."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False
@@ -336,7 +347,7 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
 
 
 def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The parts, some at a time."""
+    """Groups the parts into lists of at most `APPEND_PARTS`."""
     run: list[bytes] = []
     for part in parts:
         run.append(part)

@@ -1,7 +1,7 @@
-"""Gathers the items of one block into the bytes that will be stored, as they arrive. Pure; it stores nothing.
+"""Gathers the items of one block, as they arrive, into the bytes that will be stored. Pure; it stores nothing.
 
-A block is `(0x0A length item)*`, so that the items need not be looked into. What has come is cut into parts at once;
-whole parts can be taken out before the block is complete, so that a large block need not wait in memory.
+A block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once. Whole parts can
+be taken out before the block is complete, so that a large block does not have to wait in memory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 
 PREFIXES: Final = tuple(map(item_prefix, range(0x4000)))
-"""Tag and length in front of an item, for the sizes that most have."""
+"""The tag and the length before an item, for the sizes of most items: the index is the size in bytes."""
 
 
 def prefix_of(size_bytes: int) -> bytes:
-    """Tag and length in front of an item of that size."""
+    """Returns the tag and the length before an item of a size in bytes."""
     return PREFIXES[size_bytes] if size_bytes < len(PREFIXES) else item_prefix(size_bytes)
 
 
 class BlockCollector:
     """The bytes of one block.
 
-    attempt: names what has been taken out. item_count: items so far. held_bytes: in memory now. broken: the pieces of
-    an item were not what its head says, so that this is no block.
-    Invariant: all parts but the last have PART_BYTES_MAX bytes; `_tail` has less when `add` returns.
+    attempt: the number under which parts of the block are staged. item_count: the number of items so far. held_bytes:
+    the bytes in memory now. broken: whether the pieces of an item did not fit the length in its head, so that the block
+    is damaged. Invariant: all parts except the last have PART_BYTES_MAX bytes; `_tail` has fewer when `add` returns.
     """
 
     def __init__(self, attempt: int) -> None:
@@ -59,7 +59,8 @@ class BlockCollector:
         self._cut_tail()
 
     def add_piece(self, piece: bytes, *, last: bool) -> None:
-        """The next piece of an item, whose own length, which goes before it, is in its head."""
+        """Adds the next piece of an item. The size of the whole item, which is stored before it, is read from its first
+        bytes."""
         if self._piece_bytes_left is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES_MIN and not last:
@@ -90,7 +91,8 @@ class BlockCollector:
             self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
 
     def take_parts(self) -> tuple[int, list[bytes]]:
-        """The whole parts that are held, to be staged by the caller, and the number of the first of them."""
+        """Removes the whole parts from memory. Returns the number of the first one, and the parts, which the caller
+        must stage."""
         first, parts = self.staged, self._parts
         self._parts = []
         self.staged += len(parts)
@@ -104,7 +106,7 @@ class BlockCollector:
         other_roots: tuple[bytes, ...] = (),
         corrected_root: bytes = b"",
     ) -> NewBlock:
-        """The block, now that all items have come and it is verified. See `NewBlock`."""
+        """Returns the complete block, after its verification. `NewBlock` explains the parameters."""
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]
@@ -125,7 +127,7 @@ class BlockCollector:
 
 
 def _item_bytes(head: bytes) -> int | None:
-    """The size of an item by its own tag and length; None where these cannot be read."""
+    """Returns the size of an item according to its own tag and length; None if they cannot be read."""
     try:
         return item_size(head)
     except BlockFormatError:

@@ -1,4 +1,4 @@
-"""What can be wrong with storing or finding a block, beside what a disk and a file can cause."""
+"""The errors of storing or finding a block, in addition to those that a disk or a file can cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from storage.errors import StorageError
 
 
 class BlockNumberUnknown(StorageError):
-    """The block is not stored."""
+    """Raised for a block that is not stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
@@ -14,7 +14,7 @@ class BlockNumberUnknown(StorageError):
 
 
 class BlockConflict(StorageError):
-    """Another block of that number is stored already."""
+    """Raised if another block of the same number is stored already."""
 
     def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class BlockConflict(StorageError):
 
 
 class PredecessorMissing(StorageError):
-    """The block was to be stored behind another one, which could not be stored."""
+    """Raised for a block that must be stored after another block, which could not be stored."""
 
     def __init__(self, number: int, behind: int) -> None:
         super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
@@ -33,7 +33,7 @@ class PredecessorMissing(StorageError):
 
 
 class StagedPartMissing(StorageError):
-    """A part of a large block could not be kept while the block was received."""
+    """Raised if a part of a large block could not be kept on disk while the block was received."""
 
     def __init__(self, number: int, part: int) -> None:
         super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")

@@ -1,12 +1,14 @@
-"""What the messages of a persisted block are: its bytes in parts, and the mark that each part carries. Pure.
+"""The messages of a persisted block: its bytes in parts, and the mark that each part carries. Pure.
 
-A block is stored as consecutive messages of its chain's stream. Their data, joined, is the block as a serialized
-`Block` (what a `.blk` file holds); each has the block's number as its key and one header `block/1`:
+A block is stored as consecutive messages of its chain's stream. The joined data of these messages is the block as a
+serialized `Block`, the content of a `.blk` file. Each message has the block's number as its key, and one header
+`block/1`:
 
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
-The root is the most likely one when the block was stored; a header `block_roots/1` has the others that it may have, one
-behind the other. Where the next block names one of those, its first message has a header `block_before/1`, which is it.
+This root is the most likely root at the time when the block was stored. A header `block_roots/1` lists the other
+possible roots. If the next block shows that one of these is right, the first message of that next block has a header
+`block_before/1` with this root.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"
 ROOT_BEFORE_HEADER: Final = "block_before/1"
 PART_BYTES_MAX: Final = 1024 * 1024
-"""Small beside memory and frames, so that a part can be read, held and sent as one; large beside what a row costs."""
+"""The largest size of a part. It is small enough that a part can be read, held and sent as a whole, and large compared
+to the overhead of a row."""
 
 
 # type BlockMark struct { number: u64  part: uint  parts: uint  items: uint  size_bytes: uint  root: data }
 class BlockMark(msgspec.Struct, frozen=True):
-    """The value of the header `block/1`: which part, from 0, of how many; items, bytes and root of the whole block."""
+    """The value of the header `block/1`: the number of the part, from 0, and the number of parts; and the items, bytes
+    and root of the whole block."""
 
     number: bare.U64
     part: bare.UInt
@@ -52,7 +56,8 @@ def key_of(number: int) -> bytes:
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """What is stored beside a message, as the stream service reads it. root_before: may be empty."""
+    """Returns the serialized headers of a message, in the form that the stream service reads. root_before: the
+    corrected root of the block before; empty if there is no correction."""
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
@@ -62,7 +67,7 @@ def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: 
 
 
 def find_other_roots(headers: bytes | None) -> list[bytes]:
-    """Which roots the block may have instead of that in its mark; none where that cannot be read."""
+    """Returns the other possible roots of the block; an empty list if there are none or they cannot be read."""
     try:
         return [root for value in _values(headers, OTHER_ROOTS_HEADER) for root in _roots_decoder.decode(value)]
     except bare.DecodeError:
@@ -70,7 +75,7 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """The root of the block before, where this message corrects it; else empty."""
+    """Returns the root of the block before, if this message corrects it; else empty."""
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 
@@ -82,7 +87,7 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 
 
 def find_mark(headers: bytes | None) -> BlockMark | None:
-    """The mark of a stored message; None where it has none that can be read."""
+    """Returns the mark of a stored message; None if it has no readable mark."""
     try:
         for header in decode_extras(headers).headers:
             if header.name == MARK_HEADER:
@@ -93,5 +98,5 @@ def find_mark(headers: bytes | None) -> BlockMark | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """A block's bytes in parts; at least one."""
+    """Cuts the bytes of a block into parts, at least one."""
     return [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)] or [b""]

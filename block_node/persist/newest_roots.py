@@ -1,6 +1,6 @@
-"""Finds out which roots the newest stored block may have, from its items, if they are not stored beside the chain.
+"""Computes the possible roots of the newest stored block from its items, if they are not stored beside the chain.
 
-They are missing after the index was rebuilt, and in a database of a version that stored one root for each block.
+They are missing after the index was rebuilt, and in a database of a version that stored only one root for each block.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from block_node.persist.stored_items import StoredItems
 from block_node.protocol import Piece
 
 RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
-"""Called with the roots and an empty reason, or with no roots and the reason."""
+"""The callback of `find_roots`: it is called with the roots and an empty reason, or with no roots and the reason."""
 
 
 def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
-    """Read and hash the block."""
+    """Reads and hashes block `number`, and passes its possible roots to `on_done`."""
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 

@@ -1,4 +1,5 @@
-"""What is asked of the storage threads for a chain: each runs inside one transaction or on a reading connection."""
+"""The operations that the storage threads perform for a chain. Each runs inside one transaction or on a reading
+connection."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from storage.contract import Operation, Session, StreamRecord
 from storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
-"""Blocks that one read looks up at most."""
+"""The largest number of blocks that one read looks up."""
 
 
 class StoredParts(msgspec.Struct, frozen=True):
-    """Some of a block's bytes, in order: parts from number `first_part` on."""
+    """Some consecutive parts of a block, from part number `first_part` on."""
 
     place: BlockPlace
     first_part: int
@@ -30,12 +31,12 @@ class StoredParts(msgspec.Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether the block ends with it."""
+        """Whether these parts include the last part of the block."""
         return self.next_part == self.place.parts
 
 
 class OpenChain(Operation):
-    """See `ChainLog.open`; `stream` and `state` are what is there."""
+    """The operation `ChainLog.open`. Its results are `stream` and `state`."""
 
     __slots__ = ("log", "state", "stream")
 
@@ -50,7 +51,7 @@ class OpenChain(Operation):
 
 
 class ReadChain(Operation):
-    """What is persisted of a chain now; `state` is None where it has not begun."""
+    """The operation that reads the present state of a chain. `state` is None if the chain has not begun."""
 
     __slots__ = ("log", "state")
 
@@ -65,7 +66,7 @@ class ReadChain(Operation):
 
 
 class RecountChain(ReadChain):
-    """The same, in a writing transaction, with the totals made to fit what is there."""
+    """The operation `ReadChain` in a writing transaction that first corrects the stored totals."""
 
     __slots__ = ()
 
@@ -75,7 +76,8 @@ class RecountChain(ReadChain):
 
 
 class StoreBlock(Operation):
-    """See `ChainLog.store`. place: where it is; is_new: False where the very same block was there; stream: after it."""
+    """The operation `ChainLog.store`. place: the place of the block. is_new: False if the same block was stored
+    already. stream: the chain's stream after the operation."""
 
     __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
 
@@ -100,7 +102,7 @@ class StoreBlock(Operation):
 
 
 class StageParts(Operation):
-    """See `ChainLog.stage`."""
+    """The operation `ChainLog.stage`."""
 
     __slots__ = ("attempt", "first_part", "log", "parts")
 
@@ -126,7 +128,7 @@ class StageParts(Operation):
 
 
 class Unstage(Operation):
-    """See `ChainLog.unstage`."""
+    """The operation `ChainLog.unstage`."""
 
     __slots__ = ("attempt", "log")
 
@@ -140,7 +142,8 @@ class Unstage(Operation):
 
 
 class EvictBlocks(Operation):
-    """See `ChainLog.evict`. evicted: where they were; stream: after it, so that its front is known."""
+    """The operation `ChainLog.evict`. evicted: the places of the deleted blocks. stream: the chain's stream after the
+    operation, which shows its new front."""
 
     __slots__ = ("blocks", "evicted", "log", "stream")
 
@@ -157,10 +160,11 @@ class EvictBlocks(Operation):
 
 
 class ReadBlocks(Operation):
-    """Parts of block `number`, from number `part` on, then of those behind it as long as there is no hole.
+    """The operation that reads parts of block `number` from part number `part` on, and then the blocks after it up to
+    the first missing block.
 
-    found: at least one part, and no more than `bytes_max` bytes where that is more than one. blocks: at most so many.
-    A block that cannot be read is an error only where it is the first. No parts are found behind the end of a block.
+    found: the parts: at least one, and further ones up to `bytes_max` bytes in all. blocks: the largest number of
+    blocks. An unreadable block is an error only if it is the first. Beyond the end of a block no parts are found.
     """
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
@@ -208,7 +212,7 @@ class ReadBlocks(Operation):
 
 
 class FindBlock(Operation):
-    """Where a block is; `place` is None where it is not stored."""
+    """The operation that looks up the place of a block. `place` is None if the block is not stored."""
 
     __slots__ = ("log", "number", "place")
 
@@ -223,7 +227,7 @@ class FindBlock(Operation):
 
 
 class ReadRoots(Operation):
-    """See `ChainLog.roots`."""
+    """The operation `ChainLog.roots`."""
 
     __slots__ = ("last", "log", "roots")
 

@@ -1,8 +1,9 @@
-"""The plugin that persists verified blocks: gathers items while they come, has them stored once they are verified.
+"""The plugin that persists verified blocks: it gathers their items as they arrive, and stores a block once it is
+verified.
 
-Each attempt at a block is gathered until it is verified, refused or dropped. A block that grows beyond HELD_BYTES_MAX
-is kept in parts on disk meanwhile (staged), so that memory is bounded whatever the size of the block. How blocks
-are stored is decided in `block_node.persist.store`.
+The items of each attempt at a block are gathered until the block is verified, refused or dropped. The parts of a block
+that grows beyond HELD_BYTES_MAX are kept on disk meanwhile (staged), so that memory is bounded whatever the size of the
+block. `block_node.persist.store` decides how blocks are stored.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ logger = structlog.get_logger(__name__)
 
 
 class Persistence(Plugin):
-    """Stores blocks and tells everybody about it.
+    """The plugin that stores blocks, and notifies all plugins of the result.
 
-    Invariant: `_staging_bytes` is what has been handed over to be staged and was not answered yet.
+    Invariant: `_staging_bytes` is the size of the parts that were submitted to be staged and are not confirmed yet.
     """
 
     name: ClassVar[str] = "persistence"
@@ -96,7 +97,7 @@ class Persistence(Plugin):
         self.inlet.resume()
 
     def _verified(self, result: VerificationNotification) -> None:
-        """Store the block that has been verified, or forget the one that has not."""
+        """Stores a block that passed verification, or forgets a block that failed."""
         if not result.success:
             self._forget(result.attempt)
             if not result.attempt:

@@ -1,6 +1,6 @@
-"""Sets of block numbers as ranges: what is stored, what can be read, what is missing. Pure; it knows no blocks.
+"""Sets of block numbers, kept as ranges: which blocks are stored, readable or missing. Pure; it knows no blocks.
 
-A set grows mostly at its end, so that adding there costs nothing; elsewhere it costs a search and a shift.
+A set grows mostly at its end. Adding there costs constant time; adding elsewhere costs a search and a shift.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BlockRange(NamedTuple):
 class BlockRanges:
     """A set of block numbers.
 
-    Invariant: ranges are in ascending order, not empty, and between two of them at least one number is missing.
+    Invariant: the ranges are in ascending order and not empty, and at least one number is missing between two of them.
     """
 
     __slots__ = ("_firsts", "_lasts")
@@ -38,7 +38,7 @@ class BlockRanges:
         return map(BlockRange, reversed(self._firsts), reversed(self._lasts))
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Returns the number of ranges."""
         return len(self._firsts)
 
     def __contains__(self, number: int) -> bool:
@@ -56,16 +56,16 @@ class BlockRanges:
 
     @property
     def first(self) -> int | None:
-        """The lowest number; None in an empty set."""
+        """The lowest number; None if the set is empty."""
         return self._firsts[0] if self._firsts else None
 
     @property
     def last(self) -> int | None:
-        """The highest number; None in an empty set."""
+        """The highest number; None if the set is empty."""
         return self._lasts[-1] if self._lasts else None
 
     def count(self) -> int:
-        """How many numbers."""
+        """Returns the number of block numbers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def copy(self) -> BlockRanges:
@@ -74,17 +74,17 @@ class BlockRanges:
         return made
 
     def end_of_run(self, number: int) -> int | None:
-        """The last number of the range that has `number`; None where none has it."""
+        """Returns the last number of the range that contains `number`; None if no range contains it."""
         at = bisect_right(self._firsts, number) - 1
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
     def next_from(self, number: int) -> int | None:
-        """The lowest number in the set that is not below `number`."""
+        """Returns the lowest number in the set that is not below `number`; None if there is no such number."""
         at = bisect_left(self._lasts, number)
         return max(number, self._firsts[at]) if at < len(self._firsts) else None
 
     def missing(self, first: int, last: int) -> list[BlockRange]:
-        """The ranges of numbers from `first` to `last` that are not in the set."""
+        """Returns the ranges of numbers from `first` to `last` that are not in the set."""
         holes = []
         for at in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[at] > last:
@@ -97,7 +97,7 @@ class BlockRanges:
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Add the numbers from `first` to `last`, or `first` alone."""
+        """Adds the numbers from `first` to `last`, or only `first`."""
         last = first if last is None else last
         assert 0 <= first <= last, f"no range of block numbers: {first} to {last}"
         if self._lasts and first == self._lasts[-1] + 1:
@@ -112,7 +112,7 @@ class BlockRanges:
         self._lasts[start:end] = [last]
 
     def discard(self, first: int, last: int | None = None) -> None:
-        """Take out the numbers from `first` to `last`, or `first` alone, as far as they are there."""
+        """Removes the numbers from `first` to `last`, or only `first`, as far as they are in the set."""
         last = first if last is None else last
         start = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)

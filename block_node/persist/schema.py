@@ -1,7 +1,7 @@
-"""The tables beside a chain's stream, and their statements as text. What the messages are is `block_node.persist.mark`.
+"""The tables beside a chain's stream, and their statements as text. `block_node.persist.mark` defines the messages.
 
-`block_index` finds a block by its number, and can be rebuilt from the stream alone. What cannot is what retention has
-evicted (`block_evicted`); that is only a memory of what need not be fetched again.
+`block_index` finds a block by its number, and can be rebuilt from the stream alone. Only the table of blocks that
+retention has deleted (`block_evicted`) cannot be rebuilt. It merely says which blocks need not be fetched again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from storage.seal import seal_column, seal_of
 from storage.statements import compiled
 
 NUMBER_MAX: Final = 2**63 - 1
-"""SQLite's integers end here; a chain of one block a nanosecond gets there in three centuries."""
+"""The largest block number: SQLite's largest integer. A chain with one block per nanosecond reaches it in three
+centuries."""
 
 block_chains = Table(
     "block_chains",
@@ -51,9 +52,9 @@ block_chains = Table(
     Column("verifier_state", LargeBinary, nullable=False),
     seal_column(),
 )
-"""One row a chain. indexed_to: the stream's next index when `block_index` was last written; where the stream says
-otherwise, the index is rebuilt. blocks, size_bytes: of all rows in `block_index`. verifier_state: what the verifier
-must know of the blocks before the next one, when the last one was stored; empty where that is not known."""
+"""The table of chains, with one row for each chain. indexed_to: the stream's next index when `block_index` was last
+written; if the stream has another one, the index is rebuilt. blocks, size_bytes: the totals of all rows in
+`block_index`. verifier_state: the state of the verifier after the last stored block; empty if unknown."""
 
 block_index = Table(
     "block_index",
@@ -84,13 +85,15 @@ block_staged = Table(
     Column("part", Integer, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
-"""Parts of blocks too large to wait in memory until they are verified; nothing in it outlives the process."""
+"""The table of staged parts: parts of blocks that are too large to wait in memory until they are verified. No row
+outlives the process."""
 
 TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """Where a block is stored: `parts` messages from `first_index` on, and what is known of it without reading."""
+    """The place of a stored block: `parts` messages from `first_index` on; and the facts about the block that are known
+    without reading it."""
 
     number: int
     first_index: int
@@ -101,7 +104,8 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 
 def ensure_tables(session: Session) -> None:
-    """Make what is missing, where the database was opened before this package was loaded. In a transaction."""
+    """Creates missing tables, in case the database was opened before this package was loaded. It must run in a
+    transaction."""
     for statement in CREATE_TABLES:
         session.connection.execute(statement)
 
@@ -149,11 +153,11 @@ _COUNT_PLACES: Final = compiled(
     select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
 )
 ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
-"""stream_id, indexed_to, blocks, size_bytes, verifier_state."""
+"""The columns of a chain's row: stream_id, indexed_to, blocks, size_bytes, verifier_state."""
 
 
 def find_chain(session: Session, chain: str) -> ChainRow | None:
-    """Raises DatabaseCorrupt where the row is not what was written."""
+    """Returns the row of a chain; None if there is none. Raises DatabaseCorrupt if the row is damaged."""
     row = session.connection.execute(GET_CHAIN, (chain,)).fetchone()
     if row is None:
         return None
@@ -165,7 +169,8 @@ def find_chain(session: Session, chain: str) -> ChainRow | None:
 
 
 def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
-    """None also where the row is not what was written: all of it can be made again from the stream."""
+    """Returns the row of a chain; None if there is none or it is damaged, because the row can be rebuilt from the
+    stream."""
     with suppress(DatabaseCorrupt):
         return find_chain(session, chain)
     return None
@@ -176,7 +181,7 @@ def set_chain(session: Session, chain: str, row: ChainRow) -> None:
 
 
 def get_chain(session: Session, chain: str) -> ChainRow:
-    """The row of a chain that has begun. Raises DatabaseCorrupt where the row is not what was written."""
+    """Returns the row of a chain that has begun. Raises DatabaseCorrupt if the row is damaged."""
     known = find_chain(session, chain)
     assert known is not None, "the chain has begun"
     return known
@@ -191,15 +196,16 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Write the row anew. known: the row as it is; the caller has read it, since to read and check it costs as much as
-    to write it. verifier_state: empty where it stays as it is."""
+    """Writes the row of a chain anew, with more blocks and bytes. known: the present row, which the caller has read;
+    reading and checking it again would cost as much as the write. verifier_state: empty if the state does not change.
+    """
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
     set_chain(session, chain, row)
 
 
 def recount_chain(session: Session, chain: str) -> None:
-    """Make the totals fit what is in `block_index`."""
+    """Corrects the totals in the row of a chain to those of `block_index`."""
     known = find_chain(session, chain)
     if known is not None:
         blocks, size_bytes = session.connection.execute(_COUNT_PLACES, (chain,)).fetchone()
@@ -212,7 +218,7 @@ def add_place(session: Session, chain: str, place: BlockPlace) -> None:
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
-    """Correct the root of a block that is stored; nothing where it is not."""
+    """Corrects the root of a stored block. Does nothing if the block is not stored."""
     row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))
@@ -220,7 +226,7 @@ def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """In place of what was evicted before."""
+    """Replaces the ranges of deleted blocks."""
     session.connection.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
@@ -261,14 +267,15 @@ FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_ch
 SPAN: Final = compiled(
     select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
 )
-"""Lowest and highest number, and how many there are: most chains have no hole, and that is seen eight times faster."""
+"""Selects the lowest number, the highest number and the count of a chain's blocks. They show eight times faster than
+`RANGES` that a chain has no hole, as most chains."""
 _run = _places.number - func.row_number().over(order_by=_places.number)
 _runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
 RANGES: Final = compiled(
     select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
     "chain",
 )
-"""First and last number of every run of blocks without a hole, ascending."""
+"""Selects the first and the last number of every run of consecutive blocks, in ascending order."""
 
 _evicted = block_evicted.c
 EVICTED: Final = compiled(

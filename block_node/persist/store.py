@@ -1,7 +1,8 @@
-"""The persisted blocks of a node, as its workers see them in the trio thread: what is there, and how to read and add.
+"""The persisted blocks of a node, as its workers in the trio thread see them: which blocks are stored, and how to read
+and add blocks.
 
-It outlives the workers that use it. Blocks are stored in the order of the calls, each in one transaction, and a block
-whose predecessor in that order could not be stored is not stored either, so that what is stored has no hole at its end.
+It outlives the workers that use it. Blocks are stored in the order of the calls, each in one transaction. If a block
+could not be stored, the blocks after it are not stored either, so that the stored blocks have no hole at their end.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from storage.errors import DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
-"""Deleted in one transaction, so that storing goes on between two of them."""
+"""The largest number of blocks deleted in one transaction, so that blocks are stored between two of these
+transactions."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept at most: beyond it the lowest blocks go, never the highest one. None is no such limit."""
+    """The limits of the stored blocks. Beyond a limit the lowest blocks are deleted, never the highest one. None means
+    no limit."""
 
     blocks: int | None = None
     size_bytes: int | None = None
@@ -52,7 +55,8 @@ class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """blocks, size_bytes: readable now. stored, evicted, failed: blocks since the start of the node."""
+    """The statistics of a store. blocks, size_bytes: the blocks that can be read now. stored, evicted, failed: the
+    number of blocks since the start of the node."""
 
     blocks: int
     size_bytes: int
@@ -64,13 +68,14 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockStore:
-    """One chain. available: blocks that can be read; ever_stored: those and what retention has evicted.
+    """The store of one chain. available: the blocks that can be read. ever_stored: these blocks and those that
+    retention has deleted.
 
-    verifier_state: kept with the last block that had one; empty where none is known.
-    on_stream_changed: called with the chain's stream after each change, and when the chain is opened.
-    refusal: why no block is stored just now; None where blocks are.
-    `_refused_from`: a block at the end that could not be stored; none above it is, until it is stored itself.
-    Invariant: `available` is what the last operation that was handed back has left; nothing is known until `is_open`.
+    verifier_state: the verifier state stored with the last block that had one; empty if there is none.
+    on_stream_changed: called with the chain's stream after each change, and when the chain is opened. refusal: the
+    reason why no block can be stored now; None if blocks can be stored. `_refused_from`: a block at the end that could
+    not be stored; no block above it is stored until it is stored itself. Invariant: `available` is the state after the
+    last finished operation; nothing is known until `is_open`.
     """
 
     def __init__(
@@ -101,14 +106,14 @@ class BlockStore:
         self.verifier_state = b""
 
     def when_open(self, function: Callable[[], None]) -> None:
-        """Call once, when it is known what is stored; at once if it is."""
+        """Calls a function once, as soon as the stored blocks are known; at once if they are known already."""
         if self.is_open:
             function()
         else:
             self._when_open.append(function)
 
     def open(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Learn what is stored, and forget what was staged. Safe to repeat."""
+        """Reads the state of the stored blocks, and deletes staged parts. Safe to repeat."""
 
         def opened(operation: OpenChain) -> None:
             if operation.error is None and operation.state is not None:
@@ -123,7 +128,8 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Compare what is known with what is stored: blocks that somebody else removed are not available any more."""
+        """Compares the known state with the stored blocks: blocks that another program removed are not available any
+        more."""
         before = self.available.copy()
 
         def counted(operation: RecountChain) -> None:
@@ -149,7 +155,8 @@ class BlockStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """The lowest block that retention would keep, were all up to `last` stored; lower ones need not be fetched."""
+        """Returns the lowest block that retention would keep if all blocks up to `last` were stored. Lower blocks need
+        not be fetched."""
         evicted = self.ever_stored.copy()
         for each in self.available:
             evicted.discard(*each)
@@ -162,7 +169,7 @@ class BlockStore:
         return lowest
 
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
-        """Store a verified block; called back when it is on disk, synced, or could not be stored."""
+        """Stores a verified block. Calls `on_done` when the block is synced to disk, or could not be stored."""
         assert self.is_open, "nothing is stored before it is known what is"
         number, behind = block.number, block.number - 1
         if self._refused_from is not None and number > self._refused_from:
@@ -187,12 +194,12 @@ class BlockStore:
                 self._note_stream(operation.stream)
                 self.verifier_state = block.verifier_state or self.verifier_state
             if operation.error is None and number == self._refused_from:
-                # An earlier try failed after this one was handed over.
+                # An earlier attempt to store this block failed after this one was submitted.
                 self._refused_from = None
             on_done(operation.error)
             self._apply_retention()
 
-        # The block before it may be tried more than once at a time.
+        # The block before may be submitted more than once at a time.
         required = behind if behind in self._under_way else None
         try:
             self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored))
@@ -208,17 +215,17 @@ class BlockStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Keep parts of a block that is not verified yet on disk."""
+        """Keeps parts of a block that is not verified yet on disk."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
 
     def unstage(self, attempt: int) -> None:
-        """Forget those parts."""
+        """Deletes the staged parts of an attempt."""
         try:
             self._storage.submit_write(Unstage(self._log, attempt, ignore_done))
         except StorageClosed:
-            # The next start forgets all that is staged.
+            # The next start deletes all staged parts.
             return
 
     def read(
@@ -230,15 +237,16 @@ class BlockStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Parts of a block, and of up to `blocks` in all from it on; see `ReadBlocks`."""
+        """Reads parts of block `number`, and of the blocks after it, up to `blocks` blocks in all; see `ReadBlocks`."""
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        """Where a block is."""
+        """Looks up the place of a block."""
         self._storage.submit_read(FindBlock(self._log, number, on_done))
 
     def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
-        """The roots of the blocks up to `last`, from which a verifier can continue where nothing better is kept."""
+        """Reads the roots of the blocks up to `last`. A verifier can continue from them if no better state is
+        stored."""
         self._storage.submit_read(ReadRoots(self._log, last, on_done))
 
     def statistics(self) -> BlockStoreStatistics:
@@ -282,7 +290,7 @@ class BlockStore:
             self.unstage(block.attempt)
 
     def _apply_retention(self) -> None:
-        """Delete what is too much, some blocks at a time."""
+        """Deletes the blocks beyond the limits of retention, some at a time."""
         if self._evicting or not self._retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
@@ -308,11 +316,12 @@ class BlockStore:
         try:
             self._storage.submit_write(EvictBlocks(self._log, self._excess(), evicted))
         except StorageClosed:
-            # The next start goes on with it.
+            # The next start continues the deletion.
             self._evicting = False
 
     def _excess(self) -> int:
-        """How many blocks to delete now: those beyond the count, or one where it is the bytes that are too many."""
+        """Returns how many blocks to delete now: as many as exceed the limit of blocks, or one if only the bytes exceed
+        their limit."""
         beyond = 1 if self._retention.blocks is None else max(1, self._blocks - self._retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 

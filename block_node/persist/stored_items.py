@@ -1,4 +1,5 @@
-"""Reads the items of one stored block in batches, and hands them on. It checks no item, and holds one read at most."""
+"""Reads the items of one stored block in batches, and passes them on. It checks no item, and holds at most one read in
+memory."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ from block_node.persist.store import BlockStore
 from storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
-"""The most bytes in one read."""
+"""The largest number of bytes in one read."""
 
 HasRead = Callable[[ReadBlocks], None]
 Guard = Callable[[HasRead], HasRead]
 
 
 class StoredItems:
-    """See the module.
+    """A reader of the items of one stored block.
 
-    take: called with each batch; False ends the reading, and a BlockError says that the block is damaged. on_done:
-    called once, with an empty reason where all went well. guard: wraps the function that the store calls back.
+    take: called with each batch. If it returns False, reading ends; if it raises a BlockError, the block counts as
+    damaged. on_done: called once with the reason of a failure, or with an empty text. guard: wraps the function that
+    the store calls back.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class StoredItems:
         self._part = 0
 
     def read(self) -> None:
-        """The next parts, and all behind them."""
+        """Reads the next parts of the block, and then all later parts."""
         try:
             self._store.read(self._number, self._part, READ_BYTES, self._has_read)
         except StorageClosed as error:

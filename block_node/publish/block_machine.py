@@ -1,7 +1,7 @@
-"""The blocks on their way from publishers to the log: the stages of a block, what can happen to it, and what follows.
+"""The state machine of the blocks on their way from publishers to the log: the stages of a block, and how they change.
 
-One table has it all (`TRANSITIONS`). Nothing is decided or sent here: `block_node.publish.publish_machine`, the only
-user, says what happens, and does what follows.
+One table (`TRANSITIONS`) lists each change and its consequences. This module decides and sends nothing:
+`block_node.publish.publish_machine`, its only user, reports the changes and carries out the consequences.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from block_node.publish.watermark_machine import Watermark
 
 
 class Stage(enum.Enum):
-    """How far a block is.
+    """The stage of a block.
 
-    MISSING: no publisher sends the block. RECEIVING: its items are coming. COMPLETE: all items have come, but blocks
-    before it are not verified yet, or the plugins have no room. VERIFYING: the plugins have all items. VERIFIED: the
-    block is being stored. OVER: the block is stored, or has come by backfill; publishers have no more to do with it.
+    MISSING: no publisher sends the block. RECEIVING: its items are arriving. COMPLETE: all items have arrived, but
+    earlier blocks are not verified yet, or the plugins have no room. VERIFYING: the plugins have all items. VERIFIED:
+    the block is being stored. OVER: the block is stored, or was backfilled; publishers have nothing more to do with it.
     """
 
     MISSING = "missing"
@@ -44,7 +44,7 @@ class Stage(enum.Enum):
 
 
 class Change(enum.Enum):
-    """What happens to one block."""
+    """A change that happens to one block."""
 
     ACCEPTED = "its header was accepted"
     BEGUN_ANEW = "its publisher sent the header again"
@@ -63,10 +63,10 @@ class Change(enum.Enum):
 
 
 class Then(enum.Enum):
-    """What follows from a change.
+    """A consequence of a change.
 
-    DROP: the plugins forget the items that they have. ORPHAN: the block has no publisher any more. DISCARD: the rest of
-    the block, which its publisher has sent or still sends, is not wanted. SKIP: the publisher is told to go on with the
+    DROP: the plugins forget the items that they have. ORPHAN: the block loses its publisher. DISCARD: the node ignores
+    the rest of the block that its publisher has sent or still sends. SKIP: the publisher is told to continue with the
     next block. END_STREAM: the publisher's stream ends.
     """
 
@@ -118,11 +118,12 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_VERIFIED, Change.PUBLISHER_LEFT): Step(_VERIFIED, (Then.ORPHAN,)),
     (_VERIFIED, Change.NODE_FAILED): Step(_MISSING),
 }
-"""A pair that is not here cannot happen. Items change no stage, and come in RECEIVING alone."""
+"""The table of stages: for each stage and change, the next stage and the consequences. A pair that is not listed cannot
+happen. Items do not change the stage, and arrive only in RECEIVING."""
 
 
 class ReceivedItems(NamedTuple):
-    """The items of one message, with the size of the items, and with what holding them costs."""
+    """The items of one message. size_bytes: their total size. held_bytes: the memory that holding them takes."""
 
     items: list[bytes]
     piece: Piece
@@ -133,11 +134,11 @@ class ReceivedItems(NamedTuple):
 class BlockInFlight:
     """One block on its way to the log, from its accepted header on.
 
-    publisher: the one that sends it; None once that one has left, which a complete block survives. queue: messages
-    that were not forwarded to the plugins yet. attempt: names the items that the plugins have; 0 where they have none.
-    deadline_s: when the stage must have ended. earned_s: how much later that is for the items that have come. root: of
-    a verified block.
-    Invariant: `queued_bytes` is the sum over `queue`.
+    publisher: the publisher that sends it; None after that publisher has left, which a complete block survives. queue:
+    messages that were not forwarded to the plugins yet. attempt: the number under which the plugins have items of it; 0
+    if they have none. deadline_s: the time at which the stage must have ended. earned_s: the extra time in `deadline_s`
+    that the received items earned. root: the root of a verified block. Invariant: `queued_bytes` is the sum over
+    `queue`.
     """
 
     __slots__ = (
@@ -167,12 +168,12 @@ class BlockInFlight:
 class Blocks:
     """All blocks of one node, as publishing sees them: durable up to the watermark, verified, in flight, or missing.
 
-    next_to_verify: the block whose items go to the plugins; all blocks below it are verified. queued_bytes: what all
-    blocks hold that was not forwarded.
+    next_to_verify: the block whose items go to the plugins; all blocks below it are verified. queued_bytes: the size of
+    all received items that were not forwarded.
 
-    Invariant (`check`): a block is in flight under its own number, and is not durable. It is VERIFIED exactly where it
-    is below `next_to_verify`, and none above that one is with the plugins. What is durable without a hole is verified.
-    Every block that was begun is in flight or over.
+    Invariant (`check`): a block is in flight under its own number, and is not durable. It is VERIFIED exactly if it is
+    below `next_to_verify`, and no block above `next_to_verify` is with the plugins. Blocks that are durable without a
+    hole are verified. Every block that was begun is in flight or over.
     """
 
     def __init__(self, limits: PublishLimits, watermark: Watermark) -> None:
@@ -197,16 +198,16 @@ class Blocks:
         return self._blocks.get(number)
 
     def get(self, number: int) -> BlockInFlight:
-        """The block must be in flight."""
+        """Returns a block, which must be in flight."""
         return self._blocks[number]
 
     def all(self) -> list[BlockInFlight]:
-        """By block number. The list does not change when blocks leave."""
+        """Returns the blocks in flight, ordered by number. The list does not change when blocks leave."""
         return [self._blocks[number] for number in sorted(self._blocks)]
 
     @property
     def last_block(self) -> int | None:
-        """The watermark: all blocks up to it are verified and durable. None where there is none."""
+        """The watermark: all blocks up to it are verified and durable. None if there is no such block."""
         return self._watermark.last_block
 
     @property
@@ -224,33 +225,33 @@ class Blocks:
 
     @property
     def awaited(self) -> int | None:
-        """The lowest block that is not durable, where it came by backfill and is being stored."""
+        """The lowest block that is not durable, if it was backfilled and is being stored; else None."""
         number = self._watermark.next_durable
         return number if number < self.next_to_verify and number not in self._blocks else None
 
     @property
     def view(self) -> PublishView:
-        """What the answer to a header is made from."""
+        """The facts from which the answer to a header is decided."""
         mark = self._watermark
         taken = {*mark.above, *self._blocks}
-        # A block that came by backfill and is being stored is not in flight, and is not wanted from publishers either.
+        # A backfilled block that is being stored is not in flight, but publishers need not send it either.
         taken.update(range(mark.next_durable, self.next_to_verify))
         return PublishView(mark.last_block, mark.next_durable, taken, self.is_crowded)
 
     @property
     def is_crowded(self) -> bool:
-        """So much is in flight that only the lowest missing block is welcome."""
+        """Whether so much is in flight that only the lowest missing block is accepted."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
 
     @property
     def has_gap(self) -> bool:
-        """No publisher sends the block that is to be verified next, though blocks above it are in flight."""
+        """Whether no publisher sends the next block to verify, although blocks above it are in flight."""
         number = self.next_to_verify
         return number not in self._blocks and any(each > number for each in self._blocks)
 
     def begin(self, number: int, publisher: PublisherState, now_s: float) -> None:
-        """The header of a missing block was accepted."""
+        """Puts a missing block in flight, after its header was accepted."""
         assert number not in self._blocks, "a block has one publisher at a time"
         # The first block of an empty node may be below the one that the node was configured for.
         if number < self._watermark.next_durable:
@@ -271,14 +272,14 @@ class Blocks:
             self._expired += change is Change.TIMED_OUT
             self._forget_items(block)
         elif change is Change.BEGUN_ANEW:
-            # Items that are not wanted any more earn no time either.
+            # Dropped items lose the time that they earned.
             self._forget_items(block)
             block.deadline_s -= block.earned_s
             block.earned_s = 0.0
         return then
 
     def add(self, block: BlockInFlight, items: list[bytes], piece: Piece) -> None:
-        """Items of the block have come."""
+        """Adds received items to a block."""
         limits, count = self._limits, len(items)
         size_bytes = sum(map(len, items))
         held_bytes = size_bytes + ITEM_OVERHEAD_BYTES * count + EVENT_OVERHEAD_BYTES
@@ -291,39 +292,41 @@ class Blocks:
         block.deadline_s += earned_s
 
     def allow_processing(self, block: BlockInFlight, now_s: float) -> None:
-        """The plugins have the block now, and the time that they may take begins."""
+        """Starts the time that the plugins may take for a block."""
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
-        """This block is durable, and was not. Whether the watermark moved: over it, but never over a hole."""
+        """Notes that a block became durable. Returns whether the watermark moved: over this block, but never over a
+        hole."""
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
 
     def rest(self) -> None:
-        """If nothing is in flight and nothing became durable, the next first header may begin the chain elsewhere."""
+        """Lets the next first header begin the chain at another block, if no block is in flight and none became
+        durable."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
 
     def verified_below(self, number: int) -> None:
-        """All blocks below this one are verified, the last of them not as blocks in flight."""
+        """Notes that all blocks below `number` are verified. The last of them was not a block in flight."""
         self.next_to_verify = max(self.next_to_verify, number)
 
     def verify_again_from(self, number: int) -> None:
-        """This block and those above it are to be verified anew; none of them is with the plugins."""
+        """Notes that blocks from `number` on must be verified again. The plugins have none of them."""
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """The lowest block that is not verified, if there is something of it to forward.
+        """Returns the lowest block that is not verified, if it has something to forward; else None.
 
-        Blocks above it wait, since a block that continues a bad one cannot be judged.
+        Blocks above it wait, because a block that continues a bad one cannot be judged.
         """
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """The next event of the block that is to be forwarded; the runner publishes it at once."""
+        """Takes the next event of the block to be forwarded. The runner publishes it at once."""
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts
@@ -338,26 +341,28 @@ class Blocks:
         return BlockEnded(block.number, block.attempt)
 
     def extend_held(self, elapsed_s: float) -> None:
-        """Give blocks more time whose publishers were not read from meanwhile."""
+        """Gives more time to blocks whose publishers were not read during the last `elapsed_s` seconds."""
         for block in self._blocks.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s
 
     def late(self, now_s: float) -> Iterator[BlockInFlight]:
-        """Blocks whose stage should have ended by now, lowest first. Blocks may leave meanwhile."""
+        """Yields the blocks whose stage should have ended by now, lowest first. Blocks may leave during the
+        iteration."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
             if is_late and self._blocks.get(block.number) is block:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Blocks below `end` that are still being received, lowest first. Blocks may leave meanwhile."""
+        """Yields the blocks below `end` that are still being received, lowest first. Blocks may leave during the
+        iteration."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:
                 yield block
 
     def _forget_items(self, block: BlockInFlight) -> None:
-        """Items that were not forwarded are not wanted any more."""
+        """Drops the items of a block that were not forwarded."""
         self.queued_bytes -= block.queued_bytes
         block.queue.clear()
         block.queued_bytes = 0
@@ -366,7 +371,7 @@ class Blocks:
         return InFlightStatistics(len(self._blocks), self.queued_bytes, self._begun, self._over, self._expired)
 
     def check(self) -> None:
-        """The invariant."""
+        """Checks the invariant."""
         self._watermark.check()
         assert self._watermark.next_durable <= self.next_to_verify
         assert self.next_block == self.view.wanted

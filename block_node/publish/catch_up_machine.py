@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 CONTACTS_MAX = 3
-"""The node reports that it is stalled after this many contacts in a row without getting closer."""
+"""The number of contacts in a row without progress after which the node reports that it is stalled."""
 CONTACT_INTERVAL_S = 1.0
-"""Offers within this time are one contact, since several publishers often come at once."""
+"""Offers within this many seconds count as one contact, because several publishers often connect at once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):
@@ -22,7 +22,10 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class CatchUp:
-    """Invariant: `target` is the highest block offered and not reached, or None where the node is not behind."""
+    """The progress of the node toward the newest offered block.
+
+    Invariant: `target` is the highest block that was offered and not reached, or None if the node is not behind.
+    """
 
     def __init__(self) -> None:
         self.target: int | None = None
@@ -32,7 +35,8 @@ class CatchUp:
         self._contact_s = 0.0
 
     def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
-        """A publisher offered a block that is too high. Returns a report the first time that the node is stalled."""
+        """Notes that a publisher offered a block that is too high. Returns a report when the node becomes stalled, else
+        None."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
         distance = self.target - (-1 if last_block is None else last_block)
@@ -50,7 +54,7 @@ class CatchUp:
         return Stalled(self.target, self._contacts)
 
     def reached(self, last_block: int) -> None:
-        """The node has all blocks up to this one."""
+        """Notes that the node has all blocks up to this one."""
         if self.target is not None and last_block >= self.target:
             self.target = None
             self.stalled = False

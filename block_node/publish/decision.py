@@ -1,7 +1,8 @@
-"""What the node answers to an offered block: one pure function of what it has and what is on its way to it.
+"""Decides the answer to an offered block: one pure function of the blocks that the node has and the blocks in flight.
 
-It follows specs/block_publish.md, "Base Protocol", and adds what several publishers need: the first header of a block
-wins, and everybody else skips it. It changes nothing; `block_node.publish.publish_machine` does.
+It follows specs/block_publish.md, "Base Protocol", and adds the rule for several publishers: the first publisher that
+sends the header of a block sends the block, and all others skip it. It changes no state;
+`block_node.publish.publish_machine` does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import msgspec
 
 
 class Verdict(enum.Enum):
-    """ACCEPT: send it. DUPLICATE: the node has it, or a later one. SKIP: it is on its way. BEHIND: it is too early."""
+    """The answer to an offered block. ACCEPT: the publisher sends it. DUPLICATE: the node has this block or a later
+    one. SKIP: the block is in flight already. BEHIND: the block is too high for the node."""
 
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
@@ -22,12 +24,12 @@ class Verdict(enum.Enum):
 
 
 class PublishView(msgspec.Struct, frozen=True):
-    """What the decision is made from.
+    """The facts on which the decision is based.
 
-    last_block: the highest block up to which all are verified and durable; None where there is none yet.
-    next_durable: the block that moves it on: one more, or the first block that an empty node is configured for.
-    taken: the blocks above that are on their way, or durable already.
-    crowded: so much is on its way that only the lowest block that is missing is welcome.
+    last_block: the highest block up to which all blocks are verified and durable; None if there is no such block.
+    next_durable: the block that moves `last_block` on: the block after it, or the first configured block of an empty
+    node. taken: the blocks above `last_block` that are in flight or already durable. crowded: whether so much is in
+    flight that only the lowest missing block is accepted.
     """
 
     last_block: int | None
@@ -37,7 +39,7 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> int:
-        """The lowest block that nobody sends and the node does not have."""
+        """The lowest block that no publisher sends and the node does not have."""
         block_number = self.next_durable
         while block_number in self.taken:
             block_number += 1
@@ -45,17 +47,17 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def frontier(self) -> int:
-        """The block behind all that are taken; no higher one can be begun."""
+        """The block after all taken blocks; no higher block can be begun."""
         return max(self.taken, default=self.next_durable - 1) + 1
 
     @property
     def fresh(self) -> bool:
-        """The chain has not begun: its first block may be below the one that the node is configured for."""
+        """Whether the chain has not begun, so that its first block may be below the configured first block."""
         return not self.taken and (self.last_block is None or self.last_block < self.next_durable - 1)
 
 
 def decide(block_number: int, view: PublishView) -> Verdict:
-    """The answer to the header of this block."""
+    """Returns the answer to the header of a block."""
     if view.last_block is not None and block_number <= view.last_block:
         return Verdict.DUPLICATE
     if block_number in view.taken:

@@ -1,6 +1,7 @@
-"""The roots of blocks that are durable and not acknowledged yet, and which sessions sent them. Pure.
+"""Keeps the roots of durable blocks that are not acknowledged yet, and which session sent each block. Pure.
 
-An acknowledgement names them, so that a publisher can tell its own block from another one with the same number.
+An acknowledgement names these roots, so that a publisher can tell its own block from another block with the same
+number.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ import msgspec
 from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
-"""Blocks in one acknowledgement: with 60 bytes each they fit into the smallest frame. Publishers look up the others."""
+"""The largest number of blocks in one acknowledgement. At 60 bytes each they fit into the smallest frame. Publishers
+look up the roots of other blocks."""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):
-    """owner: the session that sent this very block; None where it came in another way, or the session has left."""
+    """The root of one durable block. owner: the session that sent this block; None if the block came from another
+    source, or the session has left."""
 
     root: bytes
     owner: int | None
 
 
 class DurableRoots:
-    """Invariant: all numbers are above the last acknowledged one, and there are at most NAMED_MAX of them."""
+    """The roots of the durable blocks that are not acknowledged yet.
+
+    Invariant: all block numbers are above the last acknowledged one, and there are at most NAMED_MAX of them.
+    """
 
     def __init__(self) -> None:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """This block is durable. Only the lowest NAMED_MAX roots are kept, since those are acknowledged first."""
+        """Notes that a block is durable. Only the lowest NAMED_MAX roots are kept, since they are acknowledged
+        first."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -36,10 +43,10 @@ class DurableRoots:
             self._roots[block_number] = DurableRoot(root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
-        """Remove and return the roots of all blocks up to the one that is acknowledged now."""
+        """Removes and returns the roots of all blocks up to `last_block`, which is acknowledged now."""
         return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """The roots in the form in which one session is told them."""
+    """Returns the roots in the form of an acknowledgement to one session."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

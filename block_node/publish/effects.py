@@ -1,7 +1,7 @@
-"""Effects: what the publish machine wants done outside of itself, as values. They do nothing.
+"""Effects: actions that the publish machine wants carried out, as values. They do nothing by themselves.
 
-The machine (`block_node.publish.publish_machine`) lists them in the order in which they are to happen; the runner
-(`block_node.publish.runner`) carries them out. Events for the plugins are effects too, as they are.
+The machine (`block_node.publish.publish_machine`) lists them in the order in which they must happen, and the runner
+(`block_node.publish.runner`) carries them out. Events for the plugins are effects too.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from block_node.protocol import PublishResponse, StreamEnded
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """Send this answer to this publisher."""
+    """The effect of sending an answer to a publisher."""
 
     publisher_id: int
     response: PublishResponse
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """The session of this publisher is over, and its address is free.
+    """The effect of ending a publisher's session, which frees its address.
 
-    ended: the last answer to the publisher; None where the publisher itself has ended the stream, or is gone.
+    ended: the last answer to the publisher; None if the publisher itself ended the stream or is gone.
     """
 
     publisher_id: int
@@ -32,7 +32,8 @@ class EndSession(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line for the log. is_warning: people should look at the line; else it is for information."""
+    """The effect of writing a line to the log. is_warning: whether the line is a warning; else it is for
+    information."""
 
     event: str
     fields: dict[str, Any]

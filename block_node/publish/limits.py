@@ -1,4 +1,4 @@
-"""Every limit of publishing."""
+"""All limits of publishing."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import msgspec
 
 
 class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds, sizes in bytes.
+    """The limits of publishing. Times are in seconds, sizes in bytes.
 
-    sessions_max: publishers at one time; the real block node has 1,000 connections.
-    block_s_max: from a block's header to its end; the time in which we did not read does not count, and what has come
-    of the block earns more time: a second for so many items (earned_items_per_s) and for so many bytes
-    (earned_bytes_per_s), so that a block over the limits meets these, and not the time.
-    processing_s_max: from a block's end to its verification, from that until it is durable, and how long plugins may
-    take nothing; beyond, the node itself has failed.
-    stall_blocks_max: a block this far below one that is finished, and one more, is taken from who sends it; the real
-    node's `producer.MaxFutureBlocksBeforeStalled`.
-    ahead_blocks_max, queued_bytes_max: with so many blocks on their way, or bytes that were not forwarded, only the
-    publisher that sends the lowest block is read.
-    resend_s: how often a missing block is asked for again. idle_s_max: a publisher that sends nothing is ended after
-    this; the real node's two hours. tick_s: how often all that is looked at.
-    slice_items_max, slice_bytes_max: what is forwarded, and what is read of one publisher, before everybody else on the
-    node has a turn: some hundredths of a second.
+    sessions_max: the number of publishers at a time; the real block node has 1,000 connections. block_s_max: the time
+    from a block's header to its end. Time in which the node did not read does not count. The received part of the block
+    earns more time: one second for every `earned_items_per_s` items and every `earned_bytes_per_s` bytes. So a block
+    that is too large meets the limits of size, and not this limit. processing_s_max: the time from a block's end to its
+    verification, the time from there until it is durable, and how long plugins may take no items. After that time the
+    node itself has failed. stall_blocks_max: when a block is finished, a publisher loses an unfinished block that is
+    more than this many blocks below; the real node's `producer.MaxFutureBlocksBeforeStalled`. ahead_blocks_max,
+    queued_bytes_max: when this many blocks are in flight, or this many bytes are not forwarded, the node reads only
+    from the publisher that sends the lowest block. resend_s: the interval at which a missing block is requested again.
+    idle_s_max: a publisher that sends nothing for this long is disconnected; the real node waits two hours. tick_s: the
+    interval between two checks of the limits. slice_items_max, slice_bytes_max: how many items are forwarded, and how
+    many bytes are read from one publisher, before other workers of the node have a turn; each takes some hundredths of
+    a second.
     """
 
     sessions_max: int = 1_000

@@ -1,7 +1,7 @@
-"""Whether the plugins still work: they take items, and they store blocks that came by backfill. Pure.
+"""Watches whether the plugins still work: whether they take items, and whether they store backfilled blocks. Pure.
 
-A block that a publisher sends has deadlines of its own (`block_node.publish.block_machine.BlockInFlight`). Without this
-watch, a plugin that hangs with nothing in flight would never be noticed.
+A block that a publisher sends has its own deadlines (`block_node.publish.block_machine.BlockInFlight`). Without this
+watch, a plugin that hangs while no block is in flight would never be noticed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """When the plugins were last seen to take items, and when no backfilled block last waited to be stored.
+    """The last times at which the plugins took items, and at which no backfilled block waited to be stored.
 
-    patience_s: how long either may take before the node has failed.
+    patience_s: how long, in seconds, either may take before the node counts as failed.
     """
 
     def __init__(self, patience_s: float, now_s: float) -> None:
@@ -20,10 +20,10 @@ class PluginWatch:
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """The failure, if there is one now.
+        """Returns the failure of the node, or None.
 
-        is_full: the plugins take no items. awaited_block: a block that came by backfill, was verified, and is to be
-        stored next.
+        is_full: whether the plugins take no items. awaited_block: a verified, backfilled block that must be stored
+        next, or None.
         """
         if not is_full:
             self._took_s = now_s
@@ -32,7 +32,7 @@ class PluginWatch:
         if min(self._took_s, self._stored_s) + self._patience_s > now_s:
             return None
         took_nothing = self._took_s < self._stored_s
-        # Every stream ends with the failure, so the plugins have their time anew; else each tick would report it.
+        # The failure ends every stream, so the times start anew. Otherwise every tick would report the failure again.
         self._took_s = self._stored_s = now_s
         if took_nothing or awaited_block is None:
             return NodeFailed(f"the plugins took nothing for {self._patience_s:g} s")

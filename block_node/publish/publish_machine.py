@@ -1,11 +1,11 @@
-"""Everything that is being published on one node: which publisher sends which block, and how far each block is. Pure.
+"""The state of all publishing on one node: which publisher sends which block, and the stage of each block. Pure.
 
-The machine is told what publishers, plugins and the clock say. It changes its own state at once, and lists what is to
-happen outside (answers to publishers, events for the plugins, log lines) in `effects`, for the runner to carry out
-(`block_node.publish.runner`). Nothing is called from inside a change, so that no one ever sees a change half done.
+The machine takes events from publishers, plugins and the clock. It changes its own state at once, and appends the
+actions to be carried out (answers to publishers, events for the plugins, log lines) to `effects`, for the runner
+(`block_node.publish.runner`). It calls nothing while it changes, so nobody ever sees a half-done change.
 
-An acknowledgement is a watermark: all blocks up to it are verified and durable. Every publisher is told it.
-Times are the caller's, in seconds. The rules are those of specs/block_publish.md; `block_node.publish.decision` has the
+An acknowledgement is a watermark: all blocks up to it are verified and durable. Every publisher receives it. The caller
+passes all times, in seconds. The rules are those of specs/block_publish.md; `block_node.publish.decision` decides the
 answer to a header.
 """
 
@@ -55,13 +55,13 @@ from block_node.publish.watermark_machine import Watermark
 class PublishMachine:
     """The state of publishing on one node.
 
-    last_block: the highest stored block; None on an empty node. first_block: the one with which an empty node begins.
-    blocks: the blocks, which the machine alone changes. effects: what is to be done outside, oldest first.
-    forward_due, admit_due: whether the runner is to forward what can be forwarded, and to look again at the publishers
-    that are held; the runner clears both.
+    last_block: the highest stored block; None on an empty node. first_block: the first block of an empty node. blocks:
+    the blocks in flight, which only the machine changes. effects: the actions to be carried out, oldest first.
+    forward_due: whether the runner must forward items to the plugins. admit_due: whether the runner must check again
+    which held publishers may be read. The runner clears both.
 
-    Invariant (`check`): that of its blocks; and a publisher's session receives a block exactly where that block is
-    RECEIVING and belongs to that publisher. A block in any other stage belongs to an open session, or to none.
+    Invariant (`check`): the invariant of its blocks holds. A publisher's session receives a block exactly if that block
+    is RECEIVING and belongs to that publisher. A block in any other stage belongs to an open session, or to none.
     """
 
     def __init__(self, limits: PublishLimits, *, last_block: int | None, first_block: int, now_s: float) -> None:
@@ -88,10 +88,11 @@ class PublishMachine:
         return len(self._publishers)
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to read on from this publisher. has_room: whether the plugins take items now; asked if it matters."""
+        """Whether to continue reading from this publisher. has_room: returns whether the plugins take items now; it is
+        called only if that matters."""
         if not self.blocks.is_crowded:
             return True
-        # The rest of the block that goes to the plugins is what makes room; nothing else moves on before it.
+        # Only the rest of the block that goes to the plugins makes room: no other block can move on before it.
         if publisher.session.block_number == self.blocks.next_to_verify:
             return has_room()
         return self.blocks.has_gap
@@ -111,7 +112,7 @@ class PublishMachine:
         )
 
     def check(self) -> None:
-        """The invariant."""
+        """Checks the invariant."""
         self.blocks.check()
         for block in self.blocks.all():
             publisher = block.publisher
@@ -127,24 +128,24 @@ class PublishMachine:
     # What publishers do.
 
     def join(self, publisher: PublisherState) -> None:
-        """A session has been opened."""
+        """Adds a publisher whose session was opened."""
         self._publishers[publisher.publisher_id] = publisher
         self.effects.append(PublisherStatus(PublisherChange.CONNECTED, len(self._publishers)))
 
     def leave(self, publisher: PublisherState, now_s: float) -> None:
-        """The publisher is gone, and is told nothing. Safe to repeat."""
+        """Removes a publisher that is gone, without an answer to it. Safe to repeat."""
         self._close(publisher, None)
         self.go_on(now_s)
 
     def end(
         self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
     ) -> None:
-        """End the publisher's stream, and tell it why. Safe to repeat."""
+        """Ends the publisher's stream, and tells the publisher why. Safe to repeat."""
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
     def header(self, publisher: PublisherState, number: int, items: list[bytes], now_s: float) -> None:
-        """The header of a block has come. items: the header itself, and those that came with it."""
+        """Handles the header of a block. items: the header, followed by the items that came in the same message."""
         session = publisher.session
         before = session.block_number
         action = session.header(number)
@@ -155,7 +156,8 @@ class PublishMachine:
             self._change(block, Change.BEGUN_ANEW, "its publisher began it anew")
             self._add(block, items, Piece.WHOLE, now_s)
             return
-        # A publisher sends one block at a time: the header of another one says that the first will not be finished.
+        # A publisher sends one block at a time, so the header of another block means that the first will not be
+        # finished.
         if action is Action.GIVE_BACK_AND_OFFER and before is not None:
             self._change(
                 self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
@@ -170,7 +172,8 @@ class PublishMachine:
             self.go_on(now_s)
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
-        """Answer a header. With ACCEPT the block is in flight; else the publisher is told why it is not."""
+        """Answers a header, and returns the verdict. With ACCEPT the block is in flight; otherwise the publisher is
+        told why not."""
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
@@ -186,21 +189,22 @@ class PublishMachine:
         else:
             publisher.cursor = view.wanted
             self._tell(publisher, Behind(number, view.last_block, view.wanted))
-            # The network is at that block; backfill is told where the node does not get closer to it.
+            # The network has reached that block. Backfill is told if the node does not get closer to it.
             stalled = self._catch_up.offered(number, self.last_block, now_s)
             if stalled is not None:
                 self.effects.append(CatchUpStalled(stalled.target_block, self.last_block, stalled.contacts))
         return verdict
 
     def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Items have come, the first of which is no header. Raises RequestRefused."""
+        """Handles items, the first of which is no header. Raises RequestRefused if they may not come now."""
         session = publisher.session
         if session.items(piece) is Action.ADD:
             assert session.block_number is not None, "a session that adds items receives a block"
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """The end of a block has come; the action says whether it came in place. Raises RequestRefused."""
+        """Handles the end of a block. Returns an action that shows whether the end was expected. Raises RequestRefused
+        if the block ends within an item."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
@@ -210,7 +214,8 @@ class PublishMachine:
         return action
 
     def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
-        """The publisher ends its stream. One that is too far ahead says up to which block the network is."""
+        """Handles the end of a publisher's stream. A publisher that is too far ahead names the newest block of the
+        network."""
         publisher.session.take(Input.STREAM_END)
         latest = end.latest_block
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and latest >= (end.earliest_block or 0):
@@ -220,18 +225,18 @@ class PublishMachine:
     # What the plugins get and say.
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
-        """A block was verified, or failed to be."""
+        """Handles the result of verifying a block."""
         number = notification.block_number
         block = self.blocks.find(number)
         if not notification.attempt:
-            # A backfilled block in the place of the next one: publishers go on behind it.
+            # This backfilled block is the next one to verify, so publishers continue after it.
             if notification.success and number == self.blocks.next_to_verify:
                 self.blocks.verified_below(number + 1)
                 if block is not None:
                     self._change(block, Change.BACKFILLED, "the block has come in another way")
                 self.go_on(now_s)
         elif block is not None and block.attempt == notification.attempt:
-            # An older attempt's result says nothing about the items that come now.
+            # The result of an older attempt is ignored, because it does not concern the items that arrive now.
             if notification.success:
                 self._change(block, Change.VERIFIED)
                 block.root = notification.root
@@ -241,7 +246,7 @@ class PublishMachine:
             self.go_on(now_s)
 
     def persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """A block is durable, or could not be stored."""
+        """Handles the result of storing a block."""
         number = notification.block_number
         if number < self.blocks.next_durable:
             return
@@ -262,21 +267,23 @@ class PublishMachine:
         self.go_on(now_s)
 
     def node_failed(self, failure: NodeFailed, now_s: float) -> None:
-        """End every stream: what is not durable is to be sent again."""
+        """Ends every stream after a failure: publishers send again what is not durable."""
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """End every stream in good order: what is not acknowledged is to be sent elsewhere, or again."""
+        """Ends every stream because the node stops: publishers send what is not acknowledged to another node, or again
+        later."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
     # What the clock does.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """To be called every `tick_s`: deadlines, silent publishers, holes that no publisher fills.
+        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
+        seconds.
 
-        is_full: the plugins take no items.
+        is_full: whether the plugins take no items now.
         """
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):
@@ -285,7 +292,7 @@ class PublishMachine:
         failure = self._check_deadlines(now_s)
         if failure is None:
             failure = self._plugins.check(now_s, is_full=is_full, awaited_block=self.blocks.awaited)
-        # When the node has failed, every stream ends; nothing is to be asked of publishers before.
+        # When the node has failed, every stream ends, so publishers are not asked for anything before.
         if failure is None:
             self.go_on(now_s)
         else:
@@ -293,7 +300,8 @@ class PublishMachine:
         self.check()
 
     def go_on(self, now_s: float) -> None:
-        """Something has changed: ask for what is missing, forward what can be, read from publishers that were held."""
+        """Continues after a change: requests the lowest missing block, and has the runner forward items and read from
+        held publishers again."""
         self.blocks.rest()
         self._ask_for_missing(now_s)
         self._make_room(now_s)
@@ -302,7 +310,7 @@ class PublishMachine:
     # One block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Items of the block have come from its publisher."""
+        """Adds items that a publisher sent to its block."""
         self.blocks.add(block, items, piece)
         if block.number == self.blocks.next_to_verify:
             self.forward_due = True
@@ -310,7 +318,7 @@ class PublishMachine:
             self._make_room(now_s)
 
     def _refuse(self, block: BlockInFlight, notification: VerificationNotification) -> None:
-        """The block failed verification, after which the plugins have forgotten it."""
+        """Handles a block that failed verification. The plugins have forgotten it already."""
         failure, reason = notification.failure, notification.reason
         self._refused += 1
         fields = {"block": block.number, "failure": failure, "reason": reason}
@@ -329,9 +337,10 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Make one step of the table with this block, and list what follows.
+        """Makes one step of the table of block stages with this block, and carries out what follows.
 
-        reason: for people. status: with which the publisher's stream ends, where it ends.
+        reason: the text for the log and the publisher. status: the status with which the publisher's stream ends, if it
+        ends.
         """
         publisher = block.publisher
         for then in self.blocks.step(block, change):
@@ -357,10 +366,10 @@ class PublishMachine:
     # All blocks.
 
     def _ask_for_missing(self, now_s: float) -> None:
-        """Ask for the lowest missing block: every publisher that is beyond it, and from time to time those that had it
-        and are silent.
+        """Requests the lowest missing block from every publisher that is beyond this block, and, at intervals, from
+        silent publishers that had it.
 
-        Other missing blocks are not asked for, since a publisher that sends this one goes on with those above it.
+        Other missing blocks are not requested, because a publisher that sends this one continues with the blocks above.
         """
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
@@ -373,9 +382,9 @@ class PublishMachine:
         self._resends += 1
 
     def _make_room(self, now_s: float) -> None:
-        """Where too much is in flight above a missing block, give up blocks that are not complete, lowest first.
+        """Gives up incomplete blocks, the lowest first, if too much is in flight above a missing block.
 
-        Without this the missing block could not come, as no publisher is read, and all would wait for ever.
+        Otherwise the missing block could never arrive, because no publisher would be read, and all would wait forever.
         """
         if not self.blocks.is_crowded:
             return
@@ -388,9 +397,9 @@ class PublishMachine:
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
 
     def _end_stalled(self, finished: int) -> None:
-        """Take blocks far below a finished one from publishers that do not send them.
+        """Takes incomplete blocks that are far below a finished block away from their publishers.
 
-        A publisher that is held cannot send, and keeps its block.
+        A held publisher cannot send, so it keeps its block.
         """
         for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
             if block.publisher is not None and not block.publisher.is_held:
@@ -399,7 +408,7 @@ class PublishMachine:
                 )
 
     def _acknowledge(self) -> None:
-        """Tell every publisher up to which block all are durable."""
+        """Tells every publisher the watermark: the block up to which all blocks are durable."""
         last_block = self.last_block
         assert last_block is not None, "the watermark has moved"
         self._catch_up.reached(last_block)
@@ -412,7 +421,7 @@ class PublishMachine:
                 self._tell(publisher, Acknowledgement(last_block))
 
     def _not_persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """A verified block could not be stored."""
+        """Handles a verified block that could not be stored."""
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
@@ -420,7 +429,7 @@ class PublishMachine:
             reason = f"block {number} is not confirmed: {notification.reason}"
             self.effects.append(NodeFailed(reason, True, number))
             return
-        # Verification goes back to what is durable, so a block of which it has some items could not pass any more.
+        # Verification goes back to the last durable block. A block of which it has some items could not pass any more.
         for block in self.blocks.all():
             if block.attempt:
                 self._change(block, Change.EVICTED, f"block {number} before it could not be stored")
@@ -428,8 +437,9 @@ class PublishMachine:
         self.go_on(now_s)
 
     def _check_deadlines(self, now_s: float) -> NodeFailed | None:
-        """End every stage that took too long. Where the plugins are late, the node has failed."""
-        # While the service does not read from a publisher, that one cannot be late.
+        """Ends every stage of a block that took too long. Returns a failure of the node if a plugin is late, else
+        None."""
+        # A publisher from which the service does not read cannot be late.
         self.blocks.extend_held(now_s - self._ticked_s)
         self._ticked_s = now_s
         for block in self.blocks.late(now_s):
@@ -450,12 +460,12 @@ class PublishMachine:
         self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
 
     def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
-        """The session is over, in whatever way. Safe to repeat. `go_on` is to follow."""
+        """Ends a publisher's session, for whatever reason. Safe to repeat. The caller then calls `go_on`."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
         self.effects.append(EndSession(publisher.publisher_id, ended))
         publisher.session.take(Input.FAULT)
-        # A block that has not come whole is missing from now on; a complete one goes its way without its publisher.
+        # An incomplete block is missing from now on. A complete block is processed without its publisher.
         for block in self.blocks.all():
             if block.publisher is publisher:
                 self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
@@ -465,7 +475,7 @@ class PublishMachine:
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
-        """End every stream. The plugins have forgotten every block that is not durable."""
+        """Ends every stream. The plugins have forgotten every block that is not durable."""
         for block in self.blocks.all():
             self._change(block, Change.NODE_FAILED)
         self.blocks.verify_again_from(self.blocks.next_durable)

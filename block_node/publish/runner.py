@@ -1,4 +1,4 @@
-"""Carries out what the publish machine lists: answers to publishers, events for the plugins, log lines.
+"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines.
 
 It decides nothing (`block_node.publish.publish_machine`) and reads no messages (`block_node.publish.session`).
 """
@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Session(Protocol):
-    """The worker of one publisher's session, `block_node.publish.session.PublishSession`."""
+    """The interface of the worker of one publisher's session, `block_node.publish.session.PublishSession`."""
 
     publisher: PublisherState
 
@@ -39,10 +39,11 @@ class Session(Protocol):
 
 
 class PublishRunner:
-    """The publish machine and its surroundings: the sessions, the facility, and the clock.
+    """Connects the publish machine with the sessions, the facility and the clock.
 
-    Every change of the machine is followed by `perform`. call_later: of the service's worker, which sets it when it
-    starts. The runner outlives that worker; what a failed worker had scheduled is done by the next tick.
+    After every change of the machine, the caller calls `perform`. call_later: the function of the service's worker,
+    which the worker sets when it starts. The runner outlives that worker; the next tick makes up for calls that a
+    failed worker had scheduled.
     """
 
     def __init__(
@@ -61,20 +62,21 @@ class PublishRunner:
         return list(self._sessions.values())
 
     def join(self, session: Session) -> None:
-        """The session has its address, and can be told answers."""
+        """Adds a session that has its address and can send answers."""
         self._sessions[session.publisher.publisher_id] = session
         self.machine.join(session.publisher)
         self.perform()
 
     def may_read(self, publisher: PublisherState) -> bool:
-        """Whether to read on from this publisher; if not, its session is admitted later."""
+        """Whether to continue reading from this publisher. If not, its session is admitted later."""
         return self.machine.may_read(publisher, self._has_room)
 
     def perform(self) -> None:
-        """Carry out all effects, forward what is due, and admit sessions. Called after every change of the machine.
+        """Carries out all effects, forwards items that are due, and admits sessions. Called after every change of the
+        machine.
 
-        An effect may be answered at once, by a plugin, with another change. Such a call from within leaves its effects
-        to the one that is already here, so that everything happens in the order in which the machine listed it.
+        A plugin may answer an effect at once with another change. Such an inner call leaves its effects to the outer
+        call, so that everything happens in the order in which the machine listed it.
         """
         if self._performing:
             return
@@ -83,7 +85,7 @@ class PublishRunner:
         self._forwarded_items = 0
         try:
             while True:
-                # Effects go first: they may say that what would be forwarded is not wanted any more.
+                # Effects go first: an effect may drop a block whose items would otherwise be forwarded.
                 if machine.effects:
                     self._carry_out(machine.effects.popleft())
                 elif machine.forward_due:
@@ -92,7 +94,7 @@ class PublishRunner:
                     break
         finally:
             self._performing = False
-        # Only now it is known whether there is room for more.
+        # Sessions are admitted last, because only now it is known whether there is room for more.
         if machine.admit_due:
             machine.admit_due = False
             for session in self.sessions():
@@ -116,7 +118,7 @@ class PublishRunner:
             self._facility.publish(effect)
 
     def _forward(self) -> None:
-        """Publish one event with items, unless the plugins are full or everybody else on the node is to have a turn."""
+        """Publishes one event with items, unless the plugins are full or other workers of the node must have a turn."""
         machine, limit = self.machine, self.limits.slice_items_max
         machine.forward_due = False
         block = machine.blocks.find_to_forward()
@@ -124,7 +126,7 @@ class PublishRunner:
             return
         self._is_resting = False
         if self._facility.full:
-            # Asked once: the facility keeps the function until there is room.
+            # The function is registered once: the facility keeps it until there is room.
             if not self._waits_for_room:
                 self._waits_for_room = True
                 self._facility.when_room(self._room)
@@ -135,7 +137,8 @@ class PublishRunner:
             self._forwarded_items += len(event.items)
         self._facility.publish(event)
         if self._forwarded_items >= limit:
-            # After a slice the rest waits for the next turn, or one large block would stop the whole node meanwhile.
+            # After this many items the rest waits for the next turn. Otherwise one large block would stop the whole
+            # node meanwhile.
             self._is_resting = True
             self.call_later(0, self._go_on)
 

@@ -1,7 +1,7 @@
-"""The publishing service: opens sessions, and hands notifications to the publish machine. A plugin like the others.
+"""The publishing service: a plugin that opens sessions, and passes notifications to the publish machine.
 
-Which block is whose, and what is answered, is decided in `block_node.publish.publish_machine`. One publisher's messages
-are read in `block_node.publish.session`.
+`block_node.publish.publish_machine` decides which publisher sends which block, and the answers.
+`block_node.publish.session` reads the messages of one publisher.
 """
 
 from __future__ import annotations
@@ -41,18 +41,20 @@ logger = structlog.get_logger(__name__)
 
 
 class OpeningMessage(msgspec.Struct, frozen=True):
-    """The message that opened a session: its way back and its request. The same message again opens no other one."""
+    """The message that opened a session: its return route and its request. The same message again does not open another
+    session."""
 
     route: Route
     request: OpenSession | OpenRootSession
 
 
 class PublishService:
-    """The machine, the sessions, and everything else of publishing that outlives a crash of the worker.
+    """The machine, the sessions, and all other state of publishing that outlives a crash of the worker.
 
-    is_stored: whether a block is durable; asked where a notification may have been missed. first_block: the first block
-    of the chain of an empty node. store_refusal: why no block would be stored now, where that is known. new_id, now_s:
-    randomness, and a clock that never goes back, in seconds; parameters so that a simulation can own them.
+    is_stored: returns whether a block is durable; used if a notification may have been missed. first_block: the first
+    block of the chain of an empty node. store_refusal: returns the reason why no block can be stored now, or None.
+    new_id: returns a random name. now_s: a clock that never goes back, in seconds. Both are parameters so that a
+    simulation can control them.
     """
 
     def __init__(
@@ -82,16 +84,16 @@ class PublishService:
         self._worker_starts = 0
 
     def register(self, address: str = SERVICE_ADDRESS) -> None:
-        """Start the worker."""
+        """Registers the worker at its address, which starts it."""
         self.node.register([local(address)], lambda: PublishWorker(self))
 
     def worker_started(self, context: Context) -> None:
-        """The worker has started, at first or after a crash."""
+        """Handles a start of the worker: the first start, or a restart after a crash."""
         self._worker_starts += 1
         self.runner.call_later = context.call_later
         if self._worker_starts == 1:
             return
-        # Notifications may have been lost with the worker that failed, so nothing that was in flight can be trusted.
+        # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
         self.machine.node_failed(NodeFailed("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
         # Blocks that became durable meanwhile are not announced again.
@@ -102,7 +104,7 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
-        """Open a session, or answer for the one that this message opened before."""
+        """Opens a session, or has the session that this same message opened answer again."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
@@ -116,7 +118,7 @@ class PublishService:
         self.node.register([address], lambda: session)
 
     def tick(self) -> None:
-        """Look at deadlines and at publishers that are gone; called every `tick_s`."""
+        """Checks deadlines and publishers that are gone. Called every `tick_s` seconds."""
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()
@@ -131,7 +133,7 @@ class PublishService:
 
 
 class PublishWorker(Plugin):
-    """Serves `block_publish`, and hands notifications to the machine."""
+    """The worker that serves `block_publish`, and passes notifications to the machine."""
 
     name: ClassVar[str] = "publish"
 
@@ -180,7 +182,7 @@ class PublishWorker(Plugin):
         self._service.runner.perform()
 
     def _find_refusal(self) -> StreamEnded | None:
-        """Why no session can be opened now, as the publisher is told; None where one can."""
+        """Returns the answer that refuses a new session; None if a session can be opened."""
         service = self._service
         missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.machine.last_block
         if missing:

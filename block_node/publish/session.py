@@ -1,8 +1,8 @@
-"""One publisher's session as a worker with an address of its own: reads its messages, and sends it answers.
+"""One publisher's session as a worker with its own address: it reads the publisher's messages, and sends answers.
 
-What may come when is decided in `block_node.publish.session_machine`, what is answered in
-`block_node.publish.publish_machine`. A publisher that is not to be read is held: the worker pauses its mailbox, the
-mailbox fills, and the connection that feeds it stops reading.
+`block_node.publish.session_machine` decides which message may come when, and `block_node.publish.publish_machine`
+decides the answers. A publisher that must not be read is held: the worker pauses its mailbox, the mailbox fills, and
+the connection that feeds it stops reading.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ from ockam.protocol import ProtocolError
 from ockam.worker import Worker
 
 HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
-"""How a serialized header begins; no other item begins so."""
+"""The first byte of a serialized header. No other item begins with this byte."""
 
 logger = structlog.get_logger(__name__)
 
 
 class PublishSession(Worker):
-    """Serves one publisher until either side ends the stream, after which its address is free.
+    """The worker that serves one publisher until either side ends the stream, which frees its address.
 
-    route: the way back to the publisher. publisher: what the
-    machine knows of this publisher.
-    Invariant: the mailbox is paused and `_held_run` is the rest of the last run exactly while `publisher.is_held`.
+    route: the route back to the publisher. publisher: the machine's state of this publisher. Invariant: the mailbox is
+    paused, and `_held_run` is the rest of the last run, exactly while `publisher.is_held`.
     """
 
     def __init__(
@@ -71,23 +70,24 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the connection is there that the way back begins with."""
+        """Whether the connection exists with which the route back to the publisher begins."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:
-        # After a crash the node starts the session anew, which has given back its block and told its publisher.
+        # After a crash, the node starts the worker again. Its session is over: its block was given back and its
+        # publisher was told.
         if not self._is_over:
             self._runner.join(self)
             self.opened()
 
     def stopped(self) -> None:
-        """However the worker ends, a crash included, its blocks go back and its address is free."""
+        """Gives the session's blocks back and frees its address, however the worker ended, even after a crash."""
         if not self._is_over:
             block_number = self.publisher.session.block_number
             self._end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
 
     def opened(self) -> None:
-        """Answer the opening message, which may have come again."""
+        """Answers the opening message, which the publisher may have sent more than once."""
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -101,7 +101,7 @@ class PublishSession(Worker):
                 self._hold(run[position:])
                 return
             if slice_bytes >= self._slice_bytes_max:
-                # Everybody else on the node has a turn before the rest of a long run.
+                # Other workers of the node have a turn before the rest of a long run.
                 self._hold(run[position:])
                 self.context.call_later(0, self._read_on)
                 return
@@ -119,7 +119,8 @@ class PublishSession(Worker):
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
-        """The session is over. ended: what the publisher is told; None where it ended the stream itself, or is gone."""
+        """Ends the session. ended: the last answer to the publisher; None if the publisher ended the stream or is
+        gone."""
         self._is_over = True
         if ended is not None:
             status, number = ended.status.name, ended.block_number
@@ -128,12 +129,12 @@ class PublishSession(Worker):
         self._node.unregister(self.context.address)
 
     def leave(self) -> None:
-        """The publisher is gone: end the session without a word."""
+        """Ends the session of a publisher that is gone, without an answer."""
         self._machine.leave(self.publisher, self._now_s())
         self._runner.perform()
 
     def admit(self) -> None:
-        """Read on, after a time in which this publisher was held."""
+        """Continues to read from this publisher after it was held."""
         if self.publisher.is_held:
             self.publisher.is_held = False
             self.context.call_later(0, self._read_on)
@@ -141,10 +142,10 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        """Raises RequestRefused, ProtocolError, MessageMissing."""
+        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if it breaks the protocol."""
         if isinstance(request, OpenSession | OpenRootSession):
             raise RequestRefused("a session is opened at the service's address")
-        # A message that came before says nothing new; one after a gap cannot be used.
+        # A repeated message is ignored. A message after a gap cannot be used.
         if not self.publisher.session.in_order(request.sequence):
             return
         if isinstance(request, BlockItems):
@@ -156,7 +157,7 @@ class PublishSession(Worker):
         self._runner.perform()
 
     def _take_items(self, request: BlockItems) -> None:
-        """Raises RequestRefused, ProtocolError."""
+        """Handles a message with items. Raises RequestRefused or ProtocolError if it breaks the protocol."""
         items, piece = request.items, request.piece
         if not items:
             raise RequestRefused("a set of items is empty")
@@ -169,7 +170,7 @@ class PublishSession(Worker):
             self._machine.items(self.publisher, items, piece, self.publisher.used_s)
 
     def _take_block_end(self, block_number: int) -> None:
-        """Raises RequestRefused."""
+        """Handles the end of a block. Raises RequestRefused if the block ends within an item."""
         current = self.publisher.session.block_number
         action = self._machine.block_end(self.publisher, block_number, self._now_s())
         if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
@@ -198,7 +199,7 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """The number of the block. Raises RequestRefused, ProtocolError."""
+    """Returns the block number in a header. Raises RequestRefused or ProtocolError if the header cannot be read."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
@@ -211,5 +212,5 @@ def _header_number(header: bytes, piece: Piece) -> int:
 
 
 def session_address(name: str) -> Address:
-    """Where the session of that random name lives."""
+    """Returns the address of the session with this random name."""
     return Address(LOCAL, f"block_publish_{name}".encode())

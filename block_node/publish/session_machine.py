@@ -1,7 +1,8 @@
-"""One publisher's session as a table: which message may come when, and what follows. Pure.
+"""The state machine of one publisher's session: a table of which message may come in which state, and what follows.
+Pure.
 
-Blocks are decided in `block_node.publish.publish_machine`, messages are read in `block_node.publish.session`. A header
-takes two steps: OFFER asks for a verdict, and the verdict is the next input.
+`block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads the messages. A header
+takes two steps: the action OFFER asks for a verdict, and that verdict is the next input.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from block_node.protocol import Piece
 
 
 class State(enum.Enum):
-    """IDLE: a header comes next. RECEIVING: a block comes. DISCARDING: items are ignored until the next header. They
-    belong to a block that was refused or taken away, and were sent before the publisher knew. ENDED: all messages are
-    ignored."""
+    """The state of a session. IDLE: the next message is a header. RECEIVING: a block is arriving. DISCARDING: items are
+    ignored until the next header; they belong to a block that was refused or taken away, and the publisher sent them
+    before it knew. ENDED: all messages are ignored."""
 
     IDLE = "idle"
     RECEIVING = "receiving"
@@ -24,8 +25,8 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What happens to a session. HEADER_AGAIN: the header of the block that is coming. BLOCK_END_FOREIGN: the end of
-    another block."""
+    """An event that happens to a session. HEADER_AGAIN: the header of the block that is already arriving.
+    BLOCK_END_FOREIGN: the end of another block."""
 
     HEADER = "header"
     HEADER_AGAIN = "header again"
@@ -40,7 +41,7 @@ class Input(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What follows. CLOSE also gives up the block that is coming."""
+    """The action that follows from an input. CLOSE also gives up the block that is arriving."""
 
     NOTHING = "nothing"
     OFFER = "offer"
@@ -90,22 +91,25 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_ENDED, Input.STREAM_END): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.FAULT): Step(Action.NOTHING, _ENDED),
 }
-"""A pair that is not here cannot happen: the session has that input only in the states that are listed with it."""
+"""The table of a session: for each state and input, the action and the next state. A pair that is not listed cannot
+happen."""
 
 
 class RequestRefused(Exception):
-    """The publisher sent what the protocol does not allow here; the stream ends with INVALID_REQUEST."""
+    """Raised for a message that the protocol does not allow here. The stream then ends with INVALID_REQUEST."""
 
 
 class MessageMissing(Exception):
-    """A message of the session was lost on its way, so that what follows cannot be used."""
+    """Raised if a message of the session was lost, so that the later messages cannot be used."""
 
 
 class SessionMachine:
-    """A state, the block that is on its way (None where none is), and the next message's number.
+    """The state machine of one session: its state, the number of the arriving block (None if there is none), and the
+    number of the next message.
 
-    Invariant: `block_number` is set exactly in RECEIVING, between an accepted header and its end; `in_item`, that an
-    item has begun and its last piece has not come, is true in RECEIVING alone (`check`).
+    Invariant: `block_number` is set exactly in RECEIVING, between an accepted header and the end of the block.
+    `in_item`, which means that an item has begun and its last piece has not arrived, is true only in RECEIVING
+    (`check`).
     """
 
     def __init__(self) -> None:
@@ -115,7 +119,7 @@ class SessionMachine:
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Make one step of the table. block_number: of the header that was accepted."""
+        """Makes one step of the table. block_number: the number in the header, if the input is ACCEPTED."""
         action, self.state = TRANSITIONS[self.state, happened]
         if happened is Input.ACCEPTED:
             self.block_number = block_number
@@ -125,12 +129,12 @@ class SessionMachine:
         return action
 
     def header(self, block_number: int) -> Action:
-        """The header of a block has come. A header ends an item that has not come whole."""
+        """Handles the header of a block. A header also ends an item that has not arrived completely."""
         self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
     def items(self, piece: Piece) -> Action:
-        """Items have come, the first of which is no header. Raises RequestRefused."""
+        """Handles items, the first of which is no header. Raises RequestRefused if they may not come now."""
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
         if self.state is State.RECEIVING and begins_item is self.in_item:
             raise RequestRefused("the pieces of an item do not follow each other")
@@ -142,14 +146,15 @@ class SessionMachine:
         return action
 
     def block_end(self, block_number: int) -> Action:
-        """The end of a block has come. Raises RequestRefused."""
+        """Handles the end of a block. Raises RequestRefused if the block ends within an item."""
         if self.in_item:
             raise RequestRefused(f"block {self.block_number} ends in the middle of an item")
         foreign = self.state is State.RECEIVING and block_number != self.block_number
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Whether this message is the next one; False where it came before. Raises MessageMissing."""
+        """Whether this message is the next one. Returns False if it was received before. Raises MessageMissing if an
+        earlier message is missing."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
         if sequence < self.next_sequence:
@@ -158,18 +163,20 @@ class SessionMachine:
         return True
 
     def check(self) -> None:
-        """The invariant."""
+        """Checks the invariant."""
         assert (self.block_number is not None) == (self.state is State.RECEIVING)
         assert not self.in_item or self.state is State.RECEIVING
 
 
 class PublisherState:
-    """What is known of one publisher. Its session writes `is_held` and `used_s`, the publish machine all else.
+    """The machine's state of one publisher. The session writes `is_held` and `used_s`, the publish machine everything
+    else.
 
-    wants_roots: its acknowledgements name the roots of the blocks. session: what it may send when, and the block that
-    it sends. cursor: the block with which it goes on, by what it sent and was told. newest_offered: its highest header.
-    behind: the block that it offered last, where that was too high. is_held: the service does not read from it.
-    used_s, asked_s: when it last sent something, and when it was last told to go back.
+    wants_roots: whether its acknowledgements name the roots of the blocks. session: the state machine of its session.
+    cursor: the block with which the publisher will continue, judged by its messages and our answers. newest_offered:
+    the highest block whose header it sent. behind: the last block that it offered, if that block was too high; else
+    None. is_held: whether the service does not read from it. used_s: when it last sent something. asked_s: when it was
+    last asked to go back.
     """
 
     __slots__ = (
@@ -195,10 +202,11 @@ class PublisherState:
         self.used_s = self.asked_s = now_s
 
     def is_idle(self, since_s: float) -> bool:
-        """The publisher sends no block, and has sent nothing since then though it was read from."""
+        """Whether the publisher sends no block, and has sent nothing since `since_s` although it was read."""
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """The publisher may have the wanted block: it is beyond that one, or had it and is silent since then."""
+        """Whether the publisher may have the wanted block: it is beyond that block, or it offered that block or a
+        higher one and has been silent since `since_s`."""
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

@@ -1,4 +1,4 @@
-"""What is counted of publishing on one node, as values."""
+"""The statistics of publishing on one node, as values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class InFlightStatistics(msgspec.Struct, frozen=True):
-    """Blocks on their way now, with the bytes that wait to be forwarded; and counters since the start.
+    """The number of blocks in flight and the bytes that wait to be forwarded, and counters since the start.
 
-    begun, over: blocks that were accepted, and those of them that are not on their way any more. expired: blocks taken
-    from publishers that were too slow.
+    begun, over: the number of accepted blocks, and of accepted blocks that are not in flight any more. expired: the
+    number of blocks taken away from publishers that were too slow.
     """
 
     blocks: int

@@ -1,4 +1,5 @@
-"""The watermark: the block up to which all blocks are verified and durable. It passes no hole, and never goes back."""
+"""The watermark: the block up to which all blocks are verified and durable. It never passes a missing block, and never
+goes back."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from collections.abc import Collection
 
 
 class Watermark:
-    """last_block: the watermark; None where nothing is durable. next_durable: the one that moves it on.
+    """The watermark of one chain.
 
-    first_block: with which the chain of an empty node begins, or where what is stored ends before it. The first header
-    may begin it lower (`begin_at`), as long as nothing of it is durable.
-    Invariant: what is in `above` is durable and above `next_durable`, which is not.
+    last_block: the watermark; None if no block is durable. next_durable: the block that moves the watermark on.
+    first_block: the first block of the chain of an empty node, also used if the stored blocks end before it. The first
+    header may begin the chain lower (`begin_at`), as long as no block of it is durable. Invariant: the blocks in
+    `above` are durable and above `next_durable`, which is not durable.
     """
 
     def __init__(self, last_block: int | None, first_block: int) -> None:
@@ -25,17 +27,17 @@ class Watermark:
         return self._above
 
     def begin_at(self, block_number: int) -> None:
-        """The chain begins with this block, if it comes."""
+        """Lets the chain begin with this block, if the block arrives."""
         assert not self._begun, "a chain begins once"
         self.next_durable = block_number
 
     def forget_begin(self) -> None:
-        """No block is in flight any more. If none became durable either, the chain has not begun."""
+        """Notes that no block is in flight. If no block became durable either, the chain has not begun."""
         if not self._begun:
             self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """This block, which is not below `next_durable`, is durable. Returns whether the watermark moved."""
+        """Notes that a block, not below `next_durable`, is durable. Returns whether the watermark moved."""
         self._above.add(block_number)
         before = self.next_durable
         while self.next_durable in self._above:
@@ -46,6 +48,6 @@ class Watermark:
         return self.next_durable != before
 
     def check(self) -> None:
-        """The invariant."""
+        """Checks the invariant."""
         assert all(block_number > self.next_durable for block_number in self._above)
         assert self.last_block is None or self.last_block < self.next_durable

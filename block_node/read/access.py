@@ -23,10 +23,10 @@ from ockam.worker import Worker
 from storage.errors import DatabaseCorrupt
 
 NUMBER_LATEST = 2**64 - 1
-"""The real node's "unknown" number; as the number of a block that is asked for it means the latest."""
+"""The real node's "unknown" number. In a request for a block it means the latest block."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 ANSWER_OVERHEAD_BYTES = 512
-"""Names, numbers, root, routes and sizes around the bytes of an answer."""
+"""The room that an answer needs in a frame in addition to the block's bytes: names, numbers, root, routes and sizes."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """A peer with more unsent answers than this gets no further ones until it has taken some."""
 BACKLOG_RETRY_S = 0.02
@@ -37,14 +37,14 @@ logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """Answers by status, and bytes of blocks sent, since the service was started."""
+    """The number of answers by status, and the bytes of blocks sent, since the service was started."""
 
     answers: dict[str, int]
     sent_bytes: int
 
 
 class AccessService(Worker):
-    """See the module.
+    """The worker that serves `block_get`.
 
     Invariant: at most one read is under way; its request is not among `_waiting`.
     """
@@ -76,7 +76,8 @@ class AccessService(Worker):
         return AccessStatistics(dict(self._answers), self._sent_bytes)
 
     def _go_on(self) -> None:
-        """Answer until a read is under way, or until all waiting readers must first take their earlier answers."""
+        """Answers requests until a read is under way, or until every waiting reader must first take its earlier
+        answers."""
         # A request of a reader that is behind goes to the end of the queue; when all in a row are behind, stop.
         behind = 0
         while self._waiting and not self._reading and behind < len(self._waiting):

@@ -15,9 +15,10 @@ from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeR
 from ockam.protocol import ProtocolError
 
 LEVEL: Final = 1
-"""Blocks get a sixth of their size at any level; the lowest one costs the least."""
+"""The compression level. Every level compresses blocks to a sixth of their size, and the lowest level costs the
+least."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one message. A node sends a megabyte of items at most, and their lengths."""
+"""The largest unpacked size of one message. A node sends at most a megabyte of items, plus their lengths."""
 
 # type Items list<data>
 _encoder = bare.Encoder(list[bytes])
@@ -25,7 +26,7 @@ _decoder = bare.Decoder(list[bytes])
 
 
 def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
-    """The message with its items compressed, or as it was where that would not make it smaller."""
+    """Returns the message with its items compressed, or the message itself if compression does not make it smaller."""
     data = _encoder.encode(message.items)
     compressed = zstandard.ZstdCompressor(level=LEVEL).compress(data)
     if len(compressed) >= len(data):
@@ -36,7 +37,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """The message with plain items. Raises ProtocolError where the bytes are damaged, or more than any node sends."""
+    """Returns the message with plain items. Raises ProtocolError if the packed bytes are damaged, or more than any node
+    sends."""
     if not isinstance(message, PackedItems):
         return message
     try:

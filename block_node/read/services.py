@@ -19,14 +19,15 @@ SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get",
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
-    """Since each service was last started."""
+    """The statistics of the services for readers. Each counts since its service was last started."""
 
     subscribe: SubscribeStatistics
     access: AccessStatistics
 
 
 class ReadServices:
-    """The three services of one block node. address_book: a serialized `NodeAddressBook`, for `block_status`."""
+    """The three services of one block node for readers. address_book: a serialized `NodeAddressBook`, which
+    `block_status` returns."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class ReadServices:
         self._address_book = address_book
 
     def start(self) -> None:
-        """Serve, from when it is known what is stored."""
+        """Registers the services. They answer as soon as the store has found out which blocks are stored."""
         register = self._node.register
         register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))

@@ -1,7 +1,7 @@
-"""The service `block_status`: tells which blocks the node has, and which block it wants next. It changes nothing.
+"""The service `block_status`: it answers which blocks the node has, and which block it needs next. It changes nothing.
 
-Source: facts/block_node.md §1.6, T1 and T2. The answer tells what is stored, never what was configured: a real node
-that told its first managed block as its last one made its publishers fall silent (§7.3 there).
+Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration: a real
+node that reported its first configured block as its last stored block made its publishers fall silent (§7.3 there).
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 RANGES_MAX = 100_000
-"""The most ranges in one answer. A node with more holes tells the highest ranges, which are needed first."""
+"""The most ranges in one answer. A node with more ranges returns the highest ones, which are needed first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
-"""Names, versions, routes and sizes around the ranges and the address book."""
+"""The room that an answer needs in a frame in addition to the ranges and the address book: names, versions, routes and
+sizes."""
 
 
 class StatusService(Worker):
-    """See the module.
+    """The worker that serves `block_status`.
 
-    next_expected: the block that a publisher should send next; None where it is not known yet. version: of this
-    program; plugins: those of its parts, by name. address_book: a serialized `NodeAddressBook`, where there is one.
+    next_expected: returns the block that a publisher should send next; None while that is unknown. version: the version
+    of this program. plugins: returns the version of each plugin, by name. address_book: a serialized `NodeAddressBook`,
+    or None.
     """
 
     def __init__(
@@ -90,5 +92,5 @@ class StatusService(Worker):
 
 
 def _newest(ranges: BlockRanges, ranges_max: int) -> list[BlockRange]:
-    """The highest ranges, ascending."""
+    """Returns the highest `ranges_max` ranges, in ascending order."""
     return [BlockRange(each.first, each.last) for each in list(ranges)[-ranges_max:]]

@@ -1,7 +1,7 @@
-"""The service `block_subscribe`: makes a worker for each subscription, and hands every event to all of them.
+"""The service `block_subscribe`: it starts a worker for each subscription, and hands every event to all of them.
 
-What a subscription sends is decided in `block_node.read.subscription`. The service is a plugin that does not gate:
-subscribers read stored blocks at their own pace, so that no subscriber can hold up a publisher.
+`block_node.read.subscription` decides what a subscription sends. The service is a plugin that is not gating:
+subscribers read stored blocks at their own pace, so that no subscriber can slow down a publisher.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """sessions: now. begun, and ended by status, since the service was started."""
+    """The statistics of subscriptions. sessions: their number now. begun, ended: counts since the service was started;
+    `ended` is by status."""
 
     sessions: int
     begun: int
@@ -48,11 +49,10 @@ class SubscribeStatistics(msgspec.Struct, frozen=True):
 
 
 class SubscribeService(Plugin):
-    """See the module.
+    """The plugin that serves `block_subscribe`.
 
-    now_s: a clock that does not jump. new_id: 16 hex digits.
-    Invariant: `_sessions` are the workers that are registered; `_under_way` the blocks that may still be stored without
-    anything more from a publisher.
+    now_s: a clock that does not jump. new_id: returns 16 hex digits. Invariant: `_sessions` are the registered workers;
+    `_under_way` are the blocks that may still be stored even if no publisher sends anything more.
     """
 
     name: ClassVar[str] = "subscribe"
@@ -145,7 +145,7 @@ class SubscribeService(Plugin):
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
     def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
-        """Start a subscription, or say why not."""
+        """Starts a subscription, or returns the reason to refuse it."""
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
         if isinstance(plan, Refusal):
@@ -171,7 +171,7 @@ class SubscribeService(Plugin):
         return None
 
     def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
-        """A subscription has ended; None: the subscriber ended it, or went."""
+        """Removes a subscription that has ended. status: None if the subscriber ended it or is gone."""
         if self._sessions.pop(session, 0) is None:
             self._ended["LEFT" if status is None else status.name] += 1
             self._node.unregister(session.context.address)
@@ -185,7 +185,8 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Tell those who wait that the last source has ended, once nothing more can come of what it sent."""
+        """Tells waiting subscriptions that the last source has ended, once no block of that source can still be
+        stored."""
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):

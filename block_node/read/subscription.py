@@ -1,8 +1,8 @@
-"""One subscription as a worker: sends its subscriber the blocks of a range, in order, each once.
+"""One subscription as a worker: it sends its subscriber the blocks of a range, in order, each once.
 
-All blocks are read from the store, old and new ones alike, so that there is no seam between history and live blocks. A
-subscription in the early mode also gets items before they are verified, once it has all blocks before them
-(`early_event`). What a request means is decided in `block_node.read.subscription_plan`.
+Old and new blocks alike are read from the store, so that there is no seam between history and live blocks. In the early
+mode, a subscription that has sent all earlier blocks also sends items before they are verified (`early_event`).
+`block_node.read.subscription_plan` decides the meaning of a request.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 CHUNK_BYTES = 1024 * 1024
-"""The most bytes of items in one message, if the way back carries as much; the real node's `maxChunkSizeBytes`."""
+"""The most bytes of items in one message, if the route back allows as many. It is the real node's
+`maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
 """The most bytes in one read. A subscription whose subscriber takes nothing holds no more than this."""
 MESSAGE_OVERHEAD_BYTES = 512
-"""Names, numbers, routes and sizes around the items of a message."""
+"""The room that a message needs in a frame in addition to its items: names, numbers, routes and sizes."""
 
 
 class Stage(enum.Enum):
-    """READING: from the store. WAITING: for a block that is not stored. EARLY: passing on what comes. ENDED."""
+    """The stage of a subscription. READING: it reads from the store. WAITING: it waits for a block that is not stored.
+    EARLY: it passes on items before they are verified. ENDED: it sends nothing more."""
 
     READING = "reading"
     WAITING = "waiting"
@@ -56,10 +58,11 @@ class Stage(enum.Enum):
 
 
 class SubscribeSession(Worker):
-    """See the module. Serves `Received` and `Unsubscribe` at an address of its own.
+    """The worker of one subscription. It serves `Received` and `Unsubscribe` at its own address.
 
-    next_block: the lowest that was not sent whole; None while it is not known with which one it begins.
-    Invariant: `_chunks` is read and not sent, of the block `next_block` on; no read is under way while it has any.
+    next_block: the lowest block that was not sent completely; None while the first block is not known. Invariant:
+    `_outgoing` holds what was read and is not sent, from block `next_block` on; no read is under way while it is not
+    empty.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class SubscribeSession(Worker):
 
     @property
     def peer(self) -> Address:
-        """The first hop of the way back; where it is gone, so is the subscriber."""
+        """The first hop of the route back to the subscriber. If this address is gone, the subscriber is gone."""
         return self._request.return_route[0]
 
     def started(self) -> None:
@@ -123,7 +126,7 @@ class SubscribeSession(Worker):
             self.reply(message, error_payload(str(error)))
 
     def go_on(self) -> None:
-        """Send what can be sent; called when a block has been stored, or when there is room again."""
+        """Sends as much as possible. Called when a block has been stored, or when the subscriber has taken items."""
         if self.stage is Stage.ENDED or not self._send_waiting() or self._reading:
             return
         if self._plan.end is not None and self.next_block is not None and self.next_block > self._plan.end:
@@ -137,7 +140,7 @@ class SubscribeSession(Worker):
                 self._wait()
 
     def source_ended(self) -> None:
-        """No publisher is left: end, once all that is stored has been sent."""
+        """Notes that no publisher is left: the subscription ends once all stored blocks have been sent."""
         self._source_ended = True
         self.go_on()
 
@@ -145,7 +148,7 @@ class SubscribeSession(Worker):
         self._source_ended = False
 
     def early_event(self, event: ItemEvent) -> None:
-        """An event of the block that is being received, for a subscription in the early mode that waits for it."""
+        """Handles an event of the block that is being received, in a subscription in the early mode."""
         if isinstance(event, BlockBegun):
             if self.next_block is None and self._plan.start is None:
                 self.next_block = event.block_number
@@ -159,7 +162,8 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """The block that is passed on was verified (its root), or was not (None)."""
+        """Handles the end of verification of the block that is passed on early. root: the block's root; None if
+        verification failed."""
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -172,7 +176,8 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """What only time tells: a subscriber that takes nothing, a block that does not come, the longest duration."""
+        """Checks the time limits: a subscriber that takes nothing, a block that does not arrive, and the longest
+        duration."""
         now_s, limits = self._now_s(), self._limits
         if not self._has_room:
             if now_s - self._moved_s >= limits.slow_s_max:
@@ -185,13 +190,13 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def end(self, status: SubscribeStatus, reason: str) -> None:
-        """Tell the subscriber that this was all, and why. Safe to repeat."""
+        """Ends the subscription, and tells the subscriber why. Safe to repeat."""
         if self.stage is not Stage.ENDED:
             self._tell(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
-        """End without a word. Safe to repeat."""
+        """Ends the subscription without telling the subscriber. Safe to repeat."""
         if self.stage is not Stage.ENDED:
             self.stage = Stage.ENDED
             self._outgoing.clear()
@@ -212,7 +217,7 @@ class SubscribeSession(Worker):
 
     @property
     def _begins_too_high(self) -> bool:
-        """Whether the first block that there is, of a node that was empty, lies beyond what was asked for."""
+        """Whether a node that was empty now has a first block above the end of the requested range."""
         first, end = self._store.available.first, self._plan.end
         return self.next_block is None and first is not None and end is not None and first > end
 
@@ -236,7 +241,7 @@ class SubscribeSession(Worker):
         return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
-        """The next block is not stored: wait for it, or end where that would be in vain."""
+        """Waits for the next block, which is not stored, or ends the subscription if that block will never arrive."""
         first = self._store.available.first
         if self.next_block is not None and first is not None and self.next_block < first:
             reason = f"block {self.next_block} is not kept any more; the first one is {first}"
@@ -287,7 +292,7 @@ class SubscribeSession(Worker):
             self._splitter, self._part = None, 0
 
     def _send_waiting(self) -> bool:
-        """Send what was read, as far as there is room; whether all of it went."""
+        """Sends the items that were read, as long as there is room. Returns whether all were sent."""
         while self._outgoing:
             chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):
@@ -301,7 +306,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Items that are not verified yet; where the subscriber is behind, it gets the block when that is stored."""
+        """Sends items that are not verified yet. A subscriber that is behind does not get them; it gets the block
+        later, when the block is stored."""
         if not self._has_room:
             self._withdraw()
             return
@@ -336,7 +342,7 @@ class SubscribeSession(Worker):
 
 
 def _chunk_bytes(request: Message) -> int:
-    """How much of items a message along this way back can have."""
+    """Returns how many bytes of items one message on this route back can hold."""
     hops = sum(len(hop.value) for hop in request.return_route)
     room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
     return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))

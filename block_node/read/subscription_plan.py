@@ -1,7 +1,8 @@
-"""Decides which blocks a subscription asks for, or why it is refused; and has the limits of subscriptions. Pure.
+"""Decides which blocks a subscription asks for, or why it is refused. It also defines the limits of subscriptions.
+Pure.
 
-Source: facts/block_node.md §4.3 and S1 to S8. Where the real node refuses every range while it is empty, a range that
-begins within the window waits here.
+Source: facts/block_node.md §4.3 and S1 to S8. One difference: the real node refuses every range while it is empty; this
+node accepts a range that begins within the allowed distance, and waits for its blocks.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from block_node.protocol_reading import Subscribe, SubscribeStatus
 
 
 class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """ahead_blocks_max: how far above the last block a subscription may begin (the real `maximumFutureRequest`).
+    """The limits of subscriptions. ahead_blocks_max: how far above the last block a subscription may begin (the real
+    `maximumFutureRequest`).
 
-    window_bytes_min, window_bytes_max: bounds of what a subscriber asks to have on its way. slow_s_max: without a
-    `Received` while the window is used up. missing_s_max: for a block below others that is not there. duration_s_max:
-    of a whole subscription, after which it ends with SUCCESS; None is no limit.
+    sessions_max: the number of subscriptions at a time. window_bytes_min, window_bytes_max: the bounds within which a
+    subscriber chooses its window. slow_s_max: seconds without a `Received` while the window is full. missing_s_max:
+    seconds to wait for a missing block below stored blocks. duration_s_max: seconds of a whole subscription, which then
+    ends with SUCCESS; None is no limit. tick_s: seconds between two checks of these limits.
     """
 
     ahead_blocks_max: int = 4_000
@@ -31,9 +34,10 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The blocks from `start` on to `end`, inclusive. start None: from the first block that there will be.
+    """The blocks of a subscription: from `start` to `end`, inclusive. If `start` is None, it begins with the first
+    block that this node will ever store.
 
-    end None: endless.
+    If `end` is None, it is endless.
     """
 
     start: int | None
@@ -47,7 +51,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> Plan | Refusal:
-    """first, last: the lowest and highest block that can be read; None where there is none. ahead_max: in blocks."""
+    """Plans a subscription, or refuses it. first, last: the lowest and the highest block that can be read; None if no
+    block is stored. ahead_max: the number of blocks above `last` at which a subscription may begin."""
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
         return Refusal(SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes")
