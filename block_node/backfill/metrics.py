@@ -1,4 +1,4 @@
-"""Formats the metrics of backfill in the text format of Prometheus. The first six have the names from
+"""Formats the metrics of backfill in the text format of Prometheus. The first six metrics have their names from
 specs/backfill.md.
 
 It opens no port: `stream-node block backfill status --metrics` prints the metrics, for a scraper or a textfile
@@ -20,14 +20,19 @@ SPECIFIED = (
     ("queue", "backfill_queue_size", "gauge", "Blocks pending to be backfilled."),
 )
 MORE = (
-    ("missing", "backfill_missing_blocks", "gauge", "Blocks that the last scan missed, and that are not here yet."),
-    ("under_way", "backfill_fetches_under_way", "gauge", "Requests to sources."),
-    ("held_bytes", "backfill_held_bytes", "gauge", "Bytes fetched and not stored."),
+    (
+        "missing",
+        "backfill_missing_blocks",
+        "gauge",
+        "Blocks that the last scan found missing and that are still missing.",
+    ),
+    ("under_way", "backfill_fetches_under_way", "gauge", "Requests to sources that are under way."),
+    ("held_bytes", "backfill_held_bytes", "gauge", "Bytes of blocks that were fetched and are not stored."),
     ("fetched_bytes", "backfill_fetched_bytes", "counter", "Bytes fetched."),
     ("persistence_failures", "backfill_persistence_failures", "counter", "Blocks that could not be stored."),
-    ("given_up", "backfill_given_up", "counter", "Holes left to the next scan."),
-    ("scans", "backfill_scans", "counter", "Looks for gaps."),
-    ("runs", "backfill_runs", "counter", "Times at which filling began."),
+    ("given_up", "backfill_given_up", "counter", "Holes that were given up until the next scan."),
+    ("scans", "backfill_scans", "counter", "Scans for gaps."),
+    ("runs", "backfill_runs", "counter", "Runs of filling that were begun."),
 )
 OF_SOURCES = (
     ("blocks", "backfill_source_blocks", "counter", "Blocks fetched from the source."),
@@ -47,16 +52,16 @@ def _lines(answer: BackfillAnswer) -> Iterator[str]:
         yield from _head(name, kind, text)
         yield f"{name} {getattr(answer, field)}"
     if answer.eta_ms is not None:
-        yield from _head("backfill_eta_seconds", "gauge", "Until all pending blocks are stored, as it goes.")
+        yield from _head("backfill_eta_seconds", "gauge", "Estimated seconds until all pending blocks are stored.")
         yield f"backfill_eta_seconds {answer.eta_ms / 1_000}"
     for field, name, kind, text in OF_SOURCES:
         yield from _head(name, kind, text)
         yield from (f"{name}{{{_label(source)}}} {getattr(source, field)}" for source in answer.sources)
-    yield from _head("backfill_source_latency_seconds", "gauge", "Mean time in which the source says what it has.")
+    yield from _head("backfill_source_latency_seconds", "gauge", "Mean time of the source's answer to block_status.")
     for source in answer.sources:
         if source.latency_us is not None:
             yield f"backfill_source_latency_seconds{{{_label(source)}}} {source.latency_us / 1e6}"
-    yield from _head("backfill_source_healthy", "gauge", "Whether the source is asked, and not left alone.")
+    yield from _head("backfill_source_healthy", "gauge", "1 if the source may be asked now, 0 while it is left alone.")
     yield from (
         f"backfill_source_healthy{{{_label(source)}}} {int(not source.backoff_ms)}" for source in answer.sources
     )

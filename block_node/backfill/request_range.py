@@ -13,7 +13,7 @@ from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range from `edge` downwards."""
+    """Returns the blocks of a request that begins at `edge` and extends downwards, at most `blocks` of them."""
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
@@ -21,7 +21,7 @@ def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, lar
 
 
 def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the range from `edge` upwards."""
+    """Returns the blocks of a request that begins at `edge` and extends upwards, at most `blocks` of them."""
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)

@@ -51,7 +51,7 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """The parts of a whole block that its reader kept.
+    """The result of reading a whole block.
 
     `roots` are the possible roots of the block, by every scheme of its hash algorithm in the order of the settings;
     empty if `Level.MERKLE` is off. `rules` are the rules by which its leaves and nodes are hashed, the same for all
@@ -146,7 +146,8 @@ class BlockReader:
             self.add((item,))
 
     def finish(self) -> ReadBlock:
-        """Ends the block and returns what was kept of it. Raises VerificationFailed if a mandatory item is missing."""
+        """Ends the block and returns its header, footer, proofs and roots. Raises VerificationFailed if a mandatory
+        item is missing."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
         if self._header is None or self._footer is None or not self._proofs:

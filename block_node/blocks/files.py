@@ -41,7 +41,7 @@ NESTED_DIGITS = 3
 """The number of digits in a directory name of the real node, so that a directory has at most 10**3 files."""
 
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
-"""The name of a block file. Block nodes pad the block number to 19 digits, consensus nodes to 36 digits."""
+"""The pattern of block file names. Block nodes pad the block number to 19 digits, consensus nodes to 36 digits."""
 NUMBER_MAX = 2**64 - 1
 
 

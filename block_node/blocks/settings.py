@@ -17,8 +17,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a verifier: which levels it checks, and how strictly.
 
     A proof is not looked at if the level for its kind is off. When proof levels are on, a block must have at least one
-    proof that one of these levels checked. With `accept_unchecked_proofs` a proof of any known kind is enough; without
-    this rule a publisher could avoid the check of signatures by sending a proof of another kind.
+    proof that one of these levels checked. Otherwise a publisher could avoid the check of signatures by sending a proof
+    of another kind. With `accept_unchecked_proofs`, one proof of any known kind is enough, even an unchecked one.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN

@@ -36,7 +36,7 @@ class StoredParts(msgspec.Struct, frozen=True):
 
 
 class OpenChain(Operation):
-    """The operation `ChainLog.open`. Its results are `stream` and `state`."""
+    """The operation that opens a chain (`ChainLog.open`). Its results are `stream` and `state`."""
 
     __slots__ = ("log", "state", "stream")
 
@@ -76,8 +76,8 @@ class RecountChain(ReadChain):
 
 
 class StoreBlock(Operation):
-    """The operation `ChainLog.store`. place: the place of the block. is_new: False if the same block was stored
-    already. stream: the chain's stream after the operation."""
+    """The operation that stores a block (`ChainLog.store`). place: the place of the block. is_new: False if the same
+    block was stored already. stream: the chain's stream after the operation."""
 
     __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
 
@@ -102,7 +102,7 @@ class StoreBlock(Operation):
 
 
 class StageParts(Operation):
-    """The operation `ChainLog.stage`."""
+    """The operation that keeps parts of an unverified block on disk (`ChainLog.stage`)."""
 
     __slots__ = ("attempt", "first_part", "log", "parts")
 
@@ -128,7 +128,7 @@ class StageParts(Operation):
 
 
 class Unstage(Operation):
-    """The operation `ChainLog.unstage`."""
+    """The operation that deletes the staged parts of an attempt (`ChainLog.unstage`)."""
 
     __slots__ = ("attempt", "log")
 
@@ -142,8 +142,8 @@ class Unstage(Operation):
 
 
 class EvictBlocks(Operation):
-    """The operation `ChainLog.evict`. evicted: the places of the deleted blocks. stream: the chain's stream after the
-    operation, which shows its new front."""
+    """The operation that deletes the lowest blocks (`ChainLog.evict`). evicted: the places of the deleted blocks.
+    stream: the chain's stream after the operation, which shows its new front."""
 
     __slots__ = ("blocks", "evicted", "log", "stream")
 
@@ -227,7 +227,7 @@ class FindBlock(Operation):
 
 
 class ReadRoots(Operation):
-    """The operation `ChainLog.roots`."""
+    """The operation that reads the roots of the blocks up to `last` (`ChainLog.roots`)."""
 
     __slots__ = ("last", "log", "roots")
 

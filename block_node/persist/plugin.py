@@ -31,7 +31,7 @@ from block_node.protocol import Piece
 from storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of one block in memory; the whole parts of a larger block go to the disk."""
+"""The largest number of bytes of one block in memory. The whole parts of a larger block go to the disk."""
 STAGING_BYTES_MAX = 16 * 1024 * 1024
 """While more bytes than this are on their way to the disk, the plugin takes no further items."""
 

@@ -262,7 +262,7 @@ class Blocks:
         self.step(block, Change.ACCEPTED)
 
     def step(self, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
-        """Make one step of the table with this block. Returns what the caller has to do now."""
+        """Makes one step of the table with this block. Returns the consequences, which the caller must carry out."""
         block.stage, then = TRANSITIONS[block.stage, change]
         if block.stage is Stage.VERIFIED and change is Change.VERIFIED:
             self.next_to_verify = block.number + 1
@@ -303,7 +303,7 @@ class Blocks:
         return moved
 
     def rest(self) -> None:
-        """Lets the next first header begin the chain at another block, if no block is in flight and none became
+        """Lets the next accepted header begin the chain at another block, if no block is in flight and none became
         durable."""
         if not self._blocks:
             self._watermark.forget_begin()

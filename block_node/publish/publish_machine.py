@@ -76,7 +76,7 @@ class PublishMachine:
         self.effects: deque[Effect] = deque()
         self.forward_due = self.admit_due = False
 
-    # What is known.
+    # The state of publishing.
 
     @property
     def last_block(self) -> int | None:
@@ -125,7 +125,7 @@ class PublishMachine:
             publisher.session.check()
             assert publisher.session.block_number is None or publisher.session.block_number in self.blocks
 
-    # What publishers do.
+    # Events from publishers.
 
     def join(self, publisher: PublisherState) -> None:
         """Adds a publisher whose session was opened."""
@@ -222,7 +222,7 @@ class PublishMachine:
             publisher.behind = max(latest, -1 if publisher.behind is None else publisher.behind)
         self.leave(publisher, now_s)
 
-    # What the plugins get and say.
+    # Results from the plugins.
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
         """Handles the result of verifying a block."""
@@ -254,7 +254,8 @@ class PublishMachine:
             self._not_persisted(notification, now_s)
             return
         block = self.blocks.find(number)
-        # Only the very attempt that was stored is the publisher's own block; another one may have the same number.
+        # The stored block is the publisher's own only if this very attempt was stored. Another block may have the same
+        # number.
         is_own = block is not None and block.stage is Stage.VERIFIED and block.root == notification.root
         owner = block.publisher if block is not None and is_own else None
         self._roots.note(number, notification.root, owner.publisher_id if owner is not None else None)
@@ -267,17 +268,17 @@ class PublishMachine:
         self.go_on(now_s)
 
     def node_failed(self, failure: NodeFailed, now_s: float) -> None:
-        """Ends every stream after a failure: publishers send again what is not durable."""
+        """Ends every stream after a failure. Publishers must send the blocks that are not durable again."""
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """Ends every stream because the node stops: publishers send what is not acknowledged to another node, or again
-        later."""
+        """Ends every stream because the node stops. Publishers must send the blocks that are not acknowledged to
+        another node, or to this node later."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
-    # What the clock does.
+    # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
         """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
@@ -307,7 +308,7 @@ class PublishMachine:
         self._make_room(now_s)
         self.forward_due = self.admit_due = True
 
-    # One block.
+    # Changes of one block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
         """Adds items that a publisher sent to its block."""
@@ -337,7 +338,7 @@ class PublishMachine:
         reason: str = "",
         status: PublishStatus = PublishStatus.UNKNOWN,
     ) -> None:
-        """Makes one step of the table of block stages with this block, and carries out what follows.
+        """Makes one step of the table of block stages with this block, and carries out the consequences.
 
         reason: the text for the log and the publisher. status: the status with which the publisher's stream ends, if it
         ends.
@@ -347,14 +348,15 @@ class PublishMachine:
             if then is Then.DROP:
                 if block.stage is Stage.MISSING:
                     self.effects.append(LogLine("block_given_up", {"block": block.number, "reason": reason}))
-                # Without this the plugins would wait for the rest of the block, and judge the next one behind it.
+                # Without this event, the plugins would wait for the rest of the block, and judge the next block as its
+                # continuation.
                 if block.attempt:
                     self.effects.append(BlockDropped(block.number, block.attempt, reason))
                     block.attempt = 0
             elif then is Then.ORPHAN:
                 block.publisher = None
             elif publisher is None:
-                # Its publisher has left, so that there is no session to change.
+                # The publisher has left, so there is no session to change.
                 continue
             elif then is Then.DISCARD:
                 publisher.session.take(Input.TAKEN_AWAY)
@@ -425,7 +427,7 @@ class PublishMachine:
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
-            # A publisher waits for this block, or for one that the plugins have judged as a continuation of it.
+            # A publisher waits for this block, or for a block that the plugins judged as its continuation.
             reason = f"block {number} is not confirmed: {notification.reason}"
             self.effects.append(NodeFailed(reason, True, number))
             return

@@ -113,7 +113,7 @@ class PublishSession(Worker):
             except (ProtocolError, MessageMissing) as error:
                 self._end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
 
-    # What the service asks for.
+    # Calls from the service and the runner.
 
     def tell(self, response: PublishResponse) -> None:
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))

@@ -1,5 +1,5 @@
-"""The state machine of one publisher's session: a table of which message may come in which state, and what follows.
-Pure.
+"""The state machine of one publisher's session. A table says which message may come in which state, and which action
+follows. Pure.
 
 `block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads the messages. A header
 takes two steps: the action OFFER asks for a verdict, and that verdict is the next input.

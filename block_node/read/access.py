@@ -78,7 +78,8 @@ class AccessService(Worker):
     def _go_on(self) -> None:
         """Answers requests until a read is under way, or until every waiting reader must first take its earlier
         answers."""
-        # A request of a reader that is behind goes to the end of the queue; when all in a row are behind, stop.
+        # A request of a reader that is behind goes to the end of the queue. When every waiting request is from such a
+        # reader, stop.
         behind = 0
         while self._waiting and not self._reading and behind < len(self._waiting):
             message, request = self._waiting.popleft()

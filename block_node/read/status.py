@@ -22,7 +22,8 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 RANGES_MAX = 100_000
-"""The most ranges in one answer. A node with more ranges returns the highest ones, which are needed first."""
+"""The largest number of ranges in one answer. A node with more ranges returns the highest ones, which are needed
+first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
 """The room that an answer needs in a frame in addition to the ranges and the address book: names, versions, routes and

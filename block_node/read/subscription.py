@@ -39,10 +39,10 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 CHUNK_BYTES = 1024 * 1024
-"""The most bytes of items in one message, if the route back allows as many. It is the real node's
+"""The largest number of bytes of items in one message, if the route back allows as many. It is the real node's
 `maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
-"""The most bytes in one read. A subscription whose subscriber takes nothing holds no more than this."""
+"""The largest number of bytes in one read. A subscription whose subscriber takes nothing holds no more than this."""
 MESSAGE_OVERHEAD_BYTES = 512
 """The room that a message needs in a frame in addition to its items: names, numbers, routes and sizes."""
 
@@ -60,9 +60,10 @@ class Stage(enum.Enum):
 class SubscribeSession(Worker):
     """The worker of one subscription. It serves `Received` and `Unsubscribe` at its own address.
 
-    next_block: the lowest block that was not sent completely; None while the first block is not known. Invariant:
-    `_outgoing` holds what was read and is not sent, from block `next_block` on; no read is under way while it is not
-    empty.
+    next_block: the lowest block that was not sent completely; None while the first block is not known.
+
+    Invariant: `_outgoing` holds the items that were read and are not sent, from block `next_block` on; no read is under
+    way while it is not empty.
     """
 
     def __init__(
