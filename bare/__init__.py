@@ -1,4 +1,5 @@
-"""BARE (draft-devault-bare): compiled codecs for annotated Python types, and the schema language."""
+"""BARE (draft-devault-bare): compiled encoders and decoders for annotated Python types, and the schema language of
+BARE."""
 
 from bare import schema
 from bare.codec import Buffer, Decoder, Encoder, decode, encode

@@ -1,4 +1,4 @@
-"""The schema language of BARE: read, checked, written, and turned into codecs."""
+"""The schema language of BARE: this package reads, checks and formats schemas, and makes codecs from them."""
 
 from bare.schema.ast import Document
 from bare.schema.dialect import Dialect, parse
