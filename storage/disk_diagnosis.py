@@ -66,8 +66,8 @@ def _diagnose_write(database: Path) -> StorageError | None:
 
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
-    """Returns DiskReadFailed if a part of the file cannot be read, or can be read at the second attempt; None if the
-    file is damaged."""
+    """Returns DiskReadFailed if the file is not damaged: a part of the file cannot be read, or can be read at the
+    second attempt. Returns None if the file is damaged."""
     # A damaged part of a file can be read every time. A part that the disk has lost cannot be read.
     unreadable = find_unreadable(database)
     if unreadable is not None:
