@@ -1,7 +1,7 @@
 """The syntax tree of a schema text. It checks nothing and knows no codec.
 
-Two trees are equal if they mean the same: positions, comments, the order of definitions, and whether a tag was
-written out do not count.
+Two trees are equal if they mean the same: positions, comments, the order of definitions, and whether a tag was written
+out do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Position(NamedTuple):
-    """A place in a text; both count from 1."""
+    """A place in a schema text. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -51,14 +51,14 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 class Primitive(_Node, frozen=True):
-    """uint, int, u8..u64, i8..i64, f32, f64, bool, str, void; and data without a length."""
+    """A primitive type: uint, int, u8..u64, i8..i64, f32, f64, bool, str, void, or data without a length."""
 
     name: str
     at: Position = NOWHERE
 
 
 class FixedData(_Node, frozen=True):
-    """data[length]."""
+    """The type data[length]."""
 
     length: int
     at: Position = NOWHERE
@@ -72,14 +72,14 @@ class Name(_Node, frozen=True):
 
 
 class Optional(_Node, frozen=True):
-    """optional<item>."""
+    """The type optional<item>."""
 
     item: Type
     at: Position = NOWHERE
 
 
 class List(_Node, frozen=True):
-    """list<item>, or list<item>[length]."""
+    """The type list<item>, or list<item>[length] if `length` is set."""
 
     item: Type
     length: int | None = None
@@ -87,7 +87,7 @@ class List(_Node, frozen=True):
 
 
 class Map(_Node, frozen=True):
-    """map<key><value>."""
+    """The type map<key><value>."""
 
     key: Type
     value: Type
@@ -95,7 +95,10 @@ class Map(_Node, frozen=True):
 
 
 class EnumMember(_Node, frozen=True):
-    """A name and its number; `stated` if the number was written out."""
+    """A member of an enum: a name and its number.
+
+    stated: whether the number was written out.
+    """
 
     name: str
     value: int
@@ -105,7 +108,10 @@ class EnumMember(_Node, frozen=True):
 
 
 class Enum(_Node, frozen=True):
-    """enum { members }. `closing` holds the comments before the closing brace."""
+    """The type enum { members }.
+
+    closing: the comments before the closing brace.
+    """
 
     members: tuple[EnumMember, ...]
     closing: tuple[str | None, ...] = ()
@@ -113,7 +119,10 @@ class Enum(_Node, frozen=True):
 
 
 class UnionMember(_Node, frozen=True):
-    """A type and its tag; `stated` if the tag was written out."""
+    """A member of a union: a type and its tag.
+
+    stated: whether the tag was written out.
+    """
 
     type: Type
     tag: int
@@ -123,7 +132,10 @@ class UnionMember(_Node, frozen=True):
 
 
 class Union(_Node, frozen=True):
-    """union { members }."""
+    """The type union { members }.
+
+    closing: the comments before the closing brace.
+    """
 
     members: tuple[UnionMember, ...]
     closing: tuple[str | None, ...] = ()
@@ -131,7 +143,7 @@ class Union(_Node, frozen=True):
 
 
 class Field(_Node, frozen=True):
-    """One field of a struct."""
+    """A field of a struct: a name and a type."""
 
     name: str
     type: Type
@@ -140,7 +152,10 @@ class Field(_Node, frozen=True):
 
 
 class Struct(_Node, frozen=True):
-    """struct { fields }."""
+    """The type struct { fields }.
+
+    closing: the comments before the closing brace.
+    """
 
     fields: tuple[Field, ...]
     closing: tuple[str | None, ...] = ()
@@ -151,7 +166,7 @@ Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Str
 
 
 class Definition(_Node, frozen=True):
-    """type name type."""
+    """A definition: `type`, the name of the new type, and the type that the name stands for."""
 
     name: str
     type: Type
@@ -160,7 +175,10 @@ class Definition(_Node, frozen=True):
 
 
 class Document(_Node, frozen=True):
-    """A whole schema: its definitions by name, in the order of the text."""
+    """A whole schema: its definitions by name, in the order of the text.
+
+    closing: the comments at the end of the text.
+    """
 
     definitions: dict[str, Definition]
     closing: tuple[str | None, ...] = ()
@@ -200,13 +218,14 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 
 
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
-    """Sorts definitions so that each stands after those that it uses, and otherwise keeps their order. If types
-    contain each other, no such order exists; then the one met first comes last.
+    """Sorts definitions so that each stands after those that it uses, and otherwise keeps their order. If types contain
+    each other, no such order exists; then the one met first comes last.
     """
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()
     for root in definitions.values():
-        # An explicit stack, so that a long chain of definitions is no deeper than the interpreter's stack.
+        # Use an explicit stack instead of recursion, since a long chain of definitions could exhaust the interpreter's
+        # stack.
         stack = [root]
         while stack:
             definition = stack[-1]

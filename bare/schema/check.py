@@ -28,9 +28,9 @@ from bare.schema.ast import (
 def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
     """Checks a schema. Raises SchemaError at its first mistake.
 
-    known: definitions of other texts that this one may use. older: allow what drafts before -06 allowed, which is
-    names used before their definition, types that contain themselves, and tags out of order. pedantic: demand that
-    every enum value and union tag is written out.
+    known: definitions of other texts that this one may use. older: allow what drafts before -06 allowed, which is names
+    used before their definition, types that contain themselves, and tags out of order. pedantic: demand that every enum
+    value and union tag is written out.
     """
     checker = _Checker(document.definitions, known, older, pedantic)
     checker.names()
@@ -93,7 +93,7 @@ class _Checker:
                 blocking = _blocking(self._own[blocking.name].type, finite)
 
     def type(self, type_: Type) -> None:
-        """Checks a type and its parts."""
+        """Checks a type and all its parts."""
         match type_:
             case Enum():
                 self._enum(type_)

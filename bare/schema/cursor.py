@@ -18,7 +18,7 @@ class Cursor:
         self._index = 0
         self._loose: list[str | None] = []
 
-    # Reading on.
+    # Methods that read tokens.
 
     @property
     def next(self) -> Token:
@@ -62,7 +62,7 @@ class Cursor:
         self.advance()
         return int(digits)
 
-    # Comments.
+    # Methods for comments.
 
     def _collect(self) -> None:
         """Moves the comments before the next token into `_loose`, except those that an item has taken."""

@@ -1,8 +1,9 @@
 """Chooses the syntax and the rules for reading a schema text. `parser` reads the text; `check` has the rules.
 
-- `current`: drafts -12 on. Names before use, no recursion, ascending tags, current spelling.
+- `current`: the rules of drafts -12 and later. Names are defined before their use, types do not contain themselves,
+  tags ascend, and only the current spelling is accepted.
 - `legacy`: current and older spelling (`[]T`, `(A | B)`, `string`, `{ .. }`, `enum X { .. }`, `struct X { .. }`).
-  Names stand in any order, types may contain themselves if a value can end, tags stand in any order. The stream
+  Names and tags may be in any order, and types may contain themselves if they have a finite value. The stream
   specification is written in this dialect.
 - `auto`: texts of either kind. It is the same as `legacy`, because the older rules accept every current text and
   read it alike.

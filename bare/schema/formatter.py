@@ -1,7 +1,7 @@
-"""Writes schemas in the current syntax, in one layout. It keeps comments and checks nothing.
+"""Formats schemas: writes them in the current syntax with a fixed layout. It keeps comments and checks nothing.
 
-A definition is written after those that it uses, because the current drafts demand this. If types contain each
-other, no such order exists: the schema keeps its order, and can only be read as legacy.
+A definition is written after those that it uses, because the current drafts demand this. If types contain each other,
+no such order exists: the schema keeps its order, and can only be read as legacy.
 """
 
 from __future__ import annotations

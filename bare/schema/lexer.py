@@ -1,4 +1,5 @@
-"""Cuts a schema text into words, numbers and signs, with the comments around them. It knows no grammar."""
+"""Cuts a schema text into tokens (words, numbers and signs), and attaches the comments to the tokens. It knows no
+grammar."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 from bare.schema.ast import Position
 
-# Only ASCII is alphabetic here (section 3 of the draft); anything else is a sign, for the parser to refuse.
+# Only ASCII letters form words (section 3 of the draft). Every other character is a sign, which the parser refuses.
 _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-z0-9_]+)|(?P<sign>.)", re.DOTALL)
 
 

@@ -42,8 +42,8 @@ from bare.schema.markdown import blocks
 class Schema:
     """The codecs of one schema, by type name. Iterating gives the names that its text defines.
 
-    document: the syntax tree of the text. types: the classes made for it. Names of the `known` schema can be used
-    too; any other name raises KeyError.
+    document: the syntax tree of the text. types: the classes made for it. Names of the `known` schema can be used too;
+    any other name raises KeyError.
     """
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
@@ -103,10 +103,10 @@ def load(
 
 
 def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
-    """The schemas of a Markdown document, one per block. Raises SchemaError with lines of the document.
+    """Reads the schemas in a Markdown document, one per block. Raises SchemaError with line numbers of the document.
 
-    A name that a block does not define means its latest definition in an earlier block. The stream specification
-    needs this: it defines `Request` in several sections, and uses in one section names that another defines.
+    A name that a block does not define means its latest definition in an earlier block. The stream specification needs
+    this: it defines `Request` in several sections, and uses in one section names that another defines.
     """
     schemas: list[Schema] = []
     for block in blocks(markdown):
@@ -128,8 +128,8 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """Builds the model of each definition. A definition comes after those that it uses. A type that contains itself
-    is created empty when first used, and filled when its definition is reached.
+    """Builds the model of each definition. A definition comes after those that it uses. A type that contains itself is
+    created empty when first used, and filled when its definition is reached.
 
     `place` is the position of a type, as `Outer.field.2`; types without a name are called after it.
     """

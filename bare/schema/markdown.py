@@ -1,4 +1,4 @@
-"""Finds the schemas in Markdown. It reads no schema.
+"""Finds the schemas in a Markdown document. It does not read the schemas.
 
 A schema is a fenced block marked `bare`, or an unmarked block that begins, after any comments, with `type` or `enum`
 and a name.

@@ -8,7 +8,7 @@
                / "union {" ["|"] any ["=" n] *("|" any ["=" n]) ["|"] "}"
                / "struct {" 1*(name ":" any) "}"
 
-The older syntax has these besides:
+The older syntax has these rules in addition:
 
     definition = "enum" name ["uint"] "{" 1*(NAME ["=" n]) "}"
                / "struct" name "{" 1*(name ":" any) "}"
@@ -44,7 +44,7 @@ from bare.schema.ast import (
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Token, tokens
 
-# Ours: deeper types than this are refused, so that neither this parser nor a codec runs out of stack.
+# Our own limit: more deeply nested types are refused, so that neither this parser nor a codec exhausts the stack.
 NEST_MAX = 64
 
 _TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
