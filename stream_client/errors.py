@@ -67,7 +67,7 @@ class RequestRefused(ClientError):
 class NodeFailed(ClientError):
     """The node could not carry out the request, for example because its disk is full. The text is the node's reason.
 
-    If the request may have been carried out in part, the reason mentions it.
+    If the request may have been carried out all the same, the reason says so.
     """
 
     fault = "node"

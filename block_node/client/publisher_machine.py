@@ -146,8 +146,9 @@ class PublisherMachine:
         self._cursor, self._resend = (cursor, None) if self._resend is None else (self._resend, None)
 
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
-        """Note that the node has all blocks up to `number`. A kept block that is not its session's own must be
-        compared.
+        """Note that the node has all blocks up to `number`.
+
+        A kept block that the node does not list as a block of this session must be compared by its root.
         """
         if number is None or self._is_acknowledged(number):
             return
