@@ -112,10 +112,11 @@ class StreamWorker(ReadableStream):
         """Serves a request that is not a plain push. Returns False if it must wait. Raises ProtocolError if it is not
         valid."""
         payload = message.payload
+        # Rich pushes come first: publishers send thousands of them in a run, and the other requests come singly.
+        if RICH_PUSH.is_in(payload):
+            return self._gather_rich(message)
         if PULL.is_in(payload):
             self._pulls.add(message, PULL.decode_request(payload))
-        elif RICH_PUSH.is_in(payload):
-            return self._gather_rich(message)
         elif COPY.is_in(payload):
             return self._copy(message)
         elif (answer := self._serve_reader(message)) is not None:
