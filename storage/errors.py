@@ -10,10 +10,7 @@ import errno
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from storage.wal.survey import Behind
+from typing import NamedTuple
 
 
 class StorageError(Exception):
@@ -109,6 +106,21 @@ class DatabaseTooNew(StorageError):
 
 class DatabaseCorrupt(StorageError):
     """The error of a database that is damaged, or belongs to another program."""
+
+
+class Behind(NamedTuple):
+    """The messages of one stream-partition that are behind the damage: from index `first` up to, not including,
+    `end`."""
+
+    name: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        name = self.name if self.name.isprintable() else ascii(self.name)
+        last = f" to {self.end - 1}" if self.end > self.first + 1 else ""
+        return f"{name}/{self.partition} at {self.first}{last}"
 
 
 class WalDamaged(DatabaseCorrupt):

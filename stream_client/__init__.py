@@ -20,7 +20,7 @@ from stream_client.client import StreamClient
 from stream_client.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.consume.follower import Follower
 from stream_client.consume.page import Page
-from stream_client.core.requests import Push, PushesFailed
+from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent
 from stream_client.errors import (
     ClientClosed,

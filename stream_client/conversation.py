@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.session import Session
 

@@ -15,7 +15,7 @@ from ockam.address import Address, Route, local
 from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import ClientError, RequestRefused, UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
 from stream_client.session import Session

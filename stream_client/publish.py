@@ -9,7 +9,7 @@ from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.requests import Push, PushesFailed
+from stream_client.core.pushes import Push, PushesFailed
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, StreamNotFound
 from stream_client.session import Session

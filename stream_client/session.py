@@ -13,10 +13,10 @@ from ockam.address import Route
 from ockam.forwarding import OWN_PREFIX
 from ockam.protocol import Protocol as WireProtocol
 from stream_client.arguments import encoded
+from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.payloads import answer_of
-from stream_client.core.requests import Call, Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.core.statistics import CoreStatistics
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer

@@ -22,7 +22,7 @@ from stream_client.consume.follower import Follower
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
 from stream_client.consume.reader import patience_for
-from stream_client.core.payloads import answer_of, pulled
+from stream_client.core.calls import answer_of, pulled
 from stream_client.positions import Positions
 from stream_client.publish import (
     WINDOW,

@@ -14,27 +14,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
+from storage.errors import Behind
 from storage.leftovers import SURVEY_PREFIX
 from storage.wal.rewrite import rebuild, rewrite
 from storage.wal.scan_machine import Scan, WalReader
-
-
-class Behind(NamedTuple):
-    """The messages of one stream-partition that are behind the damage: from index `first` up to, not including,
-    `end`."""
-
-    name: str
-    partition: int
-    first: int
-    end: int
-
-    def __str__(self) -> str:
-        name = self.name if self.name.isprintable() else ascii(self.name)
-        last = f" to {self.end - 1}" if self.end > self.first + 1 else ""
-        return f"{name}/{self.partition} at {self.first}{last}"
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:

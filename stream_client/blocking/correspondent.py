@@ -18,7 +18,7 @@ from stream_client.blocking.consume.reader import Reader
 from stream_client.blocking.session import Session
 from stream_client.blocking.streams import Stream, create_streams
 from stream_client.consume.page import PAGE_MESSAGES
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import ClientError, RequestRefused, UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
 from stream_service.extensions import FromIndex, RichMessage

@@ -35,7 +35,7 @@ from stream_client.blocking.share.leases import LeaseMember
 from stream_client.blocking.share.shared_consumer import SharedConsumer
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
-from stream_client.core.payloads import answer_of, pulled
+from stream_client.core.calls import answer_of, pulled
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage

@@ -4,17 +4,65 @@ addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from ockam.address import Address, Route
 from ockam.message import Message
-from ockam.protocol import ERROR
+from ockam.protocol import ERROR, Protocol, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
-from stream_client.core.requests import Call
+from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import CallState, Event, after
-from stream_client.errors import ClientError, RouteLost
+from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
+from stream_service.protocol import PULL, StreamMessage
+
+PATIENCE_CHECKS = 2
+"""The number of checks without an answer after which a request is sent again (`ClientCore.check_progress`)."""
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Call(Waiting):
+    """A request with its own return address.
+
+    answers: the payloads received so far; the request is done when there are `wanted` of them. state: see `CallState`.
+    target: a route from the node connected to, or a partition. checks: the number of checks since the request was sent;
+    at `patience` it is sent again. return_routes: the routes from which the answers came.
+    """
+
+    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
+
+    def __init__(
+        self,
+        target: Route | PartitionHandle,
+        payload: bytes,
+        wanted: int,
+        address: Address,
+        patience: int = PATIENCE_CHECKS,
+    ) -> None:
+        super().__init__()
+        self.state = CallState.HELD
+        self.target = target
+        self.payload = payload
+        self.wanted = wanted
+        self.address = address
+        self.patience = patience
+        self.checks = 0
+        self.answers: list[bytes] = []
+        self.return_routes: list[Route] = []
+
+
+class Create(Call):
+    """A request that creates a stream. made: the handles of its partitions; empty until the client uses them."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
+        super().__init__(target, payload, wanted, address)
+        self.made: list[PartitionHandle] | None = None
 
 
 class Calls:
@@ -113,3 +161,16 @@ class Calls:
         """Drop a request whose caller no longer waits. An answer that still comes is dropped too."""
         if self._calls.pop(call.address, None) is not None:
             call.state = after(call.state, Event.FINISHED)
+
+
+def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
+    """Decode the one answer of a finished request. Raises UnexpectedAnswer."""
+    try:
+        return protocol.decode_response(call.answers[0])
+    except ProtocolError as error:
+        raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
+
+
+def pulled(call: Call) -> Sequence[StreamMessage]:
+    """Decode the messages that a finished pull has brought. Raises UnexpectedAnswer."""
+    return answer_of(call, PULL).messages

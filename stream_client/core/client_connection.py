@@ -14,7 +14,7 @@ from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, RequestRefused
 

@@ -24,13 +24,13 @@ from ockam.protocol import ERROR
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.arguments import encoded
-from stream_client.core.calls import Calls
+from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls, Create
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.conversation import CoreConversation
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.requests import PATIENCE_CHECKS, Call, Create, Push
+from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState, ConversationState, Event
@@ -290,7 +290,7 @@ class ClientCore:
         return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
-        """Request up to `limit` messages from `index` on. `payloads.pulled` decodes the answer."""
+        """Request up to `limit` messages from `index` on. `calls.pulled` decodes the answer."""
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     # ------------------------------------------------------------------------------------------------- inside

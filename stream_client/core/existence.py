@@ -11,10 +11,8 @@ from collections.abc import Callable
 
 from ockam.address import Address, Route
 from stream_client.arguments import encoded
-from stream_client.core.calls import Calls
+from stream_client.core.calls import Call, Calls, answer_of
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.payloads import answer_of
-from stream_client.core.requests import Call
 from stream_client.errors import StreamNotFound, UnexpectedAnswer
 from stream_service.extensions import LIST, ListRequest, StreamKey
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ockam.address import Route
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.requests import Call
 from stream_client.core.states_machine import Event, PartitionState, StreamState, after
 from stream_client.errors import ClientError
 
@@ -77,18 +78,18 @@ class PartitionHandle:
 class StreamInUse:
     """One stream of which the client uses some partitions.
 
-    state: see `StreamState`. handles: the partitions in use, by number. opening: the request that creates the stream
-    again after a new connection; None if there is none.
+    state: see `StreamState`. handles: the partitions in use, by number. forget_create: gives up the
+    request that creates the stream again after a new connection; None if there is none.
 
-    Invariant: `opening` is set exactly while the state is CREATING.
+    Invariant: `forget_create` is set exactly while the state is CREATING.
     """
 
-    __slots__ = ("handles", "name", "opening", "state")
+    __slots__ = ("forget_create", "handles", "name", "state")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = StreamState.NAMED
-        self.opening: Call | None = None
+        self.forget_create: Callable[[], None] | None = None
         self.handles: dict[int, PartitionHandle] = {}
 
     @property
@@ -108,7 +109,7 @@ class StreamInUse:
 
     def check(self) -> None:
         """Raise AssertionError if the invariant of the stream or of one of its handles does not hold."""
-        assert (self.opening is not None) == (self.state is StreamState.CREATING)
+        assert (self.forget_create is not None) == (self.state is StreamState.CREATING)
         for partition, handle in self.handles.items():
             assert (handle.stream, handle.partition) == (self, partition)
             handle.check()
@@ -117,15 +118,15 @@ class StreamInUse:
         """Note that the program has created the stream."""
         self.state = after(self.state, Event.CREATED)
 
-    def create_again(self, request: Call) -> None:
-        """Note the request that creates the stream again."""
+    def create_again(self, forget_create: Callable[[], None]) -> None:
+        """Note that a request to create the stream again is on its way, and how to give it up."""
         self.state = after(self.state, Event.CREATE_SENT)
-        self.opening = request
+        self.forget_create = forget_create
 
     def create_done(self) -> None:
         """Note that the request that created the stream again has been answered, or has failed."""
         self.state = after(self.state, Event.CREATE_DONE)
-        self.opening = None
+        self.forget_create = None
 
     def close(self) -> None:
         """Stop sending to every partition until its route has been found again."""

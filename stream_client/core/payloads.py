@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 from ockam.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
-from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError, find_name, is_failure
+from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError, find_name, is_failure
 from stream_client.arguments import encoded
-from stream_client.core.requests import Call
 from stream_client.errors import (
     ClientError,
     NodeFailed,
@@ -23,10 +21,8 @@ from stream_service.extensions import DELETED
 from stream_service.protocol import (
     CREATE,
     CREATE_PARTITIONED,
-    PULL,
     CreatePartitions,
     CreateStream,
-    StreamMessage,
 )
 
 Q = TypeVar("Q")
@@ -68,19 +64,6 @@ def created(payload: bytes) -> tuple[str, int]:
     except ProtocolError as error:
         raise UnexpectedAnswer(f"not an answer to a create: {error}") from error
     return answer.stream_name, answer.partition
-
-
-def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
-    """Decode the one answer of a finished request. Raises UnexpectedAnswer."""
-    try:
-        return protocol.decode_response(call.answers[0])
-    except ProtocolError as error:
-        raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
-
-
-def pulled(call: Call) -> Sequence[StreamMessage]:
-    """Decode the messages that a finished pull has brought. Raises UnexpectedAnswer."""
-    return answer_of(call, PULL).messages
 
 
 def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:

@@ -14,7 +14,7 @@ from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
-from stream_client.core.requests import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
+from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus

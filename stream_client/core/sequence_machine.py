@@ -32,28 +32,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stream_client.core.requests import KeyedPush
+from stream_client.core.pushes import Epoch, KeyedPush
 from stream_client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.extensions import Outcome, PushFailure, RichConfirm, RichStatus
 
 NO_REASON = "the node answered ERROR, which says neither why nor whether it is stored; see the node's log"
 SENT_BEFORE = "it was sent again after a lost connection, and then not saved; what was sent before may have been stored"
-
-
-class Epoch:
-    """A publisher id and the numbers used under it.
-
-    next_number: the number of the next message. open: whether a push with such a number was accepted, so that the node
-    knows the first number. failed: whether a number is missing, so that the node accepts no later number.
-    """
-
-    __slots__ = ("failed", "next_number", "open", "publisher_id")
-
-    def __init__(self, publisher_id: bytes, next_number: int) -> None:
-        self.publisher_id = publisher_id
-        self.next_number = next_number
-        self.open = False
-        self.failed = False
 
 
 class SequenceMachine:

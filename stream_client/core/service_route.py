@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ockam.address import Address, Route
-from stream_client.core.calls import Calls
+from stream_client.core.calls import Call, Calls
 from stream_client.core.payloads import not_supported
-from stream_client.core.requests import Call
 from stream_client.core.states_machine import Event, RouteState, after
 from stream_client.errors import (
     ClientError,

@@ -5,15 +5,16 @@ a reconnect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from ockam.address import Address, Route
-from stream_client.core.calls import Calls
+from stream_client.core.calls import Call, Calls, Create
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.existence import Existence, not_there
 from stream_client.core.partition_handle import PartitionHandle, StreamInUse
 from stream_client.core.payloads import create_payload, created
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
-from stream_client.core.requests import Call, Create, Push
+from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.states_machine import StreamState
 from stream_client.errors import ClientError, UnexpectedAnswer
@@ -135,8 +136,8 @@ class StreamsInUse:
         stream = handle.stream
         if stream.handles.pop(handle.partition, None) is not None and not stream.handles:
             del self._streams[stream.name]
-            if stream.opening is not None:
-                self._calls.forget(stream.opening)
+            if stream.forget_create is not None:
+                stream.forget_create()
 
     def close_all(self) -> None:
         """Stop sending to all partitions, because the connection or the route to the services is lost."""
@@ -192,7 +193,7 @@ class StreamsInUse:
             return
         payload = create_payload(stream.name, stream.partitions)
         request = Call(self._service, payload, stream.partitions, self._new_address(b""))
-        stream.create_again(request)
+        stream.create_again(partial(self._calls.forget, request))
         request.when_done(lambda: self._created_again(stream, request))
         self._calls.add(request)
 

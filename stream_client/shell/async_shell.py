@@ -22,7 +22,7 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_client.core.client_core import ClientCore
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import (
     ConnectionLost,
     NodeUnreachable,

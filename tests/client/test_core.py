@@ -7,8 +7,8 @@ import pytest
 from ockam.address import Address, local
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_client.core.calls import pulled
 from stream_client.core.client_core import ClientCore
-from stream_client.core.payloads import pulled
 from stream_client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.extensions import LIST, ListRequest, Outcome, RichStatus, StreamKey
 from stream_service.names import stream_address

@@ -9,8 +9,8 @@ from ockam.errors import RemoteProtocolError
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.wire_legacy import LEGACY
+from stream_client.core.calls import pulled
 from stream_client.core.client_core import SILENT_CHECKS_MAX, ClientCore
-from stream_client.core.payloads import pulled
 from stream_client.errors import (
     ClientClosed,
     ConnectionLost,

@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ockam.address import tcp
 from ockam.message import Message
 from ockam.protocol import error_payload, failed_payload
+from stream_client.core.calls import Call
 from stream_client.core.client_core import ClientCore
 from stream_client.core.conversation import CoreConversation
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.requests import Call, Push
+from stream_client.core.pushes import Push
 from stream_client.core.states_machine import (
     TRANSITIONS,
     CallState,

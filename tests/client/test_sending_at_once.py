@@ -20,7 +20,7 @@ from ockam.frames import FrameReader
 from ockam.message import HERE
 from ockam.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.shell.async_shell import AsyncShell
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from ockam.message import Message
-from stream_client.core.requests import KeyedPush
+from stream_client.core.pushes import KeyedPush
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ConnectionLost, PushNotStored
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus

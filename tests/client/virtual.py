@@ -12,7 +12,7 @@ from ockam.address import Address, local
 from ockam.message import Message
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from tests.client.far_end import FarEnd
 from tests.client.shells import drive
 

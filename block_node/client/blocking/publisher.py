@@ -19,7 +19,7 @@ from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publisher_machine import PublisherMachine
 from block_node.client.settings import PublishSettings
 from stream_client.blocking.client import StreamClient
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import (
     ClientError,
     ConnectionLost,

@@ -35,7 +35,7 @@ from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.conversation import Conversation
-from stream_client.core.requests import Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import (
     ClientError,
     ConnectionLost,

@@ -17,9 +17,9 @@ from stream_client.arguments import encoded
 from stream_client.blocking.session import Session, Shell
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
+from stream_client.core.calls import PATIENCE_CHECKS, Call, answer_of, pulled
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.payloads import answer_of, pulled
-from stream_client.core.requests import PATIENCE_CHECKS, Call, Waiting
+from stream_client.core.pushes import Waiting
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused
 from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start

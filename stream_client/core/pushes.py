@@ -1,21 +1,14 @@
-"""Requests, pushes and other results that are still to come. The core finishes them; the shells wait for them."""
+"""Pushes that have no result yet, and the class of everything that a program waits for (`Waiting`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from ockam.address import Address, Route
-from stream_client.core.states_machine import CallState
 from stream_client.errors import ClientError, PushFailed, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushRequest
-
-if TYPE_CHECKING:
-    from stream_client.core.partition_handle import PartitionHandle
-    from stream_client.core.sequence_machine import Epoch
 
 LIMITS = StreamLimits()
 """The largest sizes that a node stores (docs/wire.md §3)."""
@@ -25,8 +18,6 @@ PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
 """The largest message without key and headers."""
 HEADER_BYTES = 8
 """The sizes of one header's name and value on the wire."""
-PATIENCE_CHECKS = 2
-"""The number of checks without an answer after which a request is sent again (`ClientCore.check_progress`)."""
 
 
 class Waiting:
@@ -126,6 +117,22 @@ class PushesFailed(PushFailed):
         super().__init__(f"{what} not confirmed{may}; the first: {errors[0]}")
 
 
+class Epoch:
+    """A publisher id and the numbers used under it.
+
+    next_number: the number of the next message. open: whether a push with such a number was accepted, so that the node
+    knows the first number. failed: whether a number is missing, so that the node accepts no later number.
+    """
+
+    __slots__ = ("failed", "next_number", "open", "publisher_id")
+
+    def __init__(self, publisher_id: bytes, next_number: int) -> None:
+        self.publisher_id = publisher_id
+        self.next_number = next_number
+        self.open = False
+        self.failed = False
+
+
 class KeyedPush(Push):
     """A push with a key and headers and, from an idempotent publisher, a number (`sequence_machine`).
 
@@ -167,43 +174,3 @@ def _too_large(what: str, size_bytes: int, most_bytes: int) -> RequestRefused | 
     if size_bytes <= most_bytes:
         return None
     return RequestRefused(f"{what} of {size_bytes} bytes; a stream keeps at most {most_bytes}")
-
-
-class Call(Waiting):
-    """A request with its own return address.
-
-    answers: the payloads received so far; the request is done when there are `wanted` of them. state: see `CallState`.
-    target: a route from the node connected to, or a partition. checks: the number of checks since the request was sent;
-    at `patience` it is sent again. return_routes: the routes from which the answers came.
-    """
-
-    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
-
-    def __init__(
-        self,
-        target: Route | PartitionHandle,
-        payload: bytes,
-        wanted: int,
-        address: Address,
-        patience: int = PATIENCE_CHECKS,
-    ) -> None:
-        super().__init__()
-        self.state = CallState.HELD
-        self.target = target
-        self.payload = payload
-        self.wanted = wanted
-        self.address = address
-        self.patience = patience
-        self.checks = 0
-        self.answers: list[bytes] = []
-        self.return_routes: list[Route] = []
-
-
-class Create(Call):
-    """A request that creates a stream. made: the handles of its partitions; empty until the client uses them."""
-
-    __slots__ = ("made",)
-
-    def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
-        super().__init__(target, payload, wanted, address)
-        self.made: list[PartitionHandle] | None = None
