@@ -1,8 +1,9 @@
-"""Prefix patterns. A producer finds the topic and the counter of a key by them, a consumer the entries that it tracks.
+"""Prefix patterns. A producer uses them to find the topic of a key, and the prefix under which the key is counted. A
+consumer uses them to find the entries that it tracks.
 
-Patterns are regular expressions, as the real producers use them; a plain path such as "a/" is its own pattern.
-A producer matches at the beginning of a key, and the text that matched, not the pattern, is the counted prefix.
-A consumer searches a pattern anywhere in the name of an entry of a Batch.
+Patterns are regular expressions, as the real producers use them; a plain path such as "a/" is its own pattern. A
+producer matches at the beginning of a key, and the text that matched, not the pattern, is the counted prefix. A
+consumer searches a pattern anywhere in the name of an entry of a Batch.
 """
 
 from __future__ import annotations

@@ -96,10 +96,10 @@ class Access(NamedTuple):
 class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
-    A save keeps the larger of the old and the new index. A save is refused if its fence is not the highest one ever
-    given.
+    A save keeps the larger of the old and the new index. A save with a fence is refused if its fence is not the newest
+    one of the partition.
 
-    indexes: for each get and each answered save, the saved index afterwards; None for the other saves. fenced: the
+    indexes: for each request, the saved index afterwards; None for a save whose client expects no answer. fenced: the
     positions of the refused saves in `requests`.
     """
 

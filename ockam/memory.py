@@ -153,7 +153,8 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Frees the memory whose loss costs the peer only time: its headers and waiting pulls.
+        """Frees memory that the peer can do without: forgets the remembered headers, which are learned again from the
+        next messages, and answers the waiting pulls early.
 
         Returns whether headers were forgotten, and the number of pulls that were answered early.
         """

@@ -206,7 +206,9 @@ def note_fall(session: Session, stream_id: int, index: int) -> None:
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
-    """Deletes the rows of `time_falls` of a stream that is being deleted. Call it in a transaction."""
+    """Deletes the recorded places where the times of a stream go back (table `time_falls`), because the stream is being
+    deleted. To be called in a transaction.
+    """
     session.connection.execute(DELETE_FALLS, (stream_id,))
 
 

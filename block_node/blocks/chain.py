@@ -149,10 +149,10 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """Returns the state after one more block, which must have been checked. This settles the open roots of the
-        block before.
+        """Returns the state after one more block, which must have been checked. If the block before still has several
+        possible roots, the most likely one, which is the first, is taken as its root.
 
-        Raises VerificationFailed if more than `claims_max` state proofs wait for their block.
+        Raises VerificationFailed if there would be more than `claims_max` claims about blocks that have not arrived.
         """
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         peaks = chain.peaks

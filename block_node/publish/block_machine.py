@@ -134,11 +134,13 @@ class ReceivedItems(NamedTuple):
 class BlockInFlight:
     """One block on its way to the log, from its accepted header on.
 
-    publisher: the publisher that sends it; None after that publisher has left, which a complete block survives. queue:
-    messages that were not forwarded to the plugins yet. attempt: the number under which the plugins have items of it; 0
-    if they have none. deadline_s: the time at which the stage must have ended. earned_s: the extra time in `deadline_s`
-    that the received items earned. root: the root of a verified block. Invariant: `queued_bytes` is the sum over
-    `queue`.
+    publisher: the publisher that sends the block. None if that publisher has left; then the block stays only if it has
+    arrived completely. queue: received items that were not forwarded to the plugins yet. attempt: the number by which
+    the plugins know the items forwarded so far; 0 if none were forwarded. deadline_s: the time by which `stage` must
+    have ended. earned_s: the part of `deadline_s` that was added for received items. root: the root of a verified
+    block.
+
+    Invariant: `queued_bytes` is the sum of the bytes of all items in `queue`.
     """
 
     __slots__ = (

@@ -44,7 +44,7 @@ class ChainState:
         self.is_cut_off = False
 
     def begin_at(self, node: Node) -> None:
-        """Begins the chain with this node."""
+        """Makes this block, a node of the tree, the first and only block of the chain."""
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 

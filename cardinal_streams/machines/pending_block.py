@@ -103,8 +103,11 @@ class PendingBlock:
         return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
-        """Takes the Batch, and then all messages that arrived before it. Yields the outcome and the name of each
-        message that could not be taken. The caller must run it to its end."""
+        """Takes the Batch, and compares the messages that were kept until now with it. Yields the outcome and the name
+        of each kept message; an outcome other than TAKEN says that the message contradicts the Batch.
+
+        The messages are taken while the caller iterates, so the caller must iterate to the end.
+        """
         self.batch = batch
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
         self._unwanted = frozenset(batch.counts.keys() - self.room.keys())

@@ -75,8 +75,10 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | 
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a reassembler since its start. `old` and `evicted` count blocks, the others count messages or what
-    their name says. `incomplete` and `incomplete_bytes` are the figures of this moment."""
+    """The figures of a reassembler since its start. `completed`, `old` and `evicted` count blocks; the other counters
+    count messages. `incomplete` is the number of incomplete blocks at this moment, and `incomplete_bytes` their
+    memory.
+    """
 
     messages: int
     completed: int

@@ -93,7 +93,10 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:
-    """Header, footer and item sizes of a block, which comes as its parts in order; None if the bytes are no block."""
+    """Reads a block from its parts, which are given in order. Returns the version and time of its header, the previous
+    root of its footer, the number of items of each kind, and the position, kind and size of each item; None if the
+    bytes are no block.
+    """
     from block_node.blocks.errors import BlockFormatError
 
     try:

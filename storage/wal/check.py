@@ -248,7 +248,9 @@ def install_log(database: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Shorten the log to its end after the last commit that SQLite reads."""
+    """Cuts off the part of the log after the last commit that SQLite reads. Without such a commit the log becomes
+    empty.
+    """
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:
         file.truncate(size_bytes)

@@ -23,8 +23,9 @@ from storage.wal.scan_machine import Scan, WalReader
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
-    """Returns the streams that have messages behind the frame `found.good`, or None if SQLite cannot read these
-    messages."""
+    """Returns the messages of each stream-partition that are in the log after `found.good`, the last commit that SQLite
+    reads. Returns None if SQLite cannot read them.
+    """
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
         after = stream_ends(database, rebuild(wal, found))

@@ -111,9 +111,9 @@ class MessageInput(NamedTuple):
 
 
 def parse_ndjson(line: bytes) -> MessageInput:
-    """The message of a line as `--ndjson` and `--json` print it. Raises UsageError.
+    """Reads a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
 
-    Index and time in the line are ignored: a push gets new ones.
+    The index and the time in the line are ignored: a pushed message gets new ones.
     """
     import msgspec
 

@@ -92,7 +92,9 @@ class SequenceMachine:
                 self._learn(publisher_id, sequence, first_index + offset)
 
     def refused(self) -> None:
-        """Ends a run that was not stored: its decisions are forgotten."""
+        """Ends a run of messages that was not stored. The sequence numbers that `decide` found new in this run count as
+        unknown again.
+        """
         self._tentative = {}
 
     def _learn(self, publisher_id: bytes, sequence: int, index: int) -> None:

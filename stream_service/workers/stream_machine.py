@@ -219,7 +219,9 @@ class StreamMachine:
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Begins a copy: its messages have been submitted to the writing thread."""
+        """Notes that a copy begins: messages that keep their original indexes and times are being written to the
+        stream.
+        """
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
