@@ -133,8 +133,12 @@ class StreamsInUse:
         for queue in handle.queues:
             self.queues.pop(queue.address, None)
         # The stream is dropped with its last partition, so that no later connection creates it again.
+        # A second drop of the same handle must leave the handle alone that the partition has got meanwhile.
         stream = handle.stream
-        if stream.handles.pop(handle.partition, None) is not None and not stream.handles:
+        if stream.handles.get(handle.partition) is not handle:
+            return
+        del stream.handles[handle.partition]
+        if not stream.handles:
             del self._streams[stream.name]
             if stream.forget_create is not None:
                 stream.forget_create()

@@ -25,6 +25,11 @@ LOADS = {
 """The arguments of a small run of each work, and the messages that it counts."""
 
 
+def _bench_messages(node: NodeProcess) -> int:
+    with blocking.connect(node.address) as client:
+        return sum(info.next_index for info in client.list_streams() if info.stream_name.startswith("bench-"))
+
+
 def _bench_streams(node: NodeProcess) -> list[str]:
     with blocking.connect(node.address) as client:
         return [info.stream_name for info in client.list_streams() if info.stream_name.startswith("bench-")]
@@ -106,7 +111,7 @@ def test_a_run_that_is_told_to_end_leaves_nothing(
     command = [sys.executable, "-m", "stream_node", "bench", "push", "--messages", "100000000", "--node", node.address]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
         deadline_s = time.monotonic() + 60
-        while not _bench_streams(node):
+        while not _bench_messages(node):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         bench.send_signal(number)

@@ -207,5 +207,7 @@ def test_help_shows_every_option_with_its_default(function: Any) -> None:
     shown = inspect.signature(function).parameters
     for name in ConsumerOptions.__struct_fields__:
         assert shown[name].default == getattr(ConsumerOptions(), name)
-    told = inspect.getdoc(function) or ""
-    assert "as `Stream.consumer`" in told or all(f"{name}:" in told for name in ConsumerOptions.__struct_fields__)
+    told = " ".join((inspect.getdoc(function) or "").split())
+    assert "are those of `Stream.consumer`." in told or all(
+        f"{name}:" in told for name in ConsumerOptions.__struct_fields__
+    )

@@ -248,3 +248,18 @@ def test_a_port_found_by_name_creates_nothing() -> None:
     asked, push = far.sent()
     assert push.onward_route == (stream_address("s", 3),)
     assert LIST.decode_request(asked.payload) == ListRequest(0, "s", StreamKey("s", 2), 1), "whether it is there still"
+
+
+def test_a_second_drop_of_a_handle_leaves_its_successor_alone() -> None:
+    """Goal: a partition that is in use again keeps its pushes. Method: drop the handle of a deleted partition twice."""
+    core = ClientCore()
+    (old,) = core.find_handles("s", [0])
+    core.find_handles("s", [1])
+    core.drop(old)
+    (new,) = core.find_handles("s", [0])
+    core.drop(old)
+    push = core.push(new, b"data")
+    far = FarEnd(core)
+    for asked in far.sent():
+        far.confirm(asked, 7)
+    assert push.index == 7
