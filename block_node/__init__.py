@@ -67,30 +67,42 @@ __all__ = [
     "write_block",
 ]
 
-# The modules that define the names above.
-_MODULES = (
-    "backfill.service",
-    "blocks.address_book",
-    "blocks.errors",
-    "blocks.files",
-    "blocks.generator",
-    "blocks.settings",
-    "blocks.verifier",
-    "facility",
-    "node",
-    "persist.plugin",
-    "persist.store",
-    "publish.limits",
-    "publish.service",
-    "read.services",
-)
+_MODULES = {
+    "AddressBook": "blocks.address_book",
+    "AddressBookError": "blocks.errors",
+    "AddressBooks": "blocks.address_book",
+    "BackfillService": "backfill.service",
+    "BlockError": "blocks.errors",
+    "BlockFileError": "blocks.errors",
+    "BlockFormatError": "blocks.errors",
+    "BlockNode": "node",
+    "BlockNodeSettings": "node",
+    "BlockRetention": "persist.store",
+    "BlockShape": "blocks.generator",
+    "BlockStore": "persist.store",
+    "BlockVerification": "blocks.verifier",
+    "ChainGenerator": "blocks.generator",
+    "Facility": "facility",
+    "GeneratedBlock": "blocks.generator",
+    "Persistence": "persist.plugin",
+    "Plugin": "facility",
+    "PublishLimits": "publish.limits",
+    "PublishService": "publish.service",
+    "ReadServices": "read.services",
+    "SettingsError": "blocks.errors",
+    "VerificationFailed": "blocks.errors",
+    "Verifier": "blocks.verifier",
+    "VerifierSettings": "blocks.settings",
+    "find_blocks": "blocks.files",
+    "read_items": "blocks.files",
+    "write_block": "blocks.files",
+}
+"""The module that defines each name."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in __all__:
-        for module in map(import_module, (f"{__name__}.{each}" for each in _MODULES)):
-            if name in vars(module):
-                return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -82,15 +82,45 @@ __all__ = [
     "SetResponse",
 ]
 
-_MODULES = ("protocol", "extensions", "limits", "worker")
-"""The modules that define the names. Modules that load fast come first."""
+_MODULES = {
+    "FENCED_SAVE": "extensions",
+    "FencedSave": "extensions",
+    "GetIndex": "protocol",
+    "GetPartitionIndex": "protocol",
+    "INDEX": "protocol",
+    "INDEX_PARTITIONED": "protocol",
+    "Index": "protocol",
+    "IndexService": "worker",
+    "IndexStatistics": "limits",
+    "LEASE": "extensions",
+    "LEASE_LIMITS": "limits",
+    "Lease": "extensions",
+    "LeaseLimits": "limits",
+    "LeaseRequest": "extensions",
+    "LeaseResponse": "extensions",
+    "LeaseStatistics": "limits",
+    "PARTITIONED_BODY": "protocol",
+    "POSITIONS": "extensions",
+    "PartitionIndex": "protocol",
+    "PositionKey": "extensions",
+    "PositionsRequest": "extensions",
+    "PositionsResponse": "extensions",
+    "SERVICE_ADDRESSES": "worker",
+    "SET_POSITION": "extensions",
+    "SaveIndex": "protocol",
+    "SavePartitionIndex": "protocol",
+    "SaveResponse": "extensions",
+    "SaveStatus": "extensions",
+    "SavedPosition": "extensions",
+    "SetRequest": "extensions",
+    "SetResponse": "extensions",
+}
+"""The module that defines each name."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in __all__:
-        for module in map(import_module, (f"{__name__}.{each}" for each in _MODULES)):
-            if name in vars(module):
-                return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -76,18 +76,54 @@ __all__ = [
     "reply_to",
 ]
 
-_MODULES = (
-    *("errors", "address", "message", "protocol", "wire", "wire_head", "wire_legacy", "frames"),
-    *("worker", "mailbox", "node", "connection_machine", "tcp"),
-)
-"""The modules that define the names. Modules that load fast come first."""
+_MODULES = {
+    "Address": "address",
+    "AddressInUse": "errors",
+    "BadFrame": "frames",
+    "ConnectFailed": "errors",
+    "ConnectionLimits": "connection_machine",
+    "ConnectionStatistics": "connection_machine",
+    "Context": "worker",
+    "DEFAULT_PORT": "address",
+    "ERROR": "protocol",
+    "FrameReader": "frames",
+    "FrameTooLarge": "errors",
+    "FrameWriter": "frames",
+    "Framing": "tcp",
+    "HEAD": "wire_head",
+    "HERE": "message",
+    "HandlingFailed": "worker",
+    "InvalidAddress": "errors",
+    "LEGACY": "wire_legacy",
+    "LOCAL": "address",
+    "Mailbox": "mailbox",
+    "Message": "message",
+    "Node": "node",
+    "NodeStatistics": "node",
+    "OckamError": "errors",
+    "Origin": "message",
+    "Protocol": "protocol",
+    "ProtocolError": "protocol",
+    "RemoteProtocolError": "errors",
+    "Route": "address",
+    "TCP": "address",
+    "TcpStatistics": "tcp",
+    "TcpTransport": "tcp",
+    "Wire": "wire",
+    "Worker": "worker",
+    "WorkerFactory": "worker",
+    "format_route": "address",
+    "local": "address",
+    "parse_address": "address",
+    "parse_route": "address",
+    "reply_to": "message",
+}
+"""The module that defines each name."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in __all__:
-        for module in map(import_module, (f"{__name__}.{each}" for each in _MODULES)):
-            if name in vars(module):
-                return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -21,11 +21,13 @@ __version__ = "0.1.0"
 
 __all__ = ["Config", "ConfigError", "Server", "__version__", "load_config"]
 
+_MODULES = {"Config": "config", "ConfigError": "config", "Server": "server", "load_config": "config_sources"}
+"""The module that defines each name."""
+
 
 def __getattr__(name: str) -> Any:
-    places = {"Config": "config", "ConfigError": "config", "Server": "server", "load_config": "config_sources"}
-    if name not in places:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{places[name]}"), name)
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +130,23 @@ def test_every_listed_name_can_be_had(package: str) -> None:
         pytest.importorskip(NEEDS[package])
     module = importlib.import_module(package)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "unwanted"),
+    [
+        ("block_node", "read_items", "block_node.node"),
+        ("storage", "StorageError", "sqlalchemy"),
+        ("ockam", "Address", "trio"),
+        ("index_service", "LeaseLimits", "index_service.worker"),
+        ("stream_service", "StreamLimits", "stream_service.workers"),
+        ("stream_node", "Config", "stream_node.server"),
+    ],
+)
+def test_a_name_loads_its_own_module_only(package: str, name: str, unwanted: str) -> None:
+    """Goal: a client or an export does not load the node. Method: a new process asks for one name."""
+    code = f"import sys; from {package} import {name}; sys.exit({unwanted!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
 
 
 NODE = '''
