@@ -43,7 +43,10 @@ class SideFailed(Exception):
 
 
 class Ratio(NamedTuple):
-    """after / before. middle: the ratio of the two medians. low, high: quartiles of the ratios within a round."""
+    """after / before, by round. middle: the median of the rounds' ratios. low, high: their quartiles.
+
+    A round measures both sides within seconds, so noise of the machine that lasts longer cancels out in its ratio.
+    """
 
     before: float
     after: float
@@ -136,8 +139,8 @@ def ratio(pairs: Sequence[Pair], figure: Callable[[Measured], float]) -> Ratio |
     if not all(before):
         return None
     ratios = [second / first for first, second in zip(before, after, strict=True)]
-    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else (ratios[0],) * 3
-    return Ratio(median(before), median(after), median(after) / median(before), low, high)
+    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else (ratios[0],) * 3
+    return Ratio(median(before), median(after), middle, low, high)
 
 
 def show(rows: Sequence[Compared], console: Console) -> None:
