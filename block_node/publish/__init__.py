@@ -1,1 +1,1 @@
-"""Publishing: sessions of publishers, which of them sends which block, and acknowledgements."""
+"""The publishing service: sessions of publishers, the publisher of each block, and acknowledgements."""

@@ -1,7 +1,8 @@
-"""The state machine of the blocks on their way from publishers to the log: the stages of a block, and how they change.
+"""The state machine of the blocks that publishers send, from the header of a block until the block is durable.
 
-One table (`TRANSITIONS`) lists each change and its consequences. This module decides and sends nothing:
-`block_node.publish.publish_machine`, its only user, reports the changes and carries out the consequences.
+The table `TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change. This
+module sends nothing. Its only user, `block_node.publish.publish_machine`, reports the changes and carries out the
+consequences.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ from block_node.publish.watermark_machine import Watermark
 class Stage(enum.Enum):
     """The stage of a block.
 
-    MISSING: no publisher sends the block. RECEIVING: its items are arriving. COMPLETE: all items have arrived, but
-    earlier blocks are not verified yet, or the plugins have no room. VERIFYING: the plugins have all items. VERIFIED:
-    the block is being stored. OVER: the block is stored, or was backfilled; publishers have nothing more to do with it.
+    - MISSING: no publisher sends the block.
+    - RECEIVING: the items of the block are arriving.
+    - COMPLETE: all items have arrived. The plugins do not have all of them yet: earlier blocks are not verified, or the
+      plugins have no room.
+    - VERIFYING: the plugins have all items.
+    - VERIFIED: the block has passed verification and is being stored.
+    - OVER: the block is stored or was backfilled. Publishers have nothing more to do with the block.
     """
 
     MISSING = "missing"
@@ -44,7 +49,7 @@ class Stage(enum.Enum):
 
 
 class Change(enum.Enum):
-    """A change that happens to one block."""
+    """An event that changes the stage of one block. The value of each member describes the event."""
 
     ACCEPTED = "its header was accepted"
     BEGUN_ANEW = "its publisher sent the header again"
@@ -65,9 +70,11 @@ class Change(enum.Enum):
 class Then(enum.Enum):
     """A consequence of a change.
 
-    DROP: the plugins forget the items that they have. ORPHAN: the block loses its publisher. DISCARD: the node ignores
-    the rest of the block that its publisher has sent or still sends. SKIP: the publisher is told to continue with the
-    next block. END_STREAM: the publisher's stream ends.
+    - DROP: the plugins forget the items of the block that they have received.
+    - ORPHAN: the block loses its publisher.
+    - DISCARD: the node ignores all items of the block that its publisher still sends.
+    - SKIP: the node asks the publisher to continue with the next block.
+    - END_STREAM: the node ends the publisher's stream.
     """
 
     DROP = "drop"
@@ -118,12 +125,13 @@ TRANSITIONS: dict[tuple[Stage, Change], Step] = {
     (_VERIFIED, Change.PUBLISHER_LEFT): Step(_VERIFIED, (Then.ORPHAN,)),
     (_VERIFIED, Change.NODE_FAILED): Step(_MISSING),
 }
-"""The table of stages: for each stage and change, the next stage and the consequences. A pair that is not listed cannot
-happen. Items do not change the stage, and arrive only in RECEIVING."""
+"""The transition table: for each stage and change, the next stage and the consequences. A pair that is not listed
+cannot happen. Items arrive only in RECEIVING, and do not change the stage."""
 
 
 class ReceivedItems(NamedTuple):
-    """The items of one message. size_bytes: their total size. held_bytes: the memory that holding them takes."""
+    """The items of one message from a publisher. size_bytes: the total size of the items. held_bytes: the memory that
+    the items take in the queue."""
 
     items: list[bytes]
     piece: Piece
@@ -132,15 +140,17 @@ class ReceivedItems(NamedTuple):
 
 
 class BlockInFlight:
-    """One block on its way to the log, from its accepted header on.
+    """A block in flight: its header was accepted, and the block is not durable yet.
 
-    publisher: the publisher that sends the block. None if that publisher has left; then the block stays only if it has
-    arrived completely. queue: received items that were not forwarded to the plugins yet. attempt: the number by which
-    the plugins know the items forwarded so far; 0 if none were forwarded. deadline_s: the time by which `stage` must
-    have ended. earned_s: the part of `deadline_s` that was added for received items. root: the root of a verified
-    block.
+    - publisher: the publisher that sends the block. None if that publisher has disconnected after all items arrived.
+    - queue: received items that the plugins do not have yet.
+    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 if nothing was
+      forwarded.
+    - deadline_s: the time at which the present stage must have ended. The stage COMPLETE has no deadline.
+    - earned_s: the seconds that received items have added to `deadline_s`.
+    - root: the root hash of a verified block. Empty before the verification.
 
-    Invariant: `queued_bytes` is the sum of the bytes of all items in `queue`.
+    Invariant: `queued_bytes` is the sum of `held_bytes` over `queue`.
     """
 
     __slots__ = (
@@ -168,14 +178,15 @@ class BlockInFlight:
 
 
 class Blocks:
-    """All blocks of one node, as publishing sees them: durable up to the watermark, verified, in flight, or missing.
+    """All blocks in flight on one node, and the limits between durable, verified and unverified blocks.
 
-    next_to_verify: the block whose items go to the plugins; all blocks below it are verified. queued_bytes: the size of
-    all received items that were not forwarded.
+    next_to_verify: the block whose items go to the plugins. All blocks with lower numbers are verified. queued_bytes:
+    the memory that all received items take until they are forwarded to the plugins.
 
-    Invariant (`check`): a block is in flight under its own number, and is not durable. It is VERIFIED exactly if it is
-    below `next_to_verify`, and no block above `next_to_verify` is with the plugins. Blocks that are durable without a
-    hole are verified. Every block that was begun is in flight or over.
+    Invariant (`check`): a block in flight is listed under its own number, and is not durable. A block in flight is
+    VERIFIED exactly if its number is below `next_to_verify`. The plugins have no items of a block with a number above
+    `next_to_verify`. All blocks below `next_durable` are verified. Every block that was begun is in flight or counted
+    as over.
     """
 
     def __init__(self, limits: PublishLimits, watermark: Watermark) -> None:
@@ -200,26 +211,27 @@ class Blocks:
         return self._blocks.get(number)
 
     def get(self, number: int) -> BlockInFlight:
-        """Returns a block, which must be in flight."""
+        """Returns a block that is in flight. Raises KeyError if the block is not in flight."""
         return self._blocks[number]
 
     def all(self) -> list[BlockInFlight]:
-        """Returns the blocks in flight, ordered by number. The list does not change when blocks leave."""
+        """Returns a new list of the blocks in flight, ordered by number."""
         return [self._blocks[number] for number in sorted(self._blocks)]
 
     @property
     def last_block(self) -> int | None:
-        """The watermark: all blocks up to it are verified and durable. None if there is no such block."""
+        """The watermark: the highest block up to which all blocks are verified and durable. None if no block is."""
         return self._watermark.last_block
 
     @property
     def next_durable(self) -> int:
-        """The lowest block that is not durable; it moves the watermark on."""
+        """The lowest block that is not durable. When this block becomes durable, `last_block` rises."""
         return self._watermark.next_durable
 
     @property
     def next_block(self) -> int:
-        """The lowest block that no publisher sends and the node does not have: `PublishView.wanted`, without a view."""
+        """The lowest block that no publisher sends and that the node does not have. The same as `PublishView.wanted`,
+        but computed without a view."""
         number = self.next_to_verify
         while number in self._blocks or number in self._watermark.above:
             number += 1
@@ -227,13 +239,13 @@ class Blocks:
 
     @property
     def awaited(self) -> int | None:
-        """The lowest block that is not durable, if it was backfilled and is being stored; else None."""
+        """The lowest block that is not durable, if that block was backfilled and is being stored; else None."""
         number = self._watermark.next_durable
         return number if number < self.next_to_verify and number not in self._blocks else None
 
     @property
     def view(self) -> PublishView:
-        """The facts from which the answer to a header is decided."""
+        """The facts that decide the answer to a header."""
         mark = self._watermark
         taken = {*mark.above, *self._blocks}
         # A backfilled block that is being stored is not in flight, but publishers need not send it either.
@@ -242,20 +254,20 @@ class Blocks:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much is in flight that only the lowest missing block is accepted."""
+        """Whether the blocks in flight have reached a limit. The node then accepts only the lowest missing block."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
 
     @property
     def has_gap(self) -> bool:
-        """Whether no publisher sends the next block to verify, although blocks above it are in flight."""
+        """Whether no publisher sends the next block to verify, although blocks with higher numbers are in flight."""
         number = self.next_to_verify
         return number not in self._blocks and any(each > number for each in self._blocks)
 
     def begin(self, number: int, publisher: PublisherState, now_s: float) -> None:
-        """Puts a missing block in flight, after its header was accepted."""
+        """Puts a missing block in flight after the node has accepted its header."""
         assert number not in self._blocks, "a block has one publisher at a time"
-        # The first block of an empty node may be below the one that the node was configured for.
+        # The first block of an empty node may have a lower number than the configured first block.
         if number < self._watermark.next_durable:
             self._watermark.begin_at(number)
             self.verify_again_from(number)
@@ -264,7 +276,8 @@ class Blocks:
         self.step(block, Change.ACCEPTED)
 
     def step(self, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
-        """Makes one step of the table with this block. Returns the consequences, which the caller must carry out."""
+        """Makes one step of the transition table with this block. Returns the consequences, which the caller must carry
+        out."""
         block.stage, then = TRANSITIONS[block.stage, change]
         if block.stage is Stage.VERIFIED and change is Change.VERIFIED:
             self.next_to_verify = block.number + 1
@@ -274,61 +287,63 @@ class Blocks:
             self._expired += change is Change.TIMED_OUT
             self._forget_items(block)
         elif change is Change.BEGUN_ANEW:
-            # Dropped items lose the time that they earned.
+            # The time that the dropped items added to the deadline is subtracted.
             self._forget_items(block)
             block.deadline_s -= block.earned_s
             block.earned_s = 0.0
         return then
 
     def add(self, block: BlockInFlight, items: list[bytes], piece: Piece) -> None:
-        """Adds received items to a block."""
+        """Appends received items to the queue of a block."""
         limits, count = self._limits, len(items)
         size_bytes = sum(map(len, items))
         held_bytes = size_bytes + ITEM_OVERHEAD_BYTES * count + EVENT_OVERHEAD_BYTES
         block.queue.append(ReceivedItems(items, piece, size_bytes, held_bytes))
         block.queued_bytes += held_bytes
         self.queued_bytes += held_bytes
-        # A large block gets time for its size, so that it meets the limits of size and not the one of time.
+        # A large block gets more time, so that it reaches the limits of size before the limit of time.
         earned_s = count / limits.earned_items_per_s + held_bytes / limits.earned_bytes_per_s
         block.earned_s += earned_s
         block.deadline_s += earned_s
 
     def allow_processing(self, block: BlockInFlight, now_s: float) -> None:
-        """Starts the time that the plugins may take for a block."""
+        """Sets the deadline of a block to the time that the plugins may take, counted from `now_s`."""
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
-        """Notes that a block became durable. Returns whether the watermark moved: over this block, but never over a
-        hole."""
+        """Notes that a block is durable. Returns whether the watermark rose. The watermark never passes a missing
+        block."""
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
 
     def rest(self) -> None:
-        """Lets the next accepted header begin the chain at another block, if no block is in flight and none became
-        durable."""
+        """Makes the first block of the chain open again, if no block is in flight and no block of the chain is durable.
+        The next accepted header may then begin the chain at another number."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
 
     def verified_below(self, number: int) -> None:
-        """Notes that all blocks below `number` are verified. The last of them was not a block in flight."""
+        """Raises `next_to_verify` to `number`: no block with a lower number needs verification."""
         self.next_to_verify = max(self.next_to_verify, number)
 
     def verify_again_from(self, number: int) -> None:
-        """Notes that blocks from `number` on must be verified again. The plugins have none of them."""
+        """Lowers `next_to_verify` to `number`: blocks from this number on need verification again. The plugins must
+        have no items of these blocks."""
         self.next_to_verify = min(self.next_to_verify, number)
 
     def find_to_forward(self) -> BlockInFlight | None:
-        """Returns the lowest block that is not verified, if it has something to forward; else None.
+        """Returns the lowest block that is not verified, if something of it can be forwarded to the plugins; else None.
 
-        Blocks above it wait, because a block that continues a bad one cannot be judged.
+        Blocks with higher numbers wait, because verification needs the result of the previous block.
         """
         block = self._blocks.get(self.next_to_verify)
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Takes the next event of the block to be forwarded. The runner publishes it at once."""
+        """Returns the next event of the block for the plugins: the begin of the block, then the items of one message at
+        a time, then its end. The runner publishes the event at once."""
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts
@@ -343,13 +358,14 @@ class Blocks:
         return BlockEnded(block.number, block.attempt)
 
     def extend_held(self, elapsed_s: float) -> None:
-        """Gives more time to blocks whose publishers were not read during the last `elapsed_s` seconds."""
+        """Extends the deadlines of blocks from whose publishers the node did not read during the last `elapsed_s`
+        seconds."""
         for block in self._blocks.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s
 
     def late(self, now_s: float) -> Iterator[BlockInFlight]:
-        """Yields the blocks whose stage should have ended by now, lowest first. Blocks may leave during the
+        """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks during the
         iteration."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
@@ -357,14 +373,14 @@ class Blocks:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Yields the blocks below `end` that are still being received, lowest first. Blocks may leave during the
-        iteration."""
+        """Yields the blocks with numbers lower than `end` that are still being received, lowest first. The caller may
+        remove blocks during the iteration."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:
                 yield block
 
     def _forget_items(self, block: BlockInFlight) -> None:
-        """Drops the items of a block that were not forwarded."""
+        """Drops the items of a block that were not forwarded to the plugins."""
         self.queued_bytes -= block.queued_bytes
         block.queue.clear()
         block.queued_bytes = 0

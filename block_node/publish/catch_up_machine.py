@@ -1,7 +1,8 @@
-"""The newest block that publishers have offered while the node was behind, and whether the node gets closer to it.
+"""Records the newest block that publishers have offered while the node lacked earlier blocks, and whether the node
+approaches it.
 
 specs/block_publish.md, "Base Protocol": the node must record the offered number, keep trying to catch up to it, and
-detect that it does not get closer with each connection. It fetches nothing; backfill does.
+detect that connections bring no progress. This module fetches nothing; backfill fetches the missing blocks.
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 import msgspec
 
 CONTACTS_MAX = 3
-"""The number of contacts in a row without progress after which the node reports that it is stalled."""
+"""The number of contacts in a row without progress after which the node reports that it is stalled. A contact is an
+offer of a block that is too high for the node."""
 CONTACT_INTERVAL_S = 1.0
-"""Offers within this many seconds count as one contact, because several publishers often connect at once."""
+"""The interval in seconds within which several offers count as one contact, because several publishers often connect at
+once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """The node has not come closer to the target block in this number of contacts."""
+    """A report that the node has not come closer to the target block. contacts: the number of offers in a row without
+    progress."""
 
     target_block: int
     contacts: int
 
 
 class CatchUp:
-    """The progress of the node toward the newest offered block.
+    """The progress of the node toward the newest block that publishers have offered.
 
-    Invariant: `target` is the highest block that was offered and not reached, or None if the node is not behind.
+    Invariant: `target` is the highest offered block that was too high for the node and that the node has not reached.
+    None if there is no such block.
     """
 
     def __init__(self) -> None:
@@ -35,8 +40,8 @@ class CatchUp:
         self._contact_s = 0.0
 
     def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
-        """Notes that a publisher offered a block that is too high. Returns a report when the node becomes stalled, else
-        None."""
+        """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled,
+        else None."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
         distance = self.target - (-1 if last_block is None else last_block)
@@ -54,7 +59,7 @@ class CatchUp:
         return Stalled(self.target, self._contacts)
 
     def reached(self, last_block: int) -> None:
-        """Notes that the node has all blocks up to this one."""
+        """Notes that the node has all blocks up to `last_block`. Clears the target if the node has reached it."""
         if self.target is not None and last_block >= self.target:
             self.target = None
             self.stalled = False

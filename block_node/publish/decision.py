@@ -1,8 +1,9 @@
-"""Decides the answer to an offered block: one pure function of the blocks that the node has and the blocks in flight.
+"""Decides the answer to the header of a block: a pure function of the blocks that the node has and the blocks in
+flight.
 
-It follows specs/block_publish.md, "Base Protocol", and adds the rule for several publishers: the first publisher that
-sends the header of a block sends the block, and all others skip it. It changes no state;
-`block_node.publish.publish_machine` does.
+The function follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers. The first
+publisher that sends the header of a block sends the block, and all other publishers skip it. This module changes no
+state; `block_node.publish.publish_machine` does.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import msgspec
 
 
 class Verdict(enum.Enum):
-    """The answer to an offered block. ACCEPT: the publisher sends it. DUPLICATE: the node has this block or a later
-    one. SKIP: the block is in flight already. BEHIND: the block is too high for the node."""
+    """The answer to the header of a block.
+
+    - ACCEPT: the publisher sends the block.
+    - DUPLICATE: the node has this block or a higher one.
+    - SKIP: another publisher sends the block, or the node has the block already.
+    - BEHIND: the node is behind the publisher; the block number is too high for the node.
+    """
 
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
@@ -24,12 +30,14 @@ class Verdict(enum.Enum):
 
 
 class PublishView(msgspec.Struct, frozen=True):
-    """The facts on which the decision is based.
+    """The facts that decide the answer to a header.
 
-    last_block: the highest block up to which all blocks are verified and durable; None if there is no such block.
-    next_durable: the block that moves `last_block` on: the block after it, or the first configured block of an empty
-    node. taken: the blocks above `last_block` that are in flight or already durable. crowded: whether so much is in
-    flight that only the lowest missing block is accepted.
+    - last_block: the highest block up to which all blocks are verified and durable. None if there is no such block.
+    - next_durable: the lowest block that is not durable. It follows `last_block`, or is the configured first block of
+      an empty node.
+    - taken: the blocks above `last_block` that are in flight or already durable.
+    - crowded: whether the blocks in flight have reached a limit, so that the node accepts only the lowest missing
+      block.
     """
 
     last_block: int | None
@@ -39,7 +47,7 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> int:
-        """The lowest block that no publisher sends and the node does not have."""
+        """The lowest block that no publisher sends and that the node does not have."""
         block_number = self.next_durable
         while block_number in self.taken:
             block_number += 1
@@ -47,17 +55,19 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def frontier(self) -> int:
-        """The block after all taken blocks; no higher block can be begun."""
+        """The number after the highest taken block, or `next_durable` if no block is taken. The node accepts no higher
+        block."""
         return max(self.taken, default=self.next_durable - 1) + 1
 
     @property
     def fresh(self) -> bool:
-        """Whether the chain has not begun, so that its first block may be below the configured first block."""
+        """Whether no block of the chain has arrived yet. Only then may the first block have a lower number than the
+        configured first block."""
         return not self.taken and (self.last_block is None or self.last_block < self.next_durable - 1)
 
 
 def decide(block_number: int, view: PublishView) -> Verdict:
-    """Returns the answer to the header of a block."""
+    """Returns the answer to the header of block `block_number`."""
     if view.last_block is not None and block_number <= view.last_block:
         return Verdict.DUPLICATE
     if block_number in view.taken:

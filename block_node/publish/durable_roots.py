@@ -1,7 +1,7 @@
-"""Keeps the roots of durable blocks that are not acknowledged yet, and which session sent each block. Pure.
+"""Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. Pure.
 
-An acknowledgement names these roots, so that a publisher can tell its own block from another block with the same
-number.
+An acknowledgement lists these root hashes. A publisher compares them with its own, and so notices if the node stored
+another block with the same number.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ look up the roots of other blocks."""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):
-    """The root of one durable block. owner: the session that sent this block; None if the block came from another
-    source, or the session has left."""
+    """The root hash of one durable block. owner: the number of the session that sent the block. None if the stored
+    block came from another source, or if that session has ended."""
 
     root: bytes
     owner: int | None
 
 
 class DurableRoots:
-    """The roots of the durable blocks that are not acknowledged yet.
+    """The root hashes of the durable blocks that are not acknowledged yet.
 
-    Invariant: all block numbers are above the last acknowledged one, and there are at most NAMED_MAX of them.
+    Invariant: all block numbers are above the last acknowledged block. There are at most NAMED_MAX of them.
     """
 
     def __init__(self) -> None:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes that a block is durable. Only the lowest NAMED_MAX roots are kept, since they are acknowledged
-        first."""
+        """Notes that a block is durable; an empty root hash is ignored. If there are more than NAMED_MAX root hashes,
+        the one of the highest block is dropped, because low blocks are acknowledged first."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -43,10 +43,11 @@ class DurableRoots:
             self._roots[block_number] = DurableRoot(root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
-        """Removes and returns the roots of all blocks up to `last_block`, which is acknowledged now."""
+        """Removes and returns the root hashes of all blocks up to `last_block`, which is being acknowledged."""
         return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Returns the roots in the form of an acknowledgement to one session."""
+    """Returns the root hashes in the form of an acknowledgement to the session `session_id`. Each block is marked as
+    own if that session sent it."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

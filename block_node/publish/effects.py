@@ -1,6 +1,6 @@
-"""Effects: actions that the publish machine wants carried out, as values. They do nothing by themselves.
+"""Effects: actions that the publish machine requests, as values.
 
-The machine (`block_node.publish.publish_machine`) lists them in the order in which they must happen, and the runner
+The machine (`block_node.publish.publish_machine`) lists the effects in the order in which they must happen. The runner
 (`block_node.publish.runner`) carries them out. Events for the plugins are effects too.
 """
 
@@ -22,9 +22,9 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """The effect of ending a publisher's session, which frees its address.
+    """The effect of ending a publisher's session, which also frees the session's address.
 
-    ended: the last answer to the publisher; None if the publisher itself ended the stream or is gone.
+    ended: the last answer to the publisher. None if the publisher itself ended the stream or has disconnected.
     """
 
     publisher_id: int
@@ -32,8 +32,7 @@ class EndSession(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """The effect of writing a line to the log. is_warning: whether the line is a warning; else it is for
-    information."""
+    """The effect of writing a line to the log. is_warning: True for the level warning, False for the level info."""
 
     event: str
     fields: dict[str, Any]

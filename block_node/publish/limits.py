@@ -1,4 +1,4 @@
-"""All limits of publishing."""
+"""The limits of publishing: the numbers, times and sizes that the node grants to publishers of blocks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import msgspec
 class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of publishing. Times are in seconds, sizes in bytes.
 
-    sessions_max: the number of publishers at a time; the real block node has 1,000 connections. block_s_max: the time
-    from a block's header to its end. Time in which the node did not read does not count. The received part of the block
-    earns more time: one second for every `earned_items_per_s` items and every `earned_bytes_per_s` bytes. So a block
-    that is too large meets the limits of size, and not this limit. processing_s_max: the time from a block's end to its
-    verification, the time from there until it is durable, and how long plugins may take no items. After that time the
-    node itself has failed. stall_blocks_max: when a block is finished, a publisher loses an unfinished block that is
-    more than this many blocks below; the real node's `producer.MaxFutureBlocksBeforeStalled`. ahead_blocks_max,
-    queued_bytes_max: when this many blocks are in flight, or this many bytes are not forwarded, the node reads only
-    from the publisher that sends the lowest block. resend_s: the interval at which a missing block is requested again.
-    idle_s_max: a publisher that sends nothing for this long is disconnected; the real node waits two hours. tick_s: the
-    interval between two checks of the limits. slice_items_max, slice_bytes_max: how many items are forwarded, and how
-    many bytes are read from one publisher, before other workers of the node have a turn; each takes some hundredths of
-    a second.
+    - sessions_max: the maximum number of publishers at a time. The real block node has 1,000 connections.
+    - block_s_max: the time from a block's header to its end. Time in which the node did not read does not count.
+      Received items extend this time: by one second for every `earned_items_per_s` items, and by one second for every
+      `earned_bytes_per_s` bytes. So a block that is too large reaches the limits of size before this limit.
+    - processing_s_max: the time from a block's end to its verification, the time from its verification until it is
+      durable, and the time for which plugins may accept no items. If a plugin takes longer, the node itself has failed.
+    - stall_blocks_max: when a block is complete, the node ends the stream of a publisher whose incomplete block is
+      lower by more than this number. This is the real node's `producer.MaxFutureBlocksBeforeStalled`.
+    - ahead_blocks_max, queued_bytes_max: the maximum number of blocks in flight, and of received bytes that wait for
+      the plugins. When either is reached, the node reads only from the publisher of the lowest block that is not
+      verified.
+    - resend_s: the interval at which the node requests a missing block again.
+    - idle_s_max: a publisher that sends nothing for this long is disconnected. The real node waits two hours.
+    - tick_s: the interval between two checks of the limits.
+    - slice_items_max, slice_bytes_max: how many items are passed to the plugins, and how many bytes are read from one
+      publisher, before other workers of the node run. Either takes some hundredths of a second.
     """
 
     sessions_max: int = 1_000

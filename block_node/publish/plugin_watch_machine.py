@@ -1,7 +1,7 @@
-"""Watches whether the plugins still work: whether they take items, and whether they store backfilled blocks. Pure.
+"""Watches whether the plugins still work: whether they accept items, and whether they store backfilled blocks. Pure.
 
-A block that a publisher sends has its own deadlines (`block_node.publish.block_machine.BlockInFlight`). Without this
-watch, a plugin that hangs while no block is in flight would never be noticed.
+A block from a publisher has its own deadlines (`block_node.publish.block_machine.BlockInFlight`). This watch notices a
+plugin that hangs while no such block is in flight.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """The last times at which the plugins took items, and at which no backfilled block waited to be stored.
+    """The last time at which the plugins accepted items, and the last time at which no backfilled block waited to be
+    stored.
 
-    patience_s: how long, in seconds, either may take before the node counts as failed.
+    patience_s: the seconds that may pass since either time before the node counts as failed.
     """
 
     def __init__(self, patience_s: float, now_s: float) -> None:
@@ -20,10 +21,10 @@ class PluginWatch:
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """Returns the failure of the node, or None.
+        """Returns a failure of the node if one of the two times is too long ago, else None.
 
-        is_full: whether the plugins take no items. awaited_block: a verified, backfilled block that must be stored
-        next, or None.
+        is_full: whether the plugins accept no items now. awaited_block: the verified, backfilled block that must be
+        stored next. None if there is no such block.
         """
         if not is_full:
             self._took_s = now_s

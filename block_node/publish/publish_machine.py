@@ -1,12 +1,12 @@
 """The state of all publishing on one node: which publisher sends which block, and the stage of each block. Pure.
 
-The machine takes events from publishers, plugins and the clock. It changes its own state at once, and appends the
-actions to be carried out (answers to publishers, events for the plugins, log lines) to `effects`, for the runner
-(`block_node.publish.runner`). It calls nothing while it changes, so nobody ever sees a half-done change.
+The machine handles events from publishers, plugins and the clock. It changes its own state at once, and appends actions
+to `effects`: answers to publishers, events for the plugins, and log lines. The runner (`block_node.publish.runner`)
+carries them out later. The machine calls no other part of the node, so no other part ever sees a half-done change.
 
-An acknowledgement is a watermark: all blocks up to it are verified and durable. Every publisher receives it. The caller
-passes all times, in seconds. The rules are those of specs/block_publish.md; `block_node.publish.decision` decides the
-answer to a header.
+An acknowledgement names the watermark: the highest block up to which all blocks are verified and durable. Every
+publisher receives every acknowledgement. The caller passes all times, in seconds. The rules are those of
+specs/block_publish.md. `block_node.publish.decision` decides the answer to a header.
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ from block_node.publish.watermark_machine import Watermark
 class PublishMachine:
     """The state of publishing on one node.
 
-    last_block: the highest stored block; None on an empty node. first_block: the first block of an empty node. blocks:
-    the blocks in flight, which only the machine changes. effects: the actions to be carried out, oldest first.
-    forward_due: whether the runner must forward items to the plugins. admit_due: whether the runner must check again
-    which held publishers may be read. The runner clears both.
+    - last_block: the highest stored block. None on an empty node.
+    - first_block: the configured first block of an empty node.
+    - blocks: the blocks in flight. Only the machine changes them.
+    - effects: the actions to be carried out, oldest first.
+    - forward_due: whether the runner must forward items to the plugins. The runner clears this flag.
+    - admit_due: whether the runner must check which paused publishers may be read again. The runner clears this flag.
 
-    Invariant (`check`): the invariant of its blocks holds. A publisher's session receives a block exactly if that block
-    is RECEIVING and belongs to that publisher. A block in any other stage belongs to an open session, or to none.
+    Invariant (`check`): the invariant of `blocks` holds. A session receives a block exactly if the block is RECEIVING
+    and belongs to that session's publisher. A block in any other stage belongs to a connected publisher, or to none.
     """
 
     def __init__(self, limits: PublishLimits, *, last_block: int | None, first_block: int, now_s: float) -> None:
@@ -80,7 +82,7 @@ class PublishMachine:
 
     @property
     def last_block(self) -> int | None:
-        """The highest acknowledged block."""
+        """The highest acknowledged block. None if no block is acknowledged."""
         return self.blocks.last_block
 
     @property
@@ -88,11 +90,11 @@ class PublishMachine:
         return len(self._publishers)
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to continue reading from this publisher. has_room: returns whether the plugins take items now; it is
-        called only if that matters."""
+        """Whether to continue reading from this publisher. has_room: returns whether the plugins accept items now. It
+        is called only if the answer depends on it."""
         if not self.blocks.is_crowded:
             return True
-        # Only the rest of the block that goes to the plugins makes room: no other block can move on before it.
+        # Only the rest of the block that is being verified makes room: no other block can be verified before it.
         if publisher.session.block_number == self.blocks.next_to_verify:
             return has_room()
         return self.blocks.has_gap
@@ -133,19 +135,20 @@ class PublishMachine:
         self.effects.append(PublisherStatus(PublisherChange.CONNECTED, len(self._publishers)))
 
     def leave(self, publisher: PublisherState, now_s: float) -> None:
-        """Removes a publisher that is gone, without an answer to it. Safe to repeat."""
+        """Removes a publisher that has disconnected, without an answer to it. A repeated call is harmless."""
         self._close(publisher, None)
         self.go_on(now_s)
 
     def end(
         self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
     ) -> None:
-        """Ends the publisher's stream, and tells the publisher why. Safe to repeat."""
+        """Ends the publisher's stream, and sends the publisher the status and the reason. A repeated call is
+        harmless."""
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
     def header(self, publisher: PublisherState, number: int, items: list[bytes], now_s: float) -> None:
-        """Handles the header of a block. items: the header, followed by the items that came in the same message."""
+        """Handles the header of a block. items: all items of the message; the first item is the header."""
         session = publisher.session
         before = session.block_number
         action = session.header(number)
@@ -156,8 +159,8 @@ class PublishMachine:
             self._change(block, Change.BEGUN_ANEW, "its publisher began it anew")
             self._add(block, items, Piece.WHOLE, now_s)
             return
-        # A publisher sends one block at a time, so the header of another block means that the first will not be
-        # finished.
+        # A publisher sends one block at a time. So the header of another block means that the arriving block will not
+        # be finished.
         if action is Action.GIVE_BACK_AND_OFFER and before is not None:
             self._change(
                 self.blocks.get(before), Change.PUBLISHER_WENT_ON, f"its publisher went on with block {number}"
@@ -167,13 +170,13 @@ class PublishMachine:
             self._add(self.blocks.get(number), items, Piece.WHOLE, now_s)
         else:
             session.take(Input.REFUSED)
-        # The block that was given back is missing now; other publishers may have it.
+        # The block that was given up is missing now; other publishers may have it.
         if action is Action.GIVE_BACK_AND_OFFER:
             self.go_on(now_s)
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> Verdict:
-        """Answers a header, and returns the verdict. With ACCEPT the block is in flight; otherwise the publisher is
-        told why not."""
+        """Answers a header, and returns the verdict. After ACCEPT the block is in flight. After any other verdict the
+        publisher receives the reason."""
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view
@@ -189,22 +192,23 @@ class PublishMachine:
         else:
             publisher.cursor = view.wanted
             self._tell(publisher, Behind(number, view.last_block, view.wanted))
-            # The network has reached that block. Backfill is told if the node does not get closer to it.
+            # The network has reached the offered block. Backfill is notified if the node does not get closer to it.
             stalled = self._catch_up.offered(number, self.last_block, now_s)
             if stalled is not None:
                 self.effects.append(CatchUpStalled(stalled.target_block, self.last_block, stalled.contacts))
         return verdict
 
     def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Handles items, the first of which is no header. Raises RequestRefused if they may not come now."""
+        """Handles items that do not begin with a header. Raises RequestRefused if no header came before, or if the
+        pieces of an item are out of order."""
         session = publisher.session
         if session.items(piece) is Action.ADD:
             assert session.block_number is not None, "a session that adds items receives a block"
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """Handles the end of a block. Returns an action that shows whether the end was expected. Raises RequestRefused
-        if the block ends within an item."""
+        """Handles the end of a block. Returns the action of the session, which shows whether the end was expected.
+        Raises RequestRefused if the last piece of an item has not arrived."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:
@@ -214,8 +218,8 @@ class PublishMachine:
         return action
 
     def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
-        """Handles the end of a publisher's stream. A publisher that is too far ahead names the newest block of the
-        network."""
+        """Handles the end of a publisher's stream. A publisher may end it because the node is too far behind; its
+        message then names the newest block of the network."""
         publisher.session.take(Input.STREAM_END)
         latest = end.latest_block
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and latest >= (end.earliest_block or 0):
@@ -229,7 +233,7 @@ class PublishMachine:
         number = notification.block_number
         block = self.blocks.find(number)
         if not notification.attempt:
-            # This backfilled block is the next one to verify, so publishers continue after it.
+            # If this backfilled block is the next one to verify, publishers continue after it.
             if notification.success and number == self.blocks.next_to_verify:
                 self.blocks.verified_below(number + 1)
                 if block is not None:
@@ -254,28 +258,28 @@ class PublishMachine:
             self._not_persisted(notification, now_s)
             return
         block = self.blocks.find(number)
-        # The stored block is the publisher's own only if this very attempt was stored. Another block may have the same
-        # number.
+        # The stored block came from the publisher only if its root hash is equal. The node may have stored another
+        # block with the same number.
         is_own = block is not None and block.stage is Stage.VERIFIED and block.root == notification.root
         owner = block.publisher if block is not None and is_own else None
         self._roots.note(number, notification.root, owner.publisher_id if owner is not None else None)
         if block is not None:
             self._change(block, Change.STORED, "the block has come in another way")
-        # The watermark moves over this block and over durable ones behind it, but never over a hole.
+        # The watermark rises to the block before the next missing block.
         if self.blocks.durable(number):
             self._acknowledge()
         self._end_stalled(number)
         self.go_on(now_s)
 
     def node_failed(self, failure: NodeFailed, now_s: float) -> None:
-        """Ends every stream after a failure. Publishers must send the blocks that are not durable again."""
+        """Ends every stream after a failure of the node. Publishers must send all blocks again that are not durable."""
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)
 
     def node_stops(self, reason: str, now_s: float) -> None:
-        """Ends every stream because the node stops. Publishers must send the blocks that are not acknowledged to
-        another node, or to this node later."""
+        """Ends every stream because the node stops. Publishers must send the unacknowledged blocks to another node, or
+        to this node after its restart."""
         self._end_all(PublishStatus.SUCCESS, None, reason, now_s)
 
     # Events of the clock.
@@ -284,7 +288,7 @@ class PublishMachine:
         """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
         seconds.
 
-        is_full: whether the plugins take no items now.
+        is_full: whether the plugins accept no items now.
         """
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):
@@ -293,7 +297,7 @@ class PublishMachine:
         failure = self._check_deadlines(now_s)
         if failure is None:
             failure = self._plugins.check(now_s, is_full=is_full, awaited_block=self.blocks.awaited)
-        # When the node has failed, every stream ends, so publishers are not asked for anything before.
+        # When the node has failed, every stream ends, so nothing is requested from publishers first.
         if failure is None:
             self.go_on(now_s)
         else:
@@ -301,8 +305,8 @@ class PublishMachine:
         self.check()
 
     def go_on(self, now_s: float) -> None:
-        """Continues after a change: requests the lowest missing block, and has the runner forward items and read from
-        held publishers again."""
+        """Continues after a change: requests the lowest missing block, and sets the flags for the runner to forward
+        items and to read from paused publishers."""
         self.blocks.rest()
         self._ask_for_missing(now_s)
         self._make_room(now_s)
@@ -311,7 +315,7 @@ class PublishMachine:
     # Changes of one block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Adds items that a publisher sent to its block."""
+        """Adds items from a publisher to the block that it is sending."""
         self.blocks.add(block, items, piece)
         if block.number == self.blocks.next_to_verify:
             self.forward_due = True
@@ -319,7 +323,7 @@ class PublishMachine:
             self._make_room(now_s)
 
     def _refuse(self, block: BlockInFlight, notification: VerificationNotification) -> None:
-        """Handles a block that failed verification. The plugins have forgotten it already."""
+        """Handles a block that failed verification. The plugins have already forgotten the block."""
         failure, reason = notification.failure, notification.reason
         self._refused += 1
         fields = {"block": block.number, "failure": failure, "reason": reason}
@@ -340,16 +344,16 @@ class PublishMachine:
     ) -> None:
         """Makes one step of the table of block stages with this block, and carries out the consequences.
 
-        reason: the text for the log and the publisher. status: the status with which the publisher's stream ends, if it
-        ends.
+        reason: the text for the log and the publisher. status: the status of the end of the stream, if the step ends
+        the stream.
         """
         publisher = block.publisher
         for then in self.blocks.step(block, change):
             if then is Then.DROP:
                 if block.stage is Stage.MISSING:
                     self.effects.append(LogLine("block_given_up", {"block": block.number, "reason": reason}))
-                # Without this event, the plugins would wait for the rest of the block, and judge the next block as its
-                # continuation.
+                # Without this event, the plugins would wait for the rest of the block, and verify the next block as its
+                # successor.
                 if block.attempt:
                     self.effects.append(BlockDropped(block.number, block.attempt, reason))
                     block.attempt = 0
@@ -368,10 +372,11 @@ class PublishMachine:
     # All blocks.
 
     def _ask_for_missing(self, now_s: float) -> None:
-        """Requests the lowest missing block from every publisher that is beyond this block, and, at intervals, from
-        silent publishers that had it.
+        """Requests the lowest missing block from the publishers that can send it.
 
-        Other missing blocks are not requested, because a publisher that sends this one continues with the blocks above.
+        These are the publishers that have passed this block, and, every `resend_s` seconds, the silent publishers that
+        offered this block or a higher one. Higher missing blocks are not requested: a publisher that goes back to the
+        lowest one sends the following blocks too.
         """
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():
@@ -384,9 +389,10 @@ class PublishMachine:
         self._resends += 1
 
     def _make_room(self, now_s: float) -> None:
-        """Gives up incomplete blocks, the lowest first, if too much is in flight above a missing block.
+        """Gives up incomplete blocks, the lowest first, if the blocks in flight have reached a limit and an earlier
+        block is missing.
 
-        Otherwise the missing block could never arrive, because no publisher would be read, and all would wait forever.
+        Otherwise no publisher could send the missing block, because the node would read from none of them.
         """
         if not self.blocks.is_crowded:
             return
@@ -399,9 +405,9 @@ class PublishMachine:
                 self._ask(publisher, self.blocks.next_to_verify, now_s)
 
     def _end_stalled(self, finished: int) -> None:
-        """Takes incomplete blocks that are far below a finished block away from their publishers.
+        """Ends the streams of publishers whose incomplete blocks are far below the block `finished`, which is complete.
 
-        A held publisher cannot send, so it keeps its block.
+        A publisher from which the node does not read cannot send, so it keeps its block.
         """
         for block in self.blocks.stalled(finished - self._limits.stall_blocks_max):
             if block.publisher is not None and not block.publisher.is_held:
@@ -410,7 +416,8 @@ class PublishMachine:
                 )
 
     def _acknowledge(self) -> None:
-        """Tells every publisher the watermark: the block up to which all blocks are durable."""
+        """Sends every publisher an acknowledgement up to the watermark, the highest block up to which all blocks are
+        durable."""
         last_block = self.last_block
         assert last_block is not None, "the watermark has moved"
         self._catch_up.reached(last_block)
@@ -427,11 +434,11 @@ class PublishMachine:
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:
-            # A publisher waits for this block, or for a block that the plugins judged as its continuation.
+            # A publisher waits for this block, or for a higher block that was verified as its successor.
             reason = f"block {number} is not confirmed: {notification.reason}"
             self.effects.append(NodeFailed(reason, True, number))
             return
-        # Verification goes back to the last durable block. A block of which it has some items could not pass any more.
+        # Verification continues from the last durable block. Blocks with forwarded items could not pass any more.
         for block in self.blocks.all():
             if block.attempt:
                 self._change(block, Change.EVICTED, f"block {number} before it could not be stored")
@@ -439,8 +446,8 @@ class PublishMachine:
         self.go_on(now_s)
 
     def _check_deadlines(self, now_s: float) -> NodeFailed | None:
-        """Ends every stage of a block that took too long. Returns a failure of the node if a plugin is late, else
-        None."""
+        """Gives up every incomplete block that took too long, and ends the stream of its publisher. Returns a failure
+        of the node if a plugin took too long, else None."""
         # A publisher from which the service does not read cannot be late.
         self.blocks.extend_held(now_s - self._ticked_s)
         self._ticked_s = now_s
@@ -462,12 +469,12 @@ class PublishMachine:
         self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
 
     def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
-        """Ends a publisher's session, for whatever reason. Safe to repeat. The caller then calls `go_on`."""
+        """Ends a publisher's session. A repeated call is harmless. The caller must call `go_on` afterwards."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
         self.effects.append(EndSession(publisher.publisher_id, ended))
         publisher.session.take(Input.FAULT)
-        # An incomplete block is missing from now on. A complete block is processed without its publisher.
+        # An incomplete block becomes missing. A complete block is processed without its publisher.
         for block in self.blocks.all():
             if block.publisher is publisher:
                 self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
@@ -477,7 +484,7 @@ class PublishMachine:
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
-        """Ends every stream. The plugins have forgotten every block that is not durable."""
+        """Ends every stream. The caller has made the plugins forget every block that is not durable."""
         for block in self.blocks.all():
             self._change(block, Change.NODE_FAILED)
         self.blocks.verify_again_from(self.blocks.next_durable)

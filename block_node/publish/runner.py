@@ -1,6 +1,7 @@
 """Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines.
 
-It decides nothing (`block_node.publish.publish_machine`) and reads no messages (`block_node.publish.session`).
+The runner decides nothing (`block_node.publish.publish_machine` does) and reads no messages
+(`block_node.publish.session` does).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Session(Protocol):
-    """The interface of the worker of one publisher's session, `block_node.publish.session.PublishSession`."""
+    """The interface of the worker that serves one publisher's session, `block_node.publish.session.PublishSession`."""
 
     publisher: PublisherState
 
@@ -39,11 +40,11 @@ class Session(Protocol):
 
 
 class PublishRunner:
-    """Connects the publish machine with the sessions, the facility and the clock.
+    """Connects the publish machine with the sessions, the clock and the facility, which delivers events to the plugins.
 
-    After every change of the machine, the caller calls `perform`. call_later: the function of the service's worker,
-    which the worker sets when it starts. The runner outlives that worker; the next tick makes up for calls that a
-    failed worker had scheduled.
+    After every change of the machine, the caller calls `perform`. call_later: schedules a function after a number of
+    seconds. The worker of the service sets `call_later` when it starts. If that worker fails, its scheduled calls are
+    lost, and the next tick of the new worker makes up for them.
     """
 
     def __init__(
@@ -62,21 +63,22 @@ class PublishRunner:
         return list(self._sessions.values())
 
     def join(self, session: Session) -> None:
-        """Adds a session that has its address and can send answers."""
+        """Adds a session that has an address and can send answers."""
         self._sessions[session.publisher.publisher_id] = session
         self.machine.join(session.publisher)
         self.perform()
 
     def may_read(self, publisher: PublisherState) -> bool:
-        """Whether to continue reading from this publisher. If not, its session is admitted later."""
+        """Whether to continue reading from this publisher. If not, the session stops reading until the runner calls its
+        `admit`."""
         return self.machine.may_read(publisher, self._has_room)
 
     def perform(self) -> None:
-        """Carries out all effects, forwards items that are due, and admits sessions. Called after every change of the
-        machine.
+        """Carries out all effects, forwards items to the plugins, and lets sessions read again.
 
-        A plugin may answer an effect at once with another change. Such an inner call leaves its effects to the outer
-        call, so that everything happens in the order in which the machine listed it.
+        Called after every change of the machine. A plugin may answer an effect at once with another change, which calls
+        `perform` again. The inner call returns without doing anything, and the outer call carries out the new effects.
+        So all effects happen in the order in which the machine listed them.
         """
         if self._performing:
             return
@@ -85,7 +87,8 @@ class PublishRunner:
         self._forwarded_items = 0
         try:
             while True:
-                # Effects go first: an effect may drop a block whose items would otherwise be forwarded.
+                # Effects are carried out before forwarding: an effect may drop a block whose items would otherwise be
+                # forwarded.
                 if machine.effects:
                     self._carry_out(machine.effects.popleft())
                 elif machine.forward_due:
@@ -94,7 +97,7 @@ class PublishRunner:
                     break
         finally:
             self._performing = False
-        # Sessions are admitted last, because only now it is known whether there is room for more.
+        # Sessions are admitted last, because only now the free room is known.
         if machine.admit_due:
             machine.admit_due = False
             for session in self.sessions():
@@ -118,7 +121,7 @@ class PublishRunner:
             self._facility.publish(effect)
 
     def _forward(self) -> None:
-        """Publishes one event with items, unless the plugins are full or other workers of the node must have a turn."""
+        """Publishes one event with items, unless the plugins are full or other workers of the node must run first."""
         machine, limit = self.machine, self.limits.slice_items_max
         machine.forward_due = False
         block = machine.blocks.find_to_forward()
@@ -126,7 +129,7 @@ class PublishRunner:
             return
         self._is_resting = False
         if self._facility.full:
-            # The function is registered once: the facility keeps it until there is room.
+            # The function is registered once; the facility keeps the function until the plugins have room.
             if not self._waits_for_room:
                 self._waits_for_room = True
                 self._facility.when_room(self._room)
@@ -137,8 +140,8 @@ class PublishRunner:
             self._forwarded_items += len(event.items)
         self._facility.publish(event)
         if self._forwarded_items >= limit:
-            # After this many items the rest waits for the next turn. Otherwise one large block would stop the whole
-            # node meanwhile.
+            # The remaining items are forwarded after other workers have run. Otherwise one large block would stop the
+            # whole node.
             self._is_resting = True
             self.call_later(0, self._go_on)
 

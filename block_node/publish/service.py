@@ -1,6 +1,6 @@
 """The publishing service: a plugin that opens sessions, and passes notifications to the publish machine.
 
-`block_node.publish.publish_machine` decides which publisher sends which block, and the answers.
+`block_node.publish.publish_machine` decides which publisher sends which block, and the answers to publishers.
 `block_node.publish.session` reads the messages of one publisher.
 """
 
@@ -41,20 +41,25 @@ logger = structlog.get_logger(__name__)
 
 
 class OpeningMessage(msgspec.Struct, frozen=True):
-    """The message that opened a session: its return route and its request. The same message again does not open another
-    session."""
+    """The message that opened a session: its return route and its request. If the same message arrives again, it does
+    not open another session."""
 
     route: Route
     request: OpenSession | OpenRootSession
 
 
 class PublishService:
-    """The machine, the sessions, and all other state of publishing that outlives a crash of the worker.
+    """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
-    is_stored: returns whether a block is durable; used if a notification may have been missed. first_block: the first
-    block of the chain of an empty node. store_refusal: returns the reason why no block can be stored now, or None.
-    new_id: returns a random name. now_s: a clock that never goes back, in seconds. Both are parameters so that a
-    simulation can control them.
+    - last_block: the highest stored block. None if the node is empty.
+    - is_stored: returns whether a block is durable. It is called after a crash of the worker, because notifications may
+      be lost.
+    - new_id: returns a random name for a session.
+    - first_block: the configured first block of an empty node.
+    - now_s: a clock that never goes back, in seconds.
+    - store_refusal: returns the reason why no block can be stored now. None if blocks can be stored.
+
+    `new_id` and `now_s` are parameters so that a simulation can control them.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class PublishService:
         self._worker_starts = 0
 
     def register(self, address: str = SERVICE_ADDRESS) -> None:
-        """Registers the worker at its address, which starts it."""
+        """Registers the worker of the service at `address`, which also starts the worker."""
         self.node.register([local(address)], lambda: PublishWorker(self))
 
     def worker_started(self, context: Context) -> None:
@@ -96,7 +101,7 @@ class PublishService:
         # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
         self.machine.node_failed(NodeFailed("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
-        # Blocks that became durable meanwhile are not announced again.
+        # Blocks that became durable during the crash are not announced again.
         while self._is_stored(number := self.machine.blocks.next_durable):
             self.machine.persisted(PersistedNotification(number, True, Source.HISTORY), self.now_s())
             self.runner.perform()
@@ -104,7 +109,8 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
-        """Opens a session, or has the session that this same message opened answer again."""
+        """Opens a session. If the same message has opened a session already, that session sends its first answer
+        again."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
@@ -118,7 +124,8 @@ class PublishService:
         self.node.register([address], lambda: session)
 
     def tick(self) -> None:
-        """Checks deadlines and publishers that are gone. Called every `tick_s` seconds."""
+        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every `tick_s`
+        seconds."""
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()
@@ -133,7 +140,7 @@ class PublishService:
 
 
 class PublishWorker(Plugin):
-    """The worker that serves `block_publish`, and passes notifications to the machine."""
+    """The worker that answers at `block_publish`, and passes notifications to the publish machine."""
 
     name: ClassVar[str] = "publish"
 
@@ -182,7 +189,7 @@ class PublishWorker(Plugin):
         self._service.runner.perform()
 
     def _find_refusal(self) -> StreamEnded | None:
-        """Returns the answer that refuses a new session; None if a session can be opened."""
+        """Returns the answer that refuses a new session. None if a session can be opened."""
         service = self._service
         missing, most, last_block = service.facility.missing, service.limits.sessions_max, service.machine.last_block
         if missing:

@@ -1,8 +1,8 @@
-"""One publisher's session as a worker with its own address: it reads the publisher's messages, and sends answers.
+"""One publisher's session as a worker with its own address: reads the publisher's messages, and sends answers.
 
-`block_node.publish.session_machine` decides which message may come when, and `block_node.publish.publish_machine`
-decides the answers. A publisher that must not be read is held: the worker pauses its mailbox, the mailbox fills, and
-the connection that feeds it stops reading.
+`block_node.publish.session_machine` decides which message is permitted in which state.
+`block_node.publish.publish_machine` decides the answers. To stop reading from a publisher, the worker pauses its
+mailbox. The mailbox then fills, and the connection that delivers to the mailbox stops reading.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from ockam.protocol import ProtocolError
 from ockam.worker import Worker
 
 HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
-"""The first byte of a serialized header. No other item begins with this byte."""
+"""The first byte of a serialized block header. No other block item begins with this byte."""
 
 logger = structlog.get_logger(__name__)
 
 
 class PublishSession(Worker):
-    """The worker that serves one publisher until either side ends the stream, which frees its address.
+    """The worker that serves one publisher until either side ends the stream. Its address is then free again.
 
-    route: the route back to the publisher. publisher: the machine's state of this publisher. Invariant: the mailbox is
-    paused, and `_held_run` is the rest of the last run, exactly while `publisher.is_held`.
+    route: the route back to the publisher. publisher: the state of this publisher in the publish machine. Invariant:
+    exactly while `publisher.is_held`, the mailbox is paused and `_held_run` has the messages that were delivered but
+    not handled.
     """
 
     def __init__(
@@ -70,38 +71,40 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the connection exists with which the route back to the publisher begins."""
+        """Whether the connection to the publisher still exists: the first address of the route back is registered. True
+        if that address is not local."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:
-        # After a crash, the node starts the worker again. Its session is over: its block was given back and its
-        # publisher was told.
+        # After a crash, the node starts the worker again. The session is over then: its block was given up, and its
+        # publisher was notified.
         if not self._is_over:
             self._runner.join(self)
             self.opened()
 
     def stopped(self) -> None:
-        """Gives the session's blocks back and frees its address, however the worker ended, even after a crash."""
+        """Ends the session when the worker stops, even after a crash: its incomplete block is given up, and its address
+        is free again."""
         if not self._is_over:
             block_number = self.publisher.session.block_number
             self._end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
 
     def opened(self) -> None:
-        """Answers the opening message, which the publisher may have sent more than once."""
+        """Answers the opening message. The publisher may repeat that message, and every copy is answered."""
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def receive(self, run: Sequence[Message]) -> None:
         self.publisher.used_s = self._now_s()
         slice_bytes = 0
         for position, message in enumerate(run):
-            # A message before this one may have ended the stream.
+            # An earlier message may have ended the stream.
             if self._is_over:
                 return
             if not self._runner.may_read(self.publisher):
                 self._hold(run[position:])
                 return
             if slice_bytes >= self._slice_bytes_max:
-                # Other workers of the node have a turn before the rest of a long run.
+                # Other workers of the node run before the remaining messages are handled.
                 self._hold(run[position:])
                 self.context.call_later(0, self._read_on)
                 return
@@ -119,8 +122,8 @@ class PublishSession(Worker):
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
-        """Ends the session. ended: the last answer to the publisher; None if the publisher ended the stream or is
-        gone."""
+        """Ends the session. ended: the last answer to the publisher. None if the publisher ended the stream or has
+        disconnected."""
         self._is_over = True
         if ended is not None:
             status, number = ended.status.name, ended.block_number
@@ -129,12 +132,12 @@ class PublishSession(Worker):
         self._node.unregister(self.context.address)
 
     def leave(self) -> None:
-        """Ends the session of a publisher that is gone, without an answer."""
+        """Ends the session of a publisher that has disconnected. No answer is sent."""
         self._machine.leave(self.publisher, self._now_s())
         self._runner.perform()
 
     def admit(self) -> None:
-        """Continues to read from this publisher after it was held."""
+        """Resumes reading from this publisher, if reading was stopped."""
         if self.publisher.is_held:
             self.publisher.is_held = False
             self.context.call_later(0, self._read_on)
@@ -142,7 +145,8 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if it breaks the protocol."""
+        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if the message breaks the
+        protocol."""
         if isinstance(request, OpenSession | OpenRootSession):
             raise RequestRefused("a session is opened at the service's address")
         # A repeated message is ignored. A message after a gap cannot be used.
@@ -157,7 +161,7 @@ class PublishSession(Worker):
         self._runner.perform()
 
     def _take_items(self, request: BlockItems) -> None:
-        """Handles a message with items. Raises RequestRefused or ProtocolError if it breaks the protocol."""
+        """Handles a message with items. Raises RequestRefused or ProtocolError if the message breaks the protocol."""
         items, piece = request.items, request.piece
         if not items:
             raise RequestRefused("a set of items is empty")
@@ -170,7 +174,7 @@ class PublishSession(Worker):
             self._machine.items(self.publisher, items, piece, self.publisher.used_s)
 
     def _take_block_end(self, block_number: int) -> None:
-        """Handles the end of a block. Raises RequestRefused if the block ends within an item."""
+        """Handles the end of a block. Raises RequestRefused if the last piece of an item has not arrived."""
         current = self.publisher.session.block_number
         action = self._machine.block_end(self.publisher, block_number, self._now_s())
         if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
@@ -199,7 +203,7 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused or ProtocolError if the header cannot be read."""
+    """Returns the block number in a header. Raises RequestRefused or ProtocolError if the header cannot be decoded."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
@@ -212,5 +216,5 @@ def _header_number(header: bytes, piece: Piece) -> int:
 
 
 def session_address(name: str) -> Address:
-    """Returns the address of the session with this random name."""
+    """Returns the address of the session with the random name `name`."""
     return Address(LOCAL, f"block_publish_{name}".encode())

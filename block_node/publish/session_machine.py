@@ -1,8 +1,9 @@
-"""The state machine of one publisher's session. A table says which message may come in which state, and which action
-follows. Pure.
+"""The state machine of one publisher's session: which message is permitted in which state, and which action follows.
+Pure.
 
 `block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads the messages. A header
-takes two steps: the action OFFER asks for a verdict, and that verdict is the next input.
+takes two steps of the table. The first step has the action OFFER, which asks for a verdict. That verdict is the input
+of the second step.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from block_node.protocol import Piece
 
 
 class State(enum.Enum):
-    """The state of a session. IDLE: the next message is a header. RECEIVING: a block is arriving. DISCARDING: items are
-    ignored until the next header; they belong to a block that was refused or taken away, and the publisher sent them
-    before it knew. ENDED: all messages are ignored."""
+    """The state of a publisher's session.
+
+    - IDLE: the next message must be a header.
+    - RECEIVING: the items of a block are arriving.
+    - DISCARDING: items are ignored until the next header. They belong to a block that the node refused or took away,
+      and the publisher sent them before it received that answer.
+    - ENDED: all messages are ignored.
+    """
 
     IDLE = "idle"
     RECEIVING = "receiving"
@@ -25,8 +31,12 @@ class State(enum.Enum):
 
 
 class Input(enum.Enum):
-    """An event that happens to a session. HEADER_AGAIN: the header of the block that is already arriving.
-    BLOCK_END_FOREIGN: the end of another block."""
+    """An event that happens to a session: a message from the publisher, or a decision of the node.
+
+    HEADER_AGAIN: the header of the block that is already arriving. BLOCK_END_FOREIGN: the end of a block that is not
+    the arriving one. ACCEPTED, REFUSED: the verdict on a header. TAKEN_AWAY: the node does not want the rest of the
+    arriving block. FAULT: the node ends the session.
+    """
 
     HEADER = "header"
     HEADER_AGAIN = "header again"
@@ -41,7 +51,15 @@ class Input(enum.Enum):
 
 
 class Action(enum.Enum):
-    """The action that follows from an input. CLOSE also gives up the block that is arriving."""
+    """The action that follows from an input.
+
+    - OFFER: ask for the verdict on a header.
+    - GIVE_BACK_AND_OFFER: give up the arriving block, then ask for the verdict on the new header.
+    - BEGIN_ANEW: drop the items of the arriving block and begin the same block again.
+    - COMPLETE_AND_NOTE, NOTE: log that the end of the block was not expected here; COMPLETE_AND_NOTE also completes the
+      arriving block.
+    - CLOSE: end the session, and give up a block that is arriving.
+    """
 
     NOTHING = "nothing"
     OFFER = "offer"
@@ -91,25 +109,26 @@ TRANSITIONS: dict[tuple[State, Input], Step] = {
     (_ENDED, Input.STREAM_END): Step(Action.DISCARD, _ENDED),
     (_ENDED, Input.FAULT): Step(Action.NOTHING, _ENDED),
 }
-"""The table of a session: for each state and input, the action and the next state. A pair that is not listed cannot
-happen."""
+"""The transition table of a session: for each state and input, the action and the next state. A pair that is not listed
+cannot happen."""
 
 
 class RequestRefused(Exception):
-    """Raised for a message that the protocol does not allow here. The stream then ends with INVALID_REQUEST."""
+    """Raised for a message that the protocol does not permit in the present state. The stream then ends with the status
+    INVALID_REQUEST."""
 
 
 class MessageMissing(Exception):
-    """Raised if a message of the session was lost, so that the later messages cannot be used."""
+    """Raised if a message of the session was lost. The later messages are then useless."""
 
 
 class SessionMachine:
-    """The state machine of one session: its state, the number of the arriving block (None if there is none), and the
-    number of the next message.
+    """The state machine of one publisher's session.
 
-    Invariant: `block_number` is set exactly in RECEIVING, between an accepted header and the end of the block.
-    `in_item`, which means that an item has begun and its last piece has not arrived, is true only in RECEIVING
-    (`check`).
+    block_number: the number of the arriving block; None if no block is arriving. in_item: whether an item has begun
+    whose last piece has not arrived. next_sequence: the sequence number of the next message.
+
+    Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
 
     def __init__(self) -> None:
@@ -119,7 +138,8 @@ class SessionMachine:
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Makes one step of the table. block_number: the number in the header, if the input is ACCEPTED."""
+        """Makes one step of the transition table, and returns the action. block_number: the number in the header if the
+        input is ACCEPTED, else None."""
         action, self.state = TRANSITIONS[self.state, happened]
         if happened is Input.ACCEPTED:
             self.block_number = block_number
@@ -129,12 +149,14 @@ class SessionMachine:
         return action
 
     def header(self, block_number: int) -> Action:
-        """Handles the header of a block. A header also ends an item that has not arrived completely."""
+        """Handles the header of a block, and returns the action. A header also ends an item whose last piece has not
+        arrived."""
         self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
     def items(self, piece: Piece) -> Action:
-        """Handles items, the first of which is no header. Raises RequestRefused if they may not come now."""
+        """Handles items that do not begin with a header, and returns the action. Raises RequestRefused if no header
+        came before, or if the pieces of an item are out of order."""
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
         if self.state is State.RECEIVING and begins_item is self.in_item:
             raise RequestRefused("the pieces of an item do not follow each other")
@@ -146,15 +168,16 @@ class SessionMachine:
         return action
 
     def block_end(self, block_number: int) -> Action:
-        """Handles the end of a block. Raises RequestRefused if the block ends within an item."""
+        """Handles the end of a block, and returns the action. Raises RequestRefused if the last piece of an item has
+        not arrived."""
         if self.in_item:
             raise RequestRefused(f"block {self.block_number} ends in the middle of an item")
         foreign = self.state is State.RECEIVING and block_number != self.block_number
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Whether this message is the next one. Returns False if it was received before. Raises MessageMissing if an
-        earlier message is missing."""
+        """Returns True if this message is the next one, False if it was received before. Raises MessageMissing if an
+        earlier message was lost."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
         if sequence < self.next_sequence:
@@ -169,14 +192,17 @@ class SessionMachine:
 
 
 class PublisherState:
-    """The machine's state of one publisher. The session writes `is_held` and `used_s`, the publish machine everything
-    else.
+    """What the publish machine knows about one publisher. The session writes `is_held` and `used_s`; the publish
+    machine writes all other fields.
 
-    wants_roots: whether its acknowledgements name the roots of the blocks. session: the state machine of its session.
-    cursor: the block with which the publisher will continue, judged by its messages and our answers. newest_offered:
-    the highest block whose header it sent. behind: the last block that it offered, if that block was too high; else
-    None. is_held: whether the service does not read from it. used_s: when it last sent something. asked_s: when it was
-    last asked to go back.
+    - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.
+    - session: the state machine of the publisher's session.
+    - cursor: the block that the publisher is expected to send next, after its messages and the node's answers. -1
+      before its first header.
+    - newest_offered: the highest block whose header the publisher sent. -1 before the first header.
+    - behind: the last block that the publisher offered, if that block was too high for the node; else None.
+    - is_held: whether the node has stopped reading from the publisher.
+    - used_s, asked_s: the time of the last message from the publisher, and the time of the last ResendBlock to it.
     """
 
     __slots__ = (
@@ -202,11 +228,15 @@ class PublisherState:
         self.used_s = self.asked_s = now_s
 
     def is_idle(self, since_s: float) -> bool:
-        """Whether the publisher sends no block, and has sent nothing since `since_s` although it was read."""
+        """Whether the publisher sends no block and has sent nothing since the time `since_s`. False while the node does
+        not read from it."""
         return self.session.block_number is None and not self.is_held and self.used_s <= since_s
 
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
-        """Whether the publisher may have the wanted block: it is beyond that block, or it offered that block or a
-        higher one and has been silent since `since_s`."""
+        """Whether to request the block `wanted` from the publisher.
+
+        True if the publisher has passed that block. Also true if the publisher offered that block or a higher one, and
+        neither a message nor a request was sent since the time `since_s`.
+        """
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

@@ -6,10 +6,13 @@ import msgspec
 
 
 class InFlightStatistics(msgspec.Struct, frozen=True):
-    """The number of blocks in flight and the bytes that wait to be forwarded, and counters since the start.
+    """The state of the blocks in flight, and counters since the start of the node.
 
-    begun, over: the number of accepted blocks, and of accepted blocks that are not in flight any more. expired: the
-    number of blocks taken away from publishers that were too slow.
+    - blocks: the number of blocks in flight.
+    - queued_bytes: the memory that received items take until they are forwarded to the plugins.
+    - begun: the number of blocks that were accepted.
+    - over: the number of accepted blocks that are not in flight any more.
+    - expired: the number of blocks that the node took away from publishers that were too slow.
     """
 
     blocks: int
@@ -20,10 +23,13 @@ class InFlightStatistics(msgspec.Struct, frozen=True):
 
 
 class PublishStatistics(msgspec.Struct, frozen=True):
-    """The state of publishing, and counters since the start.
+    """The state of publishing, and counters since the start of the node.
 
-    last_block: the highest acknowledged block. next_block: the lowest block that no publisher sends and the node does
-    not have. target_block, catch_up_stalled: see `block_node.publish.catch_up_machine`.
+    - publishers: the number of connected publishers.
+    - last_block: the highest acknowledged block. None if no block is.
+    - next_block: the lowest block that no publisher sends and that the node does not have.
+    - target_block: the highest offered block that the node has not reached. None if there is no such block.
+    - catch_up_stalled: whether the node does not get closer to `target_block`.
     """
 
     publishers: int

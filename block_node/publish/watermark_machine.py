@@ -1,5 +1,5 @@
-"""The watermark: the block up to which all blocks are verified and durable. It never passes a missing block, and never
-goes back."""
+"""The watermark: the highest block up to which all blocks are verified and durable. The watermark never passes a
+missing block, and never falls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Collection
 
 
 class Watermark:
-    """The watermark of one chain.
+    """The watermark of one chain: the highest block up to which all blocks are verified and durable.
 
-    last_block: the watermark; None if no block is durable. next_durable: the block that moves the watermark on.
-    first_block: the first block of the chain of an empty node, also used if the stored blocks end before it. The first
-    header may begin the chain lower (`begin_at`), as long as no block of it is durable. Invariant: the blocks in
-    `above` are durable and above `next_durable`, which is not durable.
+    last_block: the watermark. None if no block is durable. next_durable: the lowest block that is not durable; when it
+    becomes durable, the watermark rises. first_block: the configured first block of the chain, used if the node is
+    empty or if all its stored blocks have lower numbers. Until a block of the chain is durable, `begin_at` may set a
+    lower first block.
+
+    Invariant: the blocks in `above` are durable and have numbers above `next_durable`. `next_durable` is not durable.
     """
 
     def __init__(self, last_block: int | None, first_block: int) -> None:
@@ -27,17 +29,19 @@ class Watermark:
         return self._above
 
     def begin_at(self, block_number: int) -> None:
-        """Lets the chain begin with this block, if the block arrives."""
+        """Sets the first block of the chain. The chain begins there once this block is durable."""
         assert not self._begun, "a chain begins once"
         self.next_durable = block_number
 
     def forget_begin(self) -> None:
-        """Notes that no block is in flight. If no block became durable either, the chain has not begun."""
+        """Resets the first block of the chain to the configured one, if no block of the chain is durable. Called when
+        no block is in flight."""
         if not self._begun:
             self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """Notes that a block, not below `next_durable`, is durable. Returns whether the watermark moved."""
+        """Notes that a block is durable. The block must not be below `next_durable`. Returns whether the watermark
+        rose."""
         self._above.add(block_number)
         before = self.next_durable
         while self.next_durable in self._above:
