@@ -1,1 +1,1 @@
-"""Persisting: verified blocks in the log of one chain, and the index and ranges of what is stored."""
+"""Persisting: storage of the verified blocks of one chain, with an index and the ranges of stored blocks."""

@@ -1,8 +1,10 @@
-"""The blocks of one chain in the log and in the tables beside it, accessed through a session. It begins no transaction.
+"""The blocks of one chain on disk: as messages of the chain's stream, with an index and other tables. The caller
+provides the session and its transaction.
 
-A block is stored in one transaction, parts and index row together. So it is stored completely or not at all, and its
-parts are consecutive. Blocks are deleted by number, but the stream is cut only at its front. So the space of a block
-that was stored late (by backfill) becomes free only when the blocks stored before it are deleted too.
+A block is stored in one transaction, together with its index row. So the block is stored completely or not at all, and
+its parts are consecutive messages. Blocks are deleted by number, but messages are deleted only from the start of the
+stream. So the space of a block that backfill stored late becomes free only when all blocks that were stored earlier are
+deleted.
 """
 
 from __future__ import annotations
@@ -31,22 +33,26 @@ from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
 from stream_service.stored import LOST_EXTRAS
 
 STREAM_PREFIX = "block_node."
-"""The prefix of stream names that only the block node writes."""
+"""The prefix of the names of streams that only the block node writes."""
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000
-"""The largest number of messages that one transaction cuts off the front of the stream. Later transactions cut off the
-rest."""
+"""The maximum number of messages that one transaction deletes from the start of the stream. Later transactions delete
+the remaining messages."""
 APPEND_PARTS = 8
-"""The number of parts of a staged block that are in memory together while the block is copied."""
+"""The number of parts of a staged block (kept on disk before its verification) that are in memory together while the
+block is copied."""
 
 
 class StoredChain(msgspec.Struct, frozen=True):
-    """The persisted state of a chain.
+    """The stored state of a chain.
 
-    available: the blocks that can be read. stored: these blocks and those that retention has deleted; it never shrinks.
-    blocks, size_bytes: the number and the total size of the available blocks. newest: the place of the highest
-    available block. verifier_state: the state given with the last block that had one; empty if the index was rebuilt.
+    - available: the blocks that can be read.
+    - stored: the available blocks and the blocks that retention has deleted. This set never shrinks.
+    - blocks, size_bytes: the number of available blocks, and their total size.
+    - newest: the location of the highest available block. None if no block is available.
+    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the index was
+      built.
     """
 
     available: BlockRanges
@@ -58,8 +64,8 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. place: the place of the block. is_new: False if the same block was stored already.
-    stream_id: the id of the chain's stream."""
+    """The result of storing a block. place: the location of the block. is_new: False if the same block was already
+    stored. stream_id: the id of the chain's stream."""
 
     place: BlockPlace
     is_new: bool
@@ -67,13 +73,18 @@ class StoredBlock(NamedTuple):
 
 
 class NewBlock(msgspec.Struct, frozen=True):
-    """A verified block to be stored. parts: its bytes as a serialized `Block`, cut into parts. Earlier parts may be
-    staged on disk.
+    """A verified block to be stored.
 
-    attempt: the number under which parts are staged; None if all parts are in `parts`. staged: the number of staged
-    parts, which have `staged_bytes` bytes. verifier_state: the state from which the verifier can continue after this
-    block; empty if it need not be stored. other_roots: the other possible roots of the block, until the next block
-    decides. corrected_root: the right root of the block before, if that block is stored under a wrong root; else empty.
+    - root: the root hash of the block.
+    - items: the number of items.
+    - parts: the bytes of the serialized `Block`, cut into parts, without the parts that are staged. A part is staged if
+      it was written to disk before the verification.
+    - attempt: the number under which parts are staged. None if no part is staged.
+    - staged, staged_bytes: the number of staged parts, and their total size.
+    - verifier_state: the state from which the verifier can continue after this block. Empty if the state need not be
+      stored.
+    - other_roots: the other possible root hashes of the block. The next block shows which root hash is right.
+    - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
     """
 
     number: int
@@ -93,22 +104,23 @@ class NewBlock(msgspec.Struct, frozen=True):
 
 
 def stream_name(chain: str) -> str:
-    """Returns the name of the stream that holds the blocks of a chain."""
+    """Returns the name of the stream that contains the blocks of a chain."""
     return STREAM_PREFIX + chain
 
 
 class ChainLog:
-    """The log of one chain. Every method raises StorageError, and no other error, for faults of a disk or a file."""
+    """Reads and writes the blocks of one chain. For faults of a disk or a file, every method raises StorageError and no
+    other error."""
 
     def __init__(self, chain: str) -> None:
         self.chain = chain
 
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
-        """Opens the chain: rebuilds the index if it does not fit the stream, and deletes staged parts. Returns the
-        stream and the state of the chain. The stream is None if it does not exist.
+        """Opens the chain. Returns its stream and its state; the stream is None if it does not exist.
 
-        It must run in a writing transaction. It creates no stream, so that a node that receives no blocks has no trace
-        of a chain. Rebuilding the index reads the whole stream.
+        Rebuilds the index if the index does not fit the stream, which reads the whole stream. Deletes all staged parts
+        (parts that were kept on disk before verification). Must run in a writing transaction. Creates no stream, so
+        that a node that receives no blocks leaves no trace of a chain.
         """
         with _mapped():
             sql.ensure_tables(session)
@@ -136,21 +148,21 @@ class ChainLog:
             return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
-        """Returns the stream that holds the blocks."""
+        """Returns the stream that contains the blocks. The chain must have begun."""
         with _mapped():
             return session.log.get_stream(self._stream_id(session))
 
     def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
-        """Stores a block, unless the same block is stored already. It must run in a writing transaction.
+        """Stores a block, unless the same block is already stored. Must run in a writing transaction.
 
-        behind: the number of the block before, which must be stored. Raises BlockConflict if another block of this
-        number is stored, PredecessorMissing if the block before is missing, and StagedPartMissing if a staged part is
-        missing.
+        behind: the number of the previous block, if that block must be stored first; else None. Raises BlockConflict if
+        a different block with this number is stored. Raises PredecessorMissing if the required previous block is
+        missing. Raises StagedPartMissing if a staged part is missing.
         """
         with _mapped():
             known = self.find(session, block.number)
             if known is not None:
-                # The right one of the block's possible roots may have become known since then.
+                # The root hash of the stored block may have been corrected since then.
                 if known.root != block.root and known.root not in block.other_roots:
                     raise BlockConflict(block.number, known.root, block.root)
                 self._drop_staged(session, block.attempt)
@@ -178,14 +190,15 @@ class ChainLog:
             return StoredBlock(place, True, stream.stream_id)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
-        """Keeps parts of a block that is not verified yet on disk, from part number `part` on. It must run in a writing
-        transaction."""
+        """Writes parts of an unverified block to disk; the first of them has the part number `part`. Must run in a
+        writing transaction."""
         with _mapped():
             rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
             session.connection.executemany(sql.ADD_STAGED, rows)
 
     def unstage(self, session: Session, attempt: int) -> None:
-        """Deletes the staged parts of a block that will not be stored. It must run in a writing transaction."""
+        """Deletes the parts of a block that were written to disk before its verification. Called if the block will not
+        be stored. Must run in a writing transaction."""
         with _mapped():
             self._drop_staged(session, attempt)
 
@@ -197,13 +210,14 @@ class ChainLog:
             return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
-        """Returns the roots of the stored blocks up to `last`, in order. Missing blocks are skipped."""
+        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers. Missing blocks are
+        skipped."""
         with _mapped():
             return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
-        """Returns the places of up to `limit` consecutive blocks from `number` on, in order, up to the first missing
-        block."""
+        """Returns the locations of up to `limit` consecutive blocks, starting with block `number`. Stops at the first
+        missing block."""
         with _mapped():
             rows = session.connection.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
             found: list[BlockPlace] = []
@@ -214,10 +228,10 @@ class ChainLog:
             return found
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
-        """Reads parts of a block from part number `part` on: at least one part, and further parts up to `bytes_max`
-        bytes in all.
+        """Reads consecutive parts of a block, starting with part number `part`. Returns at least one part; all parts
+        together have at most `bytes_max` bytes, unless the first part alone is larger.
 
-        Raises DatabaseCorrupt if the parts are not those that were stored.
+        Raises DatabaseCorrupt if the messages at this location are not the parts of the block.
         """
         with _mapped():
             records = session.log.read(
@@ -230,10 +244,10 @@ class ChainLog:
             return [record[1] for record in records]
 
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
-        """Deletes up to `blocks` blocks, the lowest first, but never the highest of all. Returns the places of the
-        deleted blocks.
+        """Deletes the lowest blocks, at most `blocks` of them, but never the highest block of the chain. Returns the
+        locations of the deleted blocks.
 
-        It must run in a writing transaction.
+        Must run in a writing transaction.
         """
         with _mapped():
             execute = session.connection.execute
@@ -256,8 +270,8 @@ class ChainLog:
             return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds the index anew from the marks of the messages. If two blocks have the same number, the first one
-        counts."""
+        """Builds the index again from the marks of the messages. If two blocks have the same number, the index keeps
+        the first one."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
@@ -276,10 +290,10 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the places of the complete blocks of the stream, as their marks tell. With each it yields the
-        corrected root of the block before, or empty bytes.
+        """Yields the locations of the complete blocks of the stream, read from the marks of its messages. Each location
+        comes with the corrected root hash of the previous block, or with empty bytes.
 
-        A block that was cut off at the front, or that lost a part, is skipped.
+        Skips a block if its first messages were deleted, or if one of its parts was lost.
         """
         index = stream.first_index
         begun: BlockPlace | None = None
@@ -335,7 +349,8 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether the headers of a message mark this part of the block, under one of the possible roots of the block."""
+    """Whether the headers of a message mark this part of the block. The mark may have any of the possible root hashes
+    of the block."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False
@@ -347,7 +362,7 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
 
 
 def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Groups the parts into lists of at most `APPEND_PARTS`."""
+    """Groups the parts into lists of at most APPEND_PARTS parts."""
     run: list[bytes] = []
     for part in parts:
         run.append(part)

@@ -1,7 +1,8 @@
-"""Gathers the items of one block, as they arrive, into the bytes that will be stored. Pure; it stores nothing.
+"""Collects the items of one block, as they arrive, into the bytes that will be stored. Pure; this module stores
+nothing.
 
-A block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once. Whole parts can
-be taken out before the block is complete, so that a large block does not have to wait in memory.
+A serialized block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once. The
+caller can remove complete parts before the block is complete, so that a large block does not fill the memory.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 
 PREFIXES: Final = tuple(map(item_prefix, range(0x4000)))
-"""The tag and the length before an item, for the sizes of most items: the index is the size in bytes."""
+"""The tag and length that precede an item in a block, for item sizes below 16 KiB. The position in the tuple is the
+size in bytes."""
 
 
 def prefix_of(size_bytes: int) -> bytes:
-    """Returns the tag and the length before an item of a size in bytes."""
+    """Returns the tag and length that precede an item of `size_bytes` bytes in a block."""
     return PREFIXES[size_bytes] if size_bytes < len(PREFIXES) else item_prefix(size_bytes)
 
 
 class BlockCollector:
-    """The bytes of one block.
+    """The collected bytes of one block.
 
-    attempt: the number under which parts of the block are staged. item_count: the number of items so far. held_bytes:
-    the bytes in memory now. broken: whether the pieces of an item did not fit the length in its head, so that the block
-    is damaged. Invariant: all parts except the last have PART_BYTES_MAX bytes; `_tail` has fewer when `add` returns.
+    - attempt: the number under which parts of the block are staged, that is, written to disk before the verification.
+    - item_count: the number of items so far.
+    - staged: the number of parts that were removed to be staged.
+    - held_bytes: the number of bytes in memory.
+    - broken: whether the pieces of an item did not fit the length at its start. The block is then damaged.
+
+    Invariant: all parts except the last have PART_BYTES_MAX bytes. When `add` returns, `_tail` has fewer.
     """
 
     def __init__(self, attempt: int) -> None:
@@ -59,8 +65,8 @@ class BlockCollector:
         self._cut_tail()
 
     def add_piece(self, piece: bytes, *, last: bool) -> None:
-        """Adds the next piece of an item. The size of the whole item, which is stored before it, is read from its first
-        bytes."""
+        """Adds the next piece of an item. The item's first bytes give the size of the whole item, which must be written
+        before the item."""
         if self._piece_bytes_left is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES_MIN and not last:
@@ -91,8 +97,8 @@ class BlockCollector:
             self._tail, self._tail_bytes = [rest] if rest else [], len(rest)
 
     def take_parts(self) -> tuple[int, list[bytes]]:
-        """Removes the whole parts from memory. Returns the number of the first one, and the parts, which the caller
-        must stage."""
+        """Removes the complete parts from memory. Returns the number of the first part, and the parts. The caller must
+        stage them (write them to disk)."""
         first, parts = self.staged, self._parts
         self._parts = []
         self.staged += len(parts)
@@ -106,7 +112,7 @@ class BlockCollector:
         other_roots: tuple[bytes, ...] = (),
         corrected_root: bytes = b"",
     ) -> NewBlock:
-        """Returns the complete block, after its verification. `NewBlock` explains the parameters."""
+        """Returns the complete block for storage. Called after the verification. `NewBlock` explains the parameters."""
         parts = self._parts
         if self._tail_bytes or not (self.staged or parts):
             parts = [*parts, b"".join(self._tail)]
@@ -127,7 +133,8 @@ class BlockCollector:
 
 
 def _item_bytes(head: bytes) -> int | None:
-    """Returns the size of an item according to its own tag and length; None if they cannot be read."""
+    """Returns the size of an item in bytes, read from the tag and length at its start. None if they cannot be
+    decoded."""
     try:
         return item_size(head)
     except BlockFormatError:

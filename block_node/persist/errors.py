@@ -1,4 +1,4 @@
-"""The errors of storing or finding a block, in addition to those that a disk or a file can cause."""
+"""The errors of storing or finding a block, in addition to the errors that a disk or a file can cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from storage.errors import StorageError
 
 
 class BlockNumberUnknown(StorageError):
-    """Raised for a block that is not stored."""
+    """Raised for the number of a block that is not stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
@@ -14,7 +14,7 @@ class BlockNumberUnknown(StorageError):
 
 
 class BlockConflict(StorageError):
-    """Raised if another block of the same number is stored already."""
+    """Raised if a block with the same number and another root hash is already stored."""
 
     def __init__(self, number: int, stored: bytes, offered: bytes) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class BlockConflict(StorageError):
 
 
 class PredecessorMissing(StorageError):
-    """Raised for a block that must be stored after another block, which could not be stored."""
+    """Raised for a block that is not stored because an earlier block could not be stored."""
 
     def __init__(self, number: int, behind: int) -> None:
         super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
@@ -33,7 +33,8 @@ class PredecessorMissing(StorageError):
 
 
 class StagedPartMissing(StorageError):
-    """Raised if a part of a large block could not be kept on disk while the block was received."""
+    """Raised for a large block if one of its parts was not found on disk, where it had to be kept until the
+    verification."""
 
     def __init__(self, number: int, part: int) -> None:
         super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")

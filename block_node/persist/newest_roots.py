@@ -1,6 +1,7 @@
-"""Computes the possible roots of the newest stored block from its items, if they are not stored beside the chain.
+"""Computes the possible root hashes of the newest stored block from its items.
 
-They are missing after the index was rebuilt, and in a database of a version that stored only one root for each block.
+Normally the possible root hashes are stored with the chain. They are missing after a rebuild of the index, and in a
+database of an older version, which stored only one root hash for each block.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from block_node.persist.stored_items import StoredItems
 from block_node.protocol import Piece
 
 RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
-"""The callback of `find_roots`: it is called with the roots and an empty reason, or with no roots and the reason."""
+"""The callback of `find_roots`. It receives the possible root hashes and an empty text; after a failure it receives an
+empty tuple and the reason."""
 
 
 def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
-    """Reads and hashes block `number`, and passes its possible roots to `on_done`."""
+    """Reads and hashes the stored block `number`. Passes its possible root hashes to `on_done`."""
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 

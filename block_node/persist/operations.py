@@ -1,5 +1,5 @@
-"""The operations that the storage threads perform for a chain. Each runs inside one transaction or on a reading
-connection."""
+"""The operations that the storage threads perform for a chain. Each operation runs inside one transaction or on a
+reading connection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from storage.contract import Operation, Session, StreamRecord
 from storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
-"""The largest number of blocks that one read looks up."""
+"""The maximum number of blocks that one read looks up."""
 
 
 class StoredParts(msgspec.Struct, frozen=True):
-    """Some consecutive parts of a block, from part number `first_part` on."""
+    """Consecutive parts of a stored block, from part number `first_part` on. place: the location of the block."""
 
     place: BlockPlace
     first_part: int
@@ -31,12 +31,13 @@ class StoredParts(msgspec.Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether these parts include the last part of the block."""
+        """Whether these parts reach the end of the block."""
         return self.next_part == self.place.parts
 
 
 class OpenChain(Operation):
-    """The operation that opens a chain (`ChainLog.open`). Its results are `stream` and `state`."""
+    """The operation that opens a chain (`ChainLog.open`). Results: `stream`, None if it does not exist, and `state`,
+    None if the operation failed."""
 
     __slots__ = ("log", "state", "stream")
 
@@ -51,7 +52,7 @@ class OpenChain(Operation):
 
 
 class ReadChain(Operation):
-    """The operation that reads the present state of a chain. `state` is None if the chain has not begun."""
+    """The operation that reads the present state of a chain. The result `state` is None if the chain has not begun."""
 
     __slots__ = ("log", "state")
 
@@ -66,7 +67,8 @@ class ReadChain(Operation):
 
 
 class RecountChain(ReadChain):
-    """The operation `ReadChain` in a writing transaction that first corrects the stored totals."""
+    """The operation that corrects the stored totals of a chain and then reads its state. Must run in a writing
+    transaction."""
 
     __slots__ = ()
 
@@ -76,8 +78,8 @@ class RecountChain(ReadChain):
 
 
 class StoreBlock(Operation):
-    """The operation that stores a block (`ChainLog.store`). place: the place of the block. is_new: False if the same
-    block was stored already. stream: the chain's stream after the operation."""
+    """The operation that stores a block (`ChainLog.store`). Results: `place`, the location of the block; `is_new`,
+    False if the same block was already stored; `stream`, the chain's stream after the operation."""
 
     __slots__ = ("behind", "block", "is_new", "log", "place", "stream", "time_us")
 
@@ -102,7 +104,7 @@ class StoreBlock(Operation):
 
 
 class StageParts(Operation):
-    """The operation that keeps parts of an unverified block on disk (`ChainLog.stage`)."""
+    """The operation that writes parts of an unverified block to disk (`ChainLog.stage`)."""
 
     __slots__ = ("attempt", "first_part", "log", "parts")
 
@@ -128,7 +130,7 @@ class StageParts(Operation):
 
 
 class Unstage(Operation):
-    """The operation that deletes the staged parts of an attempt (`ChainLog.unstage`)."""
+    """The operation that deletes the parts of an unverified block from disk (`ChainLog.unstage`)."""
 
     __slots__ = ("attempt", "log")
 
@@ -142,8 +144,8 @@ class Unstage(Operation):
 
 
 class EvictBlocks(Operation):
-    """The operation that deletes the lowest blocks (`ChainLog.evict`). evicted: the places of the deleted blocks.
-    stream: the chain's stream after the operation, which shows its new front."""
+    """The operation that deletes the lowest blocks (`ChainLog.evict`). Results: `evicted`, the locations of the deleted
+    blocks; `stream`, the chain's stream after the operation, with its new first index."""
 
     __slots__ = ("blocks", "evicted", "log", "stream")
 
@@ -160,11 +162,13 @@ class EvictBlocks(Operation):
 
 
 class ReadBlocks(Operation):
-    """The operation that reads parts of block `number` from part number `part` on, and then the blocks after it up to
-    the first missing block.
+    """The operation that reads consecutive blocks, starting with part number `part` of block `number`. It stops at the
+    first missing block.
 
-    found: the parts: at least one, and further ones up to `bytes_max` bytes in all. blocks: the largest number of
-    blocks. An unreadable block is an error only if it is the first. Beyond the end of a block no parts are found.
+    blocks: the maximum number of blocks. bytes_max: the maximum number of bytes; at least one part is read, whatever
+    its size. The result `found` lists the parts of each block. If `part` is beyond the end of the first block, `found`
+    has this block with no parts. The operation fails with an error if the first block is missing or unreadable. A later
+    unreadable block only ends the read.
     """
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")
@@ -212,7 +216,7 @@ class ReadBlocks(Operation):
 
 
 class FindBlock(Operation):
-    """The operation that looks up the place of a block. `place` is None if the block is not stored."""
+    """The operation that looks up the location of a block. The result `place` is None if the block is not stored."""
 
     __slots__ = ("log", "number", "place")
 
@@ -227,7 +231,7 @@ class FindBlock(Operation):
 
 
 class ReadRoots(Operation):
-    """The operation that reads the roots of the blocks up to `last` (`ChainLog.roots`)."""
+    """The operation that reads the root hashes of the blocks up to number `last` (`ChainLog.roots`)."""
 
     __slots__ = ("last", "log", "roots")
 

@@ -1,9 +1,9 @@
-"""The plugin that persists verified blocks: it gathers their items as they arrive, and stores a block once it is
-verified.
+"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after its
+verification.
 
-The items of each attempt at a block are gathered until the block is verified, refused or dropped. The parts of a block
-that grows beyond HELD_BYTES_MAX are kept on disk meanwhile (staged), so that memory is bounded whatever the size of the
-block. `block_node.persist.store` decides how blocks are stored.
+The items are collected until the block is verified, refused or dropped. If a block grows beyond HELD_BYTES_MAX in
+memory, its complete parts are kept on disk until the verification (they are staged). So memory is bounded for blocks of
+any size. `block_node.persist.store` decides how blocks are stored.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ from block_node.protocol import Piece
 from storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-"""The largest number of bytes of one block in memory. The whole parts of a larger block go to the disk."""
+"""The maximum number of bytes of one block in memory, 8 MiB. Complete parts of a larger block are written to disk
+before the block is verified."""
 STAGING_BYTES_MAX = 16 * 1024 * 1024
-"""While more bytes than this are on their way to the disk, the plugin takes no further items."""
+"""The maximum number of bytes that wait to be written to disk before verification, 16 MiB. While there are more, the
+plugin accepts no items."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Persistence(Plugin):
-    """The plugin that stores blocks, and notifies all plugins of the result.
+    """The plugin that stores verified blocks, and notifies all plugins of the result.
 
-    Invariant: `_staging_bytes` is the size of the parts that were submitted to be staged and are not confirmed yet.
+    Invariant: `_staging_bytes` is the size of the parts that were submitted for staging (writing to disk before
+    verification) and are not confirmed yet.
     """
 
     name: ClassVar[str] = "persistence"
@@ -97,7 +100,7 @@ class Persistence(Plugin):
         self.inlet.resume()
 
     def _verified(self, result: VerificationNotification) -> None:
-        """Stores a block that passed verification, or forgets a block that failed."""
+        """Stores a block that passed verification. Forgets a block that failed verification."""
         if not result.success:
             self._forget(result.attempt)
             if not result.attempt:

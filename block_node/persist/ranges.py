@@ -1,6 +1,7 @@
-"""Sets of block numbers, kept as ranges: which blocks are stored, readable or missing. Pure; it knows no blocks.
+"""Sets of block numbers, kept as ranges: the numbers of blocks that are stored, readable or missing. Pure.
 
-A set grows mostly at its end. Adding there costs constant time; adding elsewhere costs a search and a shift.
+A set usually grows at its end, where adding a number takes constant time. Elsewhere, adding a number takes a search and
+a shift of the later ranges.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import NamedTuple
 
 
 class BlockRange(NamedTuple):
-    """Block numbers from `first` to `last`, both included."""
+    """A range of block numbers from `first` to `last`, both included."""
 
     first: int
     last: int
 
 
 class BlockRanges:
-    """A set of block numbers.
+    """A set of block numbers, kept as ranges.
 
-    Invariant: the ranges are in ascending order and not empty, and at least one number is missing between two of them.
+    Invariant: the ranges are in ascending order and not empty. Between two ranges, at least one number is missing.
     """
 
     __slots__ = ("_firsts", "_lasts")
@@ -56,12 +57,12 @@ class BlockRanges:
 
     @property
     def first(self) -> int | None:
-        """The lowest number; None if the set is empty."""
+        """The lowest number. None if the set is empty."""
         return self._firsts[0] if self._firsts else None
 
     @property
     def last(self) -> int | None:
-        """The highest number; None if the set is empty."""
+        """The highest number. None if the set is empty."""
         return self._lasts[-1] if self._lasts else None
 
     def count(self) -> int:
@@ -74,12 +75,12 @@ class BlockRanges:
         return made
 
     def end_of_run(self, number: int) -> int | None:
-        """Returns the last number of the range that contains `number`; None if no range contains it."""
+        """Returns the last number of the range that contains `number`. None if no range contains it."""
         at = bisect_right(self._firsts, number) - 1
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
     def next_from(self, number: int) -> int | None:
-        """Returns the lowest number in the set that is not below `number`; None if there is no such number."""
+        """Returns the lowest number in the set that is `number` or higher. None if there is no such number."""
         at = bisect_left(self._lasts, number)
         return max(number, self._firsts[at]) if at < len(self._firsts) else None
 
@@ -97,7 +98,7 @@ class BlockRanges:
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:
-        """Adds the numbers from `first` to `last`, or only `first`."""
+        """Adds the numbers from `first` to `last`. Adds only `first` if `last` is None."""
         last = first if last is None else last
         assert 0 <= first <= last, f"no range of block numbers: {first} to {last}"
         if self._lasts and first == self._lasts[-1] + 1:
@@ -112,7 +113,8 @@ class BlockRanges:
         self._lasts[start:end] = [last]
 
     def discard(self, first: int, last: int | None = None) -> None:
-        """Removes the numbers from `first` to `last`, or only `first`, as far as they are in the set."""
+        """Removes the numbers from `first` to `last`, or only `first` if `last` is None. Numbers that are not in the
+        set are ignored."""
         last = first if last is None else last
         start = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)

@@ -1,7 +1,8 @@
-"""The tables beside a chain's stream, and their statements as text. `block_node.persist.mark` defines the messages.
+"""The tables for the blocks of a chain, and their SQL statements as text. `block_node.persist.mark` defines the
+messages of the chain's stream.
 
-`block_index` finds a block by its number, and can be rebuilt from the stream alone. Only the table of blocks that
-retention has deleted (`block_evicted`) cannot be rebuilt. It merely says which blocks need not be fetched again.
+The table `block_index` finds a block by its number. It can be rebuilt from the stream alone. Only the table
+`block_evicted` cannot be rebuilt. It lists the blocks that retention has deleted, so that they are not fetched again.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from storage.seal import seal_column, seal_of
 from storage.statements import compiled
 
 NUMBER_MAX: Final = 2**63 - 1
-"""The largest block number: SQLite's largest integer. A chain with one block per nanosecond reaches it in three
-centuries."""
+"""The largest block number, which is the largest integer of SQLite. A chain with one block per nanosecond reaches this
+number after three centuries."""
 
 block_chains = Table(
     "block_chains",
@@ -53,8 +54,9 @@ block_chains = Table(
     seal_column(),
 )
 """The table of chains, with one row for each chain. indexed_to: the stream's next index when `block_index` was last
-written; if the stream has another one, the index is rebuilt. blocks, size_bytes: the totals of all rows in
-`block_index`. verifier_state: the state of the verifier after the last stored block; empty if unknown."""
+written; if the stream has a different next index, `block_index` is rebuilt. blocks, size_bytes: the number and the
+total size of the blocks in `block_index`. verifier_state: the state of the verifier that was stored last; empty if
+unknown."""
 
 block_index = Table(
     "block_index",
@@ -85,15 +87,18 @@ block_staged = Table(
     Column("part", Integer, primary_key=True),
     Column("data", LargeBinary, nullable=False),
 )
-"""The table of staged parts: parts of blocks that are too large to wait in memory until they are verified. No row
-outlives the process."""
+"""The table of staged parts: parts of blocks that are too large to wait in memory for their verification. The rows of
+an earlier process are deleted when the chain is opened."""
 
 TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
 
 
 class BlockPlace(msgspec.Struct, frozen=True):
-    """The place of a stored block: `parts` messages from `first_index` on; and the facts about the block that are known
-    without reading it."""
+    """The location of a stored block in its stream: `parts` consecutive messages, the first one at index `first_index`.
+
+    number: the number of the block. items, size_bytes, root: the number of items, the size and the root hash of the
+    block.
+    """
 
     number: int
     first_index: int
@@ -104,8 +109,8 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 
 def ensure_tables(session: Session) -> None:
-    """Creates missing tables, in case the database was opened before this package was loaded. It must run in a
-    transaction."""
+    """Creates the tables that are missing, because the database may have been opened before this package was loaded.
+    Must run in a transaction."""
     for statement in CREATE_TABLES:
         session.connection.execute(statement)
 
@@ -153,11 +158,11 @@ _COUNT_PLACES: Final = compiled(
     select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
 )
 ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
-"""The columns of a chain's row: stream_id, indexed_to, blocks, size_bytes, verifier_state."""
+"""The columns of a chain in `block_chains`: stream_id, indexed_to, blocks, size_bytes, verifier_state."""
 
 
 def find_chain(session: Session, chain: str) -> ChainRow | None:
-    """Returns the row of a chain; None if there is none. Raises DatabaseCorrupt if the row is damaged."""
+    """Returns the row of a chain. None if the chain has no row. Raises DatabaseCorrupt if the row is damaged."""
     row = session.connection.execute(GET_CHAIN, (chain,)).fetchone()
     if row is None:
         return None
@@ -169,8 +174,8 @@ def find_chain(session: Session, chain: str) -> ChainRow | None:
 
 
 def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
-    """Returns the row of a chain; None if there is none or it is damaged, because the row can be rebuilt from the
-    stream."""
+    """Returns the row of a chain. None if the chain has no row, or if the row is damaged. A damaged row can be rebuilt
+    from the stream."""
     with suppress(DatabaseCorrupt):
         return find_chain(session, chain)
     return None
@@ -196,8 +201,10 @@ def grow_chain(
     more_bytes: int,
     verifier_state: bytes = b"",
 ) -> None:
-    """Writes the row of a chain anew, with more blocks and bytes. known: the present row, which the caller has read;
-    reading and checking it again would cost as much as the write. verifier_state: empty if the state does not change.
+    """Replaces the row of a chain, and changes its totals by `more_blocks` and `more_bytes`.
+
+    known: the present row, which the caller has read. To read and check the row again would cost as much as the write.
+    verifier_state: the new state of the verifier; empty to keep the present state.
     """
     stream_id, _, blocks, size_bytes, state = known
     row = (stream_id, indexed_to, blocks + more_blocks, size_bytes + more_bytes, verifier_state or state)
@@ -205,7 +212,7 @@ def grow_chain(
 
 
 def recount_chain(session: Session, chain: str) -> None:
-    """Corrects the totals in the row of a chain to those of `block_index`."""
+    """Sets the totals in the row of a chain to those of `block_index`. Does nothing if the chain has no row."""
     known = find_chain(session, chain)
     if known is not None:
         blocks, size_bytes = session.connection.execute(_COUNT_PLACES, (chain,)).fetchone()
@@ -218,7 +225,7 @@ def add_place(session: Session, chain: str, place: BlockPlace) -> None:
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
-    """Corrects the root of a stored block. Does nothing if the block is not stored."""
+    """Corrects the root hash of a stored block. Does nothing if the block is not stored."""
     row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))
@@ -226,7 +233,7 @@ def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the ranges of deleted blocks."""
+    """Replaces the ranges of blocks that retention has deleted."""
     session.connection.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
@@ -267,15 +274,15 @@ FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_ch
 SPAN: Final = compiled(
     select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
 )
-"""Selects the lowest number, the highest number and the count of a chain's blocks. For a chain without a hole, as most
-chains are, they give the ranges eight times faster than `RANGES`."""
+"""Selects the lowest number, the highest number and the count of a chain's blocks. Most chains have no missing block.
+For these chains the three values give the ranges, eight times faster than `RANGES`."""
 _run = _places.number - func.row_number().over(order_by=_places.number)
 _runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
 RANGES: Final = compiled(
     select(func.min(_runs.c.number), func.max(_runs.c.number)).group_by(_runs.c.run).order_by(_runs.c.run),
     "chain",
 )
-"""Selects the first and the last number of every run of consecutive blocks, in ascending order."""
+"""Selects the first and the last number of every range of consecutive blocks, in ascending order."""
 
 _evicted = block_evicted.c
 EVICTED: Final = compiled(

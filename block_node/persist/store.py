@@ -1,8 +1,8 @@
-"""The persisted blocks of a node, as its workers in the trio thread see them: which blocks are stored, and how to read
-and add blocks.
+"""The stored blocks of a node, for use in the trio thread: which blocks are stored, and how to read and add blocks.
 
-It outlives the workers that use it. Blocks are stored in the order of the calls, each in one transaction. If a block
-could not be stored, the blocks after it are not stored either, so that the stored blocks have no hole at their end.
+The store survives the crash of a worker that uses it. Blocks are stored in the order of the calls, each in its own
+transaction. If the store cannot store a block at the end of the chain, it stores no higher block either. So there is no
+missing block at the end of the stored blocks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from storage.errors import DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
-"""The largest number of blocks deleted in one transaction, so that blocks are stored between two of these
-transactions."""
+"""The maximum number of blocks that one transaction deletes. Between two of these transactions, new blocks can be
+stored."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the stored blocks. Beyond a limit the lowest blocks are deleted, never the highest one. None means
-    no limit."""
+    """The limits of the stored blocks: `blocks` in number and `size_bytes` in bytes. None means no limit. Beyond a
+    limit the lowest blocks are deleted, but never the highest block."""
 
     blocks: int | None = None
     size_bytes: int | None = None
@@ -55,8 +55,13 @@ class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a store. blocks, size_bytes: the blocks that can be read now. stored, evicted, failed: the
-    number of blocks since the start of the node."""
+    """The statistics of a block store.
+
+    - blocks, size_bytes: the number and the total size of the blocks that can be read.
+    - first_block, last_block: the lowest and the highest of these blocks. None if there is no block.
+    - stored, evicted, failed: how many blocks were stored, deleted by retention, or could not be stored, since the
+      start of the node.
+    """
 
     blocks: int
     size_bytes: int
@@ -68,14 +73,18 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockStore:
-    """The store of one chain. available: the blocks that can be read. ever_stored: these blocks and those that
-    retention has deleted.
+    """The block store of one chain.
 
-    verifier_state: the verifier state stored with the last block that had one; empty if there is none.
-    on_stream_changed: called with the chain's stream after each change, and when the chain is opened. refusal: the
-    reason why no block can be stored now; None if blocks can be stored. `_refused_from`: a block at the end that could
-    not be stored; no block above it is stored until it is stored itself. Invariant: `available` is the state after the
-    last finished operation; nothing is known until `is_open`.
+    - available: the blocks that can be read.
+    - ever_stored: the available blocks and the blocks that retention has deleted.
+    - newest: the location of the highest available block. None if no block is available.
+    - verifier_state: the verifier state that was stored last. Empty if there is none.
+    - on_stream_changed: called with the chain's stream when the chain is opened and after each change.
+    - refusal: the reason why no block can be stored now. None if blocks can be stored.
+    - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
+      until this block is stored.
+
+    Invariant: `available` is the state after the last finished operation. It is empty until `is_open`.
     """
 
     def __init__(
@@ -106,14 +115,16 @@ class BlockStore:
         self.verifier_state = b""
 
     def when_open(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as the stored blocks are known; at once if they are known already."""
+        """Calls a function once when the store has read which blocks are stored. If that is known already, the call
+        happens at once."""
         if self.is_open:
             function()
         else:
             self._when_open.append(function)
 
     def open(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the state of the stored blocks, and deletes staged parts. Safe to repeat."""
+        """Reads the state of the stored blocks, and deletes the parts of unverified blocks from disk. A repeated call
+        is harmless."""
 
         def opened(operation: OpenChain) -> None:
             if operation.error is None and operation.state is not None:
@@ -128,8 +139,8 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Compares the known state with the stored blocks: blocks that another program removed are not available any
-        more."""
+        """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed from
+        `available`."""
         before = self.available.copy()
 
         def counted(operation: RecountChain) -> None:
@@ -155,8 +166,8 @@ class BlockStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """Returns the lowest block that retention would keep if all blocks up to `last` were stored. Lower blocks need
-        not be fetched."""
+        """Returns the lowest block that retention would keep if all blocks up to `last` were stored. Backfill need not
+        fetch lower blocks."""
         evicted = self.ever_stored.copy()
         for each in self.available:
             evicted.discard(*each)
@@ -169,7 +180,8 @@ class BlockStore:
         return lowest
 
     def store(self, block: NewBlock, on_done: Callable[[StorageError | None], None]) -> None:
-        """Stores a verified block. Calls `on_done` when the block is synced to disk, or could not be stored."""
+        """Stores a verified block. Calls `on_done` when the block is synced to disk, or with an error if it could not
+        be stored."""
         assert self.is_open, "nothing is stored before it is known what is"
         number, behind = block.number, block.number - 1
         if self._refused_from is not None and number > self._refused_from:
@@ -194,12 +206,13 @@ class BlockStore:
                 self._note_stream(operation.stream)
                 self.verifier_state = block.verifier_state or self.verifier_state
             if operation.error is None and number == self._refused_from:
-                # An earlier attempt to store this block failed after this one was submitted.
+                # An earlier operation for the same block failed after this operation was submitted.
                 self._refused_from = None
             on_done(operation.error)
             self._apply_retention()
 
-        # The block before may be submitted more than once at a time.
+        # If the previous block is being stored, it must be stored first. Several operations may store the same block at
+        # a time.
         required = behind if behind in self._under_way else None
         try:
             self._storage.submit_write(StoreBlock(self._log, block, self._now_us(), required, stored))
@@ -215,13 +228,14 @@ class BlockStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Keeps parts of a block that is not verified yet on disk."""
+        """Writes parts of an unverified block to disk. They are kept under the number `attempt` until the
+        verification."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
 
     def unstage(self, attempt: int) -> None:
-        """Deletes the staged parts of an attempt."""
+        """Deletes the parts of an unverified block that were written to disk under the number `attempt`."""
         try:
             self._storage.submit_write(Unstage(self._log, attempt, ignore_done))
         except StorageClosed:
@@ -237,16 +251,17 @@ class BlockStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Reads parts of block `number`, and of the blocks after it, up to `blocks` blocks in all; see `ReadBlocks`."""
+        """Reads consecutive blocks, at most `blocks`, starting with part number `part` of block `number`. See
+        `ReadBlocks`."""
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        """Looks up the place of a block."""
+        """Looks up the location of a block."""
         self._storage.submit_read(FindBlock(self._log, number, on_done))
 
     def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:
-        """Reads the roots of the blocks up to `last`. A verifier can continue from them if no better state is
-        stored."""
+        """Reads the root hashes of the blocks up to number `last`. A verifier continues from them if no verifier state
+        is stored."""
         self._storage.submit_read(ReadRoots(self._log, last, on_done))
 
     def statistics(self) -> BlockStoreStatistics:
@@ -290,7 +305,7 @@ class BlockStore:
             self.unstage(block.attempt)
 
     def _apply_retention(self) -> None:
-        """Deletes the blocks beyond the limits of retention, some at a time."""
+        """Deletes the lowest blocks while a limit of retention is exceeded, in several transactions."""
         if self._evicting or not self._retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
@@ -320,8 +335,8 @@ class BlockStore:
             self._evicting = False
 
     def _excess(self) -> int:
-        """Returns how many blocks to delete now: as many as exceed the limit of blocks, or one if only the bytes exceed
-        their limit."""
+        """Returns how many blocks to delete in the next transaction: at most EVICT_BLOCKS blocks above the limit in
+        number, or one block if only the limit in bytes is exceeded."""
         beyond = 1 if self._retention.blocks is None else max(1, self._blocks - self._retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 

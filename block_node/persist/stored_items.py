@@ -1,5 +1,5 @@
-"""Reads the items of one stored block in batches, and passes them on. It checks no item, and holds at most one read in
-memory."""
+"""Reads the items of one stored block in batches, and passes them to a callback. It checks no item, and keeps the bytes
+of at most one read in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from block_node.persist.store import BlockStore
 from storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
-"""The largest number of bytes in one read."""
+"""The maximum number of bytes in one read, 1 MiB."""
 
 HasRead = Callable[[ReadBlocks], None]
 Guard = Callable[[HasRead], HasRead]
@@ -22,9 +22,9 @@ Guard = Callable[[HasRead], HasRead]
 class StoredItems:
     """A reader of the items of one stored block.
 
-    take: called with each batch. If it returns False, reading ends; if it raises a BlockError, the block counts as
-    damaged. on_done: called once with the reason of a failure, or with an empty text. guard: wraps the function that
-    the store calls back.
+    take: called with each batch of items. If it returns False, the reader stops. If it raises a BlockError, the reader
+    reports the block as damaged. on_done: called once at the end, with the reason of a failure or with an empty text.
+    guard: wraps the function that the store calls back.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StoredItems:
         self._part = 0
 
     def read(self) -> None:
-        """Reads the next parts of the block, and then all later parts."""
+        """Reads the next part of the block, and then all later parts."""
         try:
             self._store.read(self._number, self._part, READ_BYTES, self._has_read)
         except StorageClosed as error:
