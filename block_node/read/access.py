@@ -1,7 +1,7 @@
-"""The service `block_get`: sends one stored block to a reader, one part for each request.
+"""The service `block_get`: sends one stored block to a reader, one portion of its bytes for each request.
 
-The reader asks for the next part when the part before has come, so a block of any size is sent in bounded memory.
-Source of the answers: facts/block_node.md §1.5 and A1.
+The reader requests the next portion after it has received the previous one. So a block of any size is sent in bounded
+memory. Source of the answers: facts/block_node.md §1.5 and A1.
 """
 
 from __future__ import annotations
@@ -23,30 +23,34 @@ from ockam.worker import Worker
 from storage.errors import DatabaseCorrupt
 
 NUMBER_LATEST = 2**64 - 1
-"""The real node's "unknown" number. In a request for a block it means the latest block."""
+"""The block number that means "unknown" in the real node. In a request for a block it means the latest block."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 ANSWER_OVERHEAD_BYTES = 512
-"""The room that an answer needs in a frame in addition to the block's bytes: names, numbers, root, routes and sizes."""
+"""The bytes of a frame that an answer needs in addition to the bytes of the block: names, numbers, root hash, routes
+and sizes."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""A peer with more unsent answers than this gets no further ones until it has taken some."""
+"""The maximum number of unsent bytes on a connection, 4 MiB. Beyond it, the service answers no requests from this
+connection until some bytes are sent."""
 BACKLOG_RETRY_S = 0.02
 WAITING_MAX = 1_000
-"""While more requests than this wait, the service takes no further ones, and connections stop reading."""
+"""The maximum number of waiting requests. While there are more, the service pauses its mailbox, and connections stop
+reading."""
 
 logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The number of answers by status, and the bytes of blocks sent, since the service was started."""
+    """The statistics of the service `block_get` since its start. answers: the number of answers by the name of their
+    status. sent_bytes: the bytes of blocks that were sent."""
 
     answers: dict[str, int]
     sent_bytes: int
 
 
 class AccessService(Worker):
-    """The worker that serves `block_get`.
+    """The worker that answers at `block_get`.
 
-    Invariant: at most one read is under way; its request is not among `_waiting`.
+    Invariant: at most one read from the store is in progress. The request of this read is not in `_waiting`.
     """
 
     def __init__(self, store: BlockStore) -> None:
@@ -76,10 +80,10 @@ class AccessService(Worker):
         return AccessStatistics(dict(self._answers), self._sent_bytes)
 
     def _go_on(self) -> None:
-        """Answers requests until a read is under way, or until every waiting reader must first take its earlier
-        answers."""
-        # A request of a reader that is behind goes to the end of the queue. When every waiting request is from such a
-        # reader, stop.
+        """Answers waiting requests. Stops when a read from the store begins, or when every waiting request comes from a
+        connection with too many unsent bytes."""
+        # A request moves to the end of the queue if its connection has too many unsent bytes. The loop stops when this
+        # is true of every waiting request.
         behind = 0
         while self._waiting and not self._reading and behind < len(self._waiting):
             message, request = self._waiting.popleft()

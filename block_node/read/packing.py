@@ -1,7 +1,7 @@
-"""Compresses the items of a message to a subscriber with zstd (`PackedItems`), and reads them again.
+"""Compresses the items of a message to a subscriber with zstd (`PackedItems`), and decompresses them.
 
-The compressed bytes are the BARE form of `list<data>`, in one zstd frame that states its size. Each message is
-compressed alone, so that each can be read alone.
+The compressed data is the BARE encoding of `list<data>`. It is one zstd frame that states its uncompressed size. Each
+message is compressed separately, so that the subscriber can decompress each message separately.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeR
 from ockam.protocol import ProtocolError
 
 LEVEL: Final = 1
-"""The compression level. Every level compresses blocks to a sixth of their size, and the lowest level costs the
-least."""
+"""The compression level of zstd. All levels compress blocks to about a sixth of their size, and level 1 takes the least
+time."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The largest unpacked size of one message. A node sends at most a megabyte of items, plus their lengths."""
+"""The maximum uncompressed size of one message, 4 MiB. A node sends at most 1 MiB of items in one message, and the
+lengths of the items."""
 
 # type Items list<data>
 _encoder = bare.Encoder(list[bytes])
@@ -26,7 +27,8 @@ _decoder = bare.Decoder(list[bytes])
 
 
 def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
-    """Returns the message with its items compressed, or the message itself if compression does not make it smaller."""
+    """Returns the message with its items compressed. Returns the unchanged message if compression does not make it
+    smaller."""
     data = _encoder.encode(message.items)
     compressed = zstandard.ZstdCompressor(level=LEVEL).compress(data)
     if len(compressed) >= len(data):
@@ -37,8 +39,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Returns the message with plain items. Raises ProtocolError if the packed bytes are damaged, or more than any node
-    sends."""
+    """Returns the message with uncompressed items. Raises ProtocolError if the compressed data is damaged or exceeds
+    UNPACKED_BYTES_MAX."""
     if not isinstance(message, PackedItems):
         return message
     try:

@@ -1,4 +1,4 @@
-"""Starts the services that readers of blocks use: `block_subscribe`, `block_get` and `block_status`."""
+"""Starts the services for readers of blocks: `block_subscribe`, `block_get` and `block_status`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get",
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the services for readers. Each counts since its service was last started."""
+    """The statistics of the services for readers. Each counter starts at 0 when its service starts."""
 
     subscribe: SubscribeStatistics
     access: AccessStatistics
 
 
 class ReadServices:
-    """The three services of one block node for readers. address_book: a serialized `NodeAddressBook`, which
-    `block_status` returns."""
+    """The three services of a block node for readers. address_book: a serialized `NodeAddressBook`, which
+    `block_status` returns; None if there is none."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ReadServices:
         self._address_book = address_book
 
     def start(self) -> None:
-        """Registers the services. They answer as soon as the store has found out which blocks are stored."""
+        """Registers the services. They answer requests once the store has read which blocks are stored."""
         register = self._node.register
         register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))

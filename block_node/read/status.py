@@ -1,7 +1,7 @@
-"""The service `block_status`: it answers which blocks the node has, and which block it needs next. It changes nothing.
+"""The service `block_status`: answers which blocks the node has, and which block it needs next. It changes nothing.
 
-Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration: a real
-node that reported its first configured block as its last stored block made its publishers fall silent (§7.3 there).
+Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration. A real
+node once reported its configured first block as its last stored block, and its publishers stopped sending (§7.3 there).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 RANGES_MAX = 100_000
-"""The largest number of ranges in one answer. A node with more ranges returns the highest ones, which are needed
-first."""
+"""The maximum number of ranges in one answer. If the node has more ranges, the answer lists the highest ones, because
+readers need these first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
-"""The room that an answer needs in a frame in addition to the ranges and the address book: names, versions, routes and
+"""The bytes of a frame that an answer needs in addition to the ranges and the address book: names, versions, routes and
 sizes."""
 
 
 class StatusService(Worker):
-    """The worker that serves `block_status`.
+    """The worker that answers at `block_status`.
 
-    next_expected: returns the block that a publisher should send next; None while that is unknown. version: the version
-    of this program. plugins: returns the version of each plugin, by name. address_book: a serialized `NodeAddressBook`,
-    or None.
+    next_expected: returns the block that a publisher should send next; None if it is unknown. version: the version of
+    this program. plugins: returns the version of each plugin by name. address_book: a serialized `NodeAddressBook`;
+    None if there is none.
     """
 
     def __init__(
@@ -93,5 +93,5 @@ class StatusService(Worker):
 
 
 def _newest(ranges: BlockRanges, ranges_max: int) -> list[BlockRange]:
-    """Returns the highest `ranges_max` ranges, in ascending order."""
+    """Returns the highest ranges, at most `ranges_max`, in ascending order."""
     return [BlockRange(each.first, each.last) for each in list(ranges)[-ranges_max:]]

@@ -1,7 +1,7 @@
-"""The service `block_subscribe`: it starts a worker for each subscription, and hands every event to all of them.
+"""The service `block_subscribe`: starts a worker for each subscription, and passes events on to all subscriptions.
 
-`block_node.read.subscription` decides what a subscription sends. The service is a plugin that is not gating:
-subscribers read stored blocks at their own pace, so that no subscriber can slow down a publisher.
+`block_node.read.subscription` decides what a subscription sends. The service is a plugin that publishers never wait for
+(not gating). Subscribers read stored blocks at their own speed, so no subscriber can slow down a publisher.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions. sessions: their number now. begun, ended: counts since the service was started;
-    `ended` is by status."""
+    """The statistics of subscriptions. sessions: the present number of subscriptions. begun: the number begun since the
+    start of the service. ended: the numbers ended or refused since then, by the name of the status."""
 
     sessions: int
     begun: int
@@ -49,10 +49,11 @@ class SubscribeStatistics(msgspec.Struct, frozen=True):
 
 
 class SubscribeService(Plugin):
-    """The plugin that serves `block_subscribe`.
+    """The plugin that answers at `block_subscribe`.
 
-    now_s: a clock that does not jump. new_id: returns 16 hex digits. Invariant: `_sessions` are the registered workers;
-    `_under_way` are the blocks that may still be stored even if no publisher sends anything more.
+    now_s: a clock in seconds that never jumps. new_id: returns 16 hexadecimal digits. Invariant: `_sessions` lists the
+    registered workers of subscriptions. `_under_way` lists the blocks that may still be stored even if no publisher
+    sends anything more.
     """
 
     name: ClassVar[str] = "subscribe"
@@ -145,7 +146,7 @@ class SubscribeService(Plugin):
         return SubscribeStatistics(len(self._sessions), self._begun, dict(self._ended))
 
     def _begin(self, message: Message, request: Subscribe, packs: bool) -> Refusal | None:
-        """Starts a subscription, or returns the reason to refuse it."""
+        """Starts a subscription. Returns the refusal if the subscription is not possible, else None."""
         available = self._store.available
         plan = plan_subscription(request, available.first, available.last, self._limits.ahead_blocks_max)
         if isinstance(plan, Refusal):
@@ -171,7 +172,7 @@ class SubscribeService(Plugin):
         return None
 
     def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
-        """Removes a subscription that has ended. status: None if the subscriber ended it or is gone."""
+        """Removes a subscription that has ended. status: None if the subscriber ended it or has disconnected."""
         if self._sessions.pop(session, 0) is None:
             self._ended["LEFT" if status is None else status.name] += 1
             self._node.unregister(session.context.address)
@@ -185,7 +186,7 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Tells waiting subscriptions that the last source has ended, once no block of that source can still be
+        """Informs all subscriptions that the last publisher has disconnected, once no more block from it can be
         stored."""
         if self._source_ended and not self._under_way:
             self._source_ended = False

@@ -1,7 +1,7 @@
-"""One subscription as a worker: it sends its subscriber the blocks of a range, in order, each once.
+"""One subscription as a worker: it sends its subscriber the blocks of a range in order, each block once.
 
-Old and new blocks alike are read from the store, so that there is no seam between history and live blocks. In the early
-mode, a subscription that has sent all earlier blocks also sends items before they are verified (`early_event`).
+Old and new blocks are all read from the store, so no block is missed between history and live blocks. A subscription in
+the early mode also sends items before they are verified, once it has sent all earlier blocks (`early_event`).
 `block_node.read.subscription_plan` decides the meaning of a request.
 """
 
@@ -39,17 +39,16 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 CHUNK_BYTES = 1024 * 1024
-"""The largest number of bytes of items in one message, if the route back allows as many. It is the real node's
-`maxChunkSizeBytes`."""
+"""The maximum number of bytes of items in one message, 1 MiB, as the real node's `maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
-"""The largest number of bytes in one read. A subscription whose subscriber takes nothing holds no more than this."""
+"""The maximum number of bytes in one read, 1 MiB. The memory of a subscription holds at most one read."""
 MESSAGE_OVERHEAD_BYTES = 512
-"""The room that a message needs in a frame in addition to its items: names, numbers, routes and sizes."""
+"""The bytes of a frame that a message needs in addition to its items: names, numbers, routes and sizes."""
 
 
 class Stage(enum.Enum):
     """The stage of a subscription. READING: it reads from the store. WAITING: it waits for a block that is not stored.
-    EARLY: it passes on items before they are verified. ENDED: it sends nothing more."""
+    EARLY: it sends the items of a block before the block is verified. ENDED: it sends nothing more."""
 
     READING = "reading"
     WAITING = "waiting"
@@ -58,12 +57,12 @@ class Stage(enum.Enum):
 
 
 class SubscribeSession(Worker):
-    """The worker of one subscription. It serves `Received` and `Unsubscribe` at its own address.
+    """The worker of one subscription. Its own address accepts `Received` and `Unsubscribe`.
 
     next_block: the lowest block that was not sent completely; None while the first block is not known.
 
-    Invariant: `_outgoing` holds the items that were read and are not sent, from block `next_block` on; no read is under
-    way while it is not empty.
+    Invariant: `_outgoing` has the items that were read and not sent, beginning with block `next_block`. While it is not
+    empty, no read is in progress.
     """
 
     def __init__(
@@ -107,7 +106,8 @@ class SubscribeSession(Worker):
 
     @property
     def peer(self) -> Address:
-        """The first hop of the route back to the subscriber. If this address is gone, the subscriber is gone."""
+        """The first address of the route back to the subscriber. If it is not registered any more, the subscriber has
+        disconnected."""
         return self._request.return_route[0]
 
     def started(self) -> None:
@@ -127,7 +127,7 @@ class SubscribeSession(Worker):
             self.reply(message, error_payload(str(error)))
 
     def go_on(self) -> None:
-        """Sends as much as possible. Called when a block has been stored, or when the subscriber has taken items."""
+        """Sends as much as possible. Called when a block was stored, and when the subscriber has confirmed items."""
         if self.stage is Stage.ENDED or not self._send_waiting() or self._reading:
             return
         if self._plan.end is not None and self.next_block is not None and self.next_block > self._plan.end:
@@ -141,7 +141,8 @@ class SubscribeSession(Worker):
                 self._wait()
 
     def source_ended(self) -> None:
-        """Notes that no publisher is left: the subscription ends once all stored blocks have been sent."""
+        """Notes that the last publisher has disconnected: the subscription ends after all stored blocks have been
+        sent."""
         self._source_ended = True
         self.go_on()
 
@@ -149,7 +150,7 @@ class SubscribeSession(Worker):
         self._source_ended = False
 
     def early_event(self, event: ItemEvent) -> None:
-        """Handles an event of the block that is being received, in a subscription in the early mode."""
+        """Handles an event of the block that the node receives. Called only in the early mode."""
         if isinstance(event, BlockBegun):
             if self.next_block is None and self._plan.start is None:
                 self.next_block = event.block_number
@@ -163,8 +164,8 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the end of verification of the block that is passed on early. root: the block's root; None if
-        verification failed."""
+        """Handles the verification result of the block that is sent early. root: its root hash; None after a
+        failure."""
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -177,8 +178,8 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """Checks the time limits: a subscriber that takes nothing, a block that does not arrive, and the longest
-        duration."""
+        """Checks the time limits for a subscriber that takes nothing, for a missing block, and for the whole
+        subscription."""
         now_s, limits = self._now_s(), self._limits
         if not self._has_room:
             if now_s - self._moved_s >= limits.slow_s_max:
@@ -191,13 +192,13 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def end(self, status: SubscribeStatus, reason: str) -> None:
-        """Ends the subscription, and tells the subscriber why. Safe to repeat."""
+        """Ends the subscription, and sends the subscriber the status and the reason. A repeated call is harmless."""
         if self.stage is not Stage.ENDED:
             self._tell(SubscriptionEnded(self._request_id, self._next_sequence(), status, reason))
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
-        """Ends the subscription without telling the subscriber. Safe to repeat."""
+        """Ends the subscription without a message to the subscriber. A repeated call is harmless."""
         if self.stage is not Stage.ENDED:
             self.stage = Stage.ENDED
             self._outgoing.clear()
@@ -213,12 +214,12 @@ class SubscribeSession(Worker):
 
     @property
     def _in_block(self) -> bool:
-        """Whether a part of the next block has been sent."""
+        """Whether items of the next block were read or sent, but the end of that block was not sent."""
         return self._part > 0 or bool(self._outgoing) or self.stage is Stage.EARLY
 
     @property
     def _begins_too_high(self) -> bool:
-        """Whether a node that was empty now has a first block above the end of the requested range."""
+        """Whether the node was empty and then stored a first block above the end of the requested range."""
         first, end = self._store.available.first, self._plan.end
         return self.next_block is None and first is not None and end is not None and first > end
 
@@ -235,14 +236,15 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def _find_next(self) -> bool:
-        """Whether the next block is stored."""
+        """Returns whether the next block is stored. Sets `next_block` if it was not known."""
         available = self._store.available
         if self.next_block is None:
             self.next_block = available.last if self._plan.end is None else available.first
         return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
-        """Waits for the next block, which is not stored, or ends the subscription if that block will never arrive."""
+        """Waits for the next block, which is not stored. Ends the subscription instead if that block will never
+        arrive."""
         first = self._store.available.first
         if self.next_block is not None and first is not None and self.next_block < first:
             reason = f"block {self.next_block} is not kept any more; the first one is {first}"
@@ -293,7 +295,7 @@ class SubscribeSession(Worker):
             self._splitter, self._part = None, 0
 
     def _send_waiting(self) -> bool:
-        """Sends the items that were read, as long as there is room. Returns whether all were sent."""
+        """Sends the items that were read, while there is room in the window. Returns whether all were sent."""
         while self._outgoing:
             chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):
@@ -307,8 +309,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items that are not verified yet. A subscriber that is behind does not get them; it gets the block
-        later, when the block is stored."""
+        """Sends unverified items. Without room in the window, withdraws the block; it is sent again once it is
+        stored."""
         if not self._has_room:
             self._withdraw()
             return
@@ -343,7 +345,7 @@ class SubscribeSession(Worker):
 
 
 def _chunk_bytes(request: Message) -> int:
-    """Returns how many bytes of items one message on this route back can hold."""
+    """Returns the maximum number of bytes of items in one message on this route back."""
     hops = sum(len(hop.value) for hop in request.return_route)
     room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
     return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))

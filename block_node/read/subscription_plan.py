@@ -1,8 +1,8 @@
-"""Decides which blocks a subscription asks for, or why it is refused. It also defines the limits of subscriptions.
+"""Decides which blocks a subscription sends, or why the node refuses it. Also defines the limits of subscriptions.
 Pure.
 
-Source: facts/block_node.md §4.3 and S1 to S8. One difference: the real node refuses every range while it is empty; this
-node accepts a range that begins within the allowed distance, and waits for its blocks.
+Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A real node without blocks refuses every range.
+This node accepts a range that begins within `ahead_blocks_max`, and waits for its blocks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from block_node.protocol_reading import Subscribe, SubscribeStatus
 
 
 class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of subscriptions. ahead_blocks_max: how far above the last block a subscription may begin (the real
-    `maximumFutureRequest`).
+    """The limits of subscriptions.
 
-    sessions_max: the number of subscriptions at a time. window_bytes_min, window_bytes_max: the bounds within which a
-    subscriber chooses its window. slow_s_max: seconds without a `Received` while the window is full. missing_s_max:
-    seconds to wait for a missing block below stored blocks. duration_s_max: seconds of a whole subscription, which then
-    ends with SUCCESS; None is no limit. tick_s: seconds between two checks of these limits.
+    - ahead_blocks_max: how many blocks above the last stored block a subscription may begin (`maximumFutureRequest` of
+      the real node).
+    - sessions_max: the maximum number of subscriptions at a time.
+    - window_bytes_min, window_bytes_max: the limits of the window, the unconfirmed bytes that a subscriber permits.
+    - slow_s_max: the maximum number of seconds without a `Received` message while the window is full.
+    - missing_s_max: the maximum number of seconds to wait for a missing block if a higher block is stored.
+    - duration_s_max: the number of seconds after which a subscription ends with SUCCESS. None means no limit.
+    - tick_s: the seconds between two checks of these limits.
     """
 
     ahead_blocks_max: int = 4_000
@@ -34,10 +37,10 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The blocks of a subscription: from `start` to `end`, inclusive. If `start` is None, it begins with the first
-    block that this node will ever store.
+    """The accepted range of a subscription: blocks from `start` to `end`, both included.
 
-    If `end` is None, it is endless.
+    start: None means the first block that this node will ever store. end: None means no end. early: whether the node
+    also sends items before their block is verified.
     """
 
     start: int | None
@@ -52,7 +55,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> Plan | Refusal:
     """Plans a subscription, or refuses it. first, last: the lowest and the highest block that can be read; None if no
-    block is stored. ahead_max: the number of blocks above `last` at which a subscription may begin."""
+    block is stored. ahead_max: how many blocks above `last` a subscription may begin."""
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
         return Refusal(SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes")
