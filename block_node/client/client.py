@@ -7,8 +7,8 @@
         async with client.subscribe(0, 9) as blocks:
             async for block in blocks: ...
 
-It uses the clients of stream nodes and their connections (`stream_client`). You may give several nodes of one network;
-when an operation fails at one node, the client tries it at the next node.
+The block client uses stream clients and their connections (`stream_client`). A program may name several nodes of one
+network. When an operation fails at one node, the client tries the next node.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ A = TypeVar("A")
 
 
 class BlockClient:
-    """A client of one or several block nodes of one network. `connect` makes it, or the program from connected clients.
+    """A client of one or several block nodes of one network. `connect` creates it; a program may also create it from
+    connected clients.
 
-    clients: one connected client for each node, the preferred node first. Stream operations may share the connections.
+    clients: one connected client for each node, the preferred node first. The program may use the same clients for
+    streams.
     """
 
     def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
@@ -46,9 +48,7 @@ class BlockClient:
 
     @asynccontextmanager
     async def publisher(self, settings: PublishSettings | None = None) -> AsyncIterator[BlockPublisher]:
-        """Open a publisher of blocks. When the block of code ends, it waits until every block given to it
-        is durable.
-        """
+        """Open a publisher of blocks. At its end, the `async with` block waits until all given blocks are durable."""
         publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
         try:
             yield publisher
@@ -72,10 +72,14 @@ class BlockClient:
     ) -> AsyncIterator[Subscription]:
         """Subscribe to events: items of blocks as they arrive. For blocks larger than memory, or to see blocks early.
 
-        start: the first block; None: the first available block if `end` is given, else the next new block. end: the
-        last block; None: no end. early: whether to get items before their block is verified. reconnect: the delays
-        between attempts at the nodes. compress: whether items come compressed with zstd if the node supports it, for
-        slow lines.
+        - start: the first block. None: the first available block if `end` is given, else the next new block.
+        - end: the last block. None: no end.
+        - early: whether to get items before their block is verified.
+        - window_bytes: how many bytes the node may send before the client has confirmed them.
+        - reconnect: the delays between attempts to reach a node.
+        - wait: whether to wait if no node has the next block yet. If False and there is only one node, this is an
+          error.
+        - compress: whether to ask for items compressed with zstd, for slow connections. No effect with an older node.
         """
         subscription = Subscription(
             self._clients,
@@ -104,23 +108,24 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[WholeBlocks]:
-        """Subscribe to whole verified blocks from `start` to `end`, in order and each once, over as many connections as
-        needed.
+        """Subscribe to whole verified blocks from `start` to `end`, in order and each once.
 
-        The arguments are those of `subscribe_events`.
+        The client opens further connections if one fails. The arguments are those of `subscribe_events`.
         """
         subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
         async with subscription as events:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Return the status of the first node that answers."""
+        """Return the status of the first node that answers. detail: whether to include the ranges of blocks and the
+        versions."""
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:
-        """Return the number, the root and the bytes (a serialized `Block`) of one block. Raises BlockNotAvailable.
+        """Return the number, the root hash and the bytes (a serialized `Block`) of one block. Raises BlockNotAvailable
+        or DamagedAnswer.
 
-        number: None means the latest block.
+        number: the block number; None for the latest block.
         """
         parts = [part async for part in self.get_parts(number)]
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
@@ -128,7 +133,7 @@ class BlockClient:
     async def get_parts(self, number: int | None = None) -> AsyncIterator[BlockPart]:
         """Iterate over the bytes of one block in order, in at least one part, from the first node that has the block.
 
-        number: None means the latest block. Raises BlockNotAvailable or DamagedAnswer.
+        number: the block number; None for the latest block. Raises BlockNotAvailable or DamagedAnswer.
         """
         root, offset = b"", 0
         while True:
@@ -143,9 +148,9 @@ class BlockClient:
                 raise DamagedAnswer(f"block {number} ends at byte {offset} of {part.size_bytes}")
 
     async def _first(self, service: str, protocol: Protocol[Q, A], request: Q) -> A:
-        """Ask the nodes in order, and return the first answer that has the requested block or status.
+        """Ask the nodes in order. Return the first answer that is not a refusal.
 
-        If no node has it, raise the most telling error: a node's refusal rather than a lost connection.
+        If all nodes fail, raise the last refusal. If there was no refusal, raise the first connection error.
         """
         problem: Exception | None = None
         for client in self._clients:
@@ -168,7 +173,7 @@ class BlockClient:
 
 
 class WholeBlocks:
-    """An asynchronous iterator over the whole blocks of a subscription, assembled from its events."""
+    """An asynchronous iterator over whole blocks, which it assembles from the events of a subscription."""
 
     def __init__(self, events: Subscription) -> None:
         self._events = events

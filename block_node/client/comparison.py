@@ -1,6 +1,6 @@
 """Compares a block that the program wants to publish with the block that a node already has. It publishes nothing.
 
-Two blocks count as the same if their roots are equal: a root covers every item except the proofs.
+Two blocks count as the same if their root hashes are equal: a root hash covers every item except the proofs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from stream_client.client import StreamClient
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
-"""The checks that a block must pass to have a root: it has a header, a footer and a proof, and no item is missing."""
+"""The checks that a block must pass to have a root hash: it has a header, a footer and a proof, and no item is
+missing."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
-    """The roots and the size of a block that the program gave to the publisher.
+    """The root hashes and the size of a block that the program gave to the publisher.
 
-    roots: one root for each hash scheme that may apply; only the node knows which one does. size_bytes: the size of all
-    items, without the bytes between them.
+    roots: one root hash for each hash scheme that may apply; only the node knows the right scheme. size_bytes: the
+    total size of all items, without their tags and lengths.
     """
 
     roots: tuple[RootCandidate, ...]
@@ -37,16 +38,15 @@ class GivenBlock(msgspec.Struct, frozen=True):
 
 
 class GivenReader:
-    """Reads and hashes a block that the program gave, one chunk at a time, since a large block takes seconds."""
+    """Reads and hashes a block of the program, one chunk at each `step`, because a large block takes seconds."""
 
     def __init__(self, block: OutgoingBlock) -> None:
         self._reader = BlockReader(block.number, READING)
         self._steps = self._read(block)
 
     def step(self) -> GivenBlock | None:
-        """Read one more chunk. Returns the block after the last chunk, else None. Raises BlockError if it is not a
-        whole block.
-        """
+        """Read one more chunk. Returns the root hashes and the size after the last chunk, else None. Raises BlockError
+        if the block is not complete."""
         if next(self._steps, None) is not None:
             return None
         return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
@@ -61,10 +61,11 @@ class GivenReader:
 
 
 class Comparison:
-    """Compares one block with the node's block of the same number, in steps; the client does its I/O between the steps.
+    """Compares one block with the node's block of the same number, in steps. Between the steps the client sends and
+    receives.
 
-    on_done: called once, with None if the blocks are the same, else with AnotherBlock, BlockNotCompared, BlockError,
-    ConnectionLost, RequestTimeout or UnexpectedAnswer.
+    on_done: called once, with None if the blocks are the same. Otherwise its argument is AnotherBlock,
+    BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[ClientError | BlockError | None], None],
     ) -> None:
-        """stored: the root of the node's block; empty if the node must still be asked for it."""
+        """stored: the root hash of the node's block; empty bytes if the comparison must ask the node."""
         self._client = client
         self._block = block
         self._stored = stored
@@ -104,9 +105,8 @@ class Comparison:
             self._ask(self._given.size_bytes)
 
     def _ask(self, offset: int) -> None:
-        """Ask for the root of the node's block. The answer has bytes of the block too, so we ask for its last bytes
-        only.
-        """
+        """Ask the node for the root hash of its block. The answer also has bytes of the block, from byte `offset` on.
+        An offset near the end of the block keeps the answer small."""
 
         def timed_out() -> None:
             self._cancel()
@@ -134,7 +134,7 @@ class Comparison:
         if isinstance(answer, ClientError):
             self._finish(answer)
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
-            # The stored block is shorter than `offset`, so we ask from its beginning.
+            # The stored block is shorter than `offset`, so the next request names its beginning.
             self._ask(0)
         elif answer.status is GetStatus.NOT_AVAILABLE:
             self._finish(BlockNotCompared(self._block.number, given.roots, node))
@@ -155,11 +155,12 @@ class Comparison:
 
 
 def _ignored(error: ClientError | BlockError | None) -> None:
-    """Do nothing. Replaces `on_done` after it was called or after the comparison was cancelled."""
+    """Do nothing. Replaces `on_done` after it was called, or after the comparison was cancelled."""
 
 
 async def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Compare two blocks that the program gave under one number. Raises AnotherBlock if they differ, and BlockError."""
+    """Compare two blocks that the program gave with the same number. Raises AnotherBlock if they differ, and BlockError
+    if one is not complete."""
     first, second = await _read(client, one), await _read(client, other)
     if first.roots != second.roots:
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
@@ -168,6 +169,6 @@ async def check_same(client: StreamClient, number: int, one: OutgoingBlock, othe
 async def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
-        # A large block takes seconds to read, so the connection gets a turn between the chunks.
+        # A large block takes seconds to read, so the client sends and receives between the chunks.
         await client.shell.give_way()
     return given

@@ -9,7 +9,8 @@ from stream_client.errors import ClientError
 
 
 class BlockRefused(ClientError):
-    """The node refuses this block because the block is invalid. status: the node's reason."""
+    """The node refuses a block because the block is invalid. number: None if the node did not name a block. status: the
+    reason of the node."""
 
     def __init__(self, number: int | None, status: PublishStatus, reason: str) -> None:
         self.number = number
@@ -21,9 +22,9 @@ class BlockRefused(ClientError):
 class AnotherBlock(ClientError):
     """Two different blocks have the same number: the program's and the node's, or two blocks of the program.
 
-    stored: the root of the node's block, or of the program's first block. given: the roots of the program's block, one
-    for each hash scheme that may apply; this block is not durable. node: the node's address; None if both blocks are
-    the program's.
+    - stored: the root hash of the node's block, or of the program's first block.
+    - given: the possible root hashes of the program's block, one for each hash scheme. This block is not durable.
+    - node: the address of the node. None if both blocks are the program's.
     """
 
     def __init__(self, number: int, stored: bytes, given: tuple[RootCandidate, ...], node: str | None) -> None:
@@ -40,9 +41,9 @@ class AnotherBlock(ClientError):
 
 
 class BlockNotCompared(ClientError):
-    """The node had a block with this number but no longer keeps it, so nobody knows whether it was the same block.
+    """The node had a block with this number but has deleted it. So it is unknown whether it was the program's block.
 
-    given: the roots of the program's block, one for each hash scheme that may apply.
+    given: the possible root hashes of the program's block, one for each hash scheme.
     """
 
     def __init__(self, number: int, given: tuple[RootCandidate, ...], node: str) -> None:
@@ -55,14 +56,14 @@ class BlockNotCompared(ClientError):
 
 
 class PublishGaveUp(ClientError):
-    """The publisher gave up, since no block was acknowledged for a long time. Acknowledged blocks are durable."""
+    """The publisher gave up, because no block was acknowledged for a long time. Acknowledged blocks are durable."""
 
     fault = "network"
     retriable = True
 
 
 class SubscriptionRefused(ClientError):
-    """No node provides these blocks. status: the last node's reason."""
+    """No node provides the requested blocks. status: the reason of the last node."""
 
     def __init__(self, status: SubscribeStatus, reason: str) -> None:
         self.status = status
@@ -70,7 +71,7 @@ class SubscriptionRefused(ClientError):
 
 
 class BlockNotAvailable(ClientError):
-    """The node cannot provide this block. status: the node's reason."""
+    """The node cannot provide the requested block. status: the reason of the node."""
 
     def __init__(self, number: int | None, status: GetStatus) -> None:
         self.status = status
@@ -79,7 +80,7 @@ class BlockNotAvailable(ClientError):
 
 
 class DamagedAnswer(ClientError):
-    """The received block is damaged: messages are missing, or the bytes are not a block."""
+    """A received block is damaged: messages are missing, or the bytes are not a block."""
 
     fault = "node"
     retriable = True

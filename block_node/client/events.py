@@ -1,4 +1,4 @@
-"""The events of a subscription, and the type of the whole blocks assembled from them."""
+"""The events of a subscription, and the type of a whole block, which is assembled from events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from block_node.protocol import Piece
 
 
 class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
-    """Event: items of a block have arrived, or one piece of a large item. verified: False in the early mode."""
+    """Event: items of a block have arrived, or one piece of a large item. verified: whether the block is verified;
+    False only in the early mode."""
 
     block_number: int
     items: list[bytes]
@@ -19,16 +20,15 @@ class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockArrived(msgspec.Struct, frozen=True):
-    """Event: all items of this block have arrived, and the block is verified."""
+    """Event: all items of the block have arrived, and the block is verified. root: its root hash."""
 
     block_number: int
     root: bytes
 
 
 class BlockWithdrawn(msgspec.Struct, frozen=True):
-    """Event: discard the items received of this block. The block begins again, since the node changed or it was
-    invalid.
-    """
+    """Event: the program must discard the received items of the block. The node changed, or the block was not completed
+    or was invalid. The block may arrive again from its beginning."""
 
     block_number: int
 
@@ -37,7 +37,7 @@ SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
 class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A whole, verified block."""
+    """A whole, verified block. root: its root hash. items: its serialized items, in order."""
 
     number: int
     root: bytes

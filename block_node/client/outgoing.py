@@ -1,4 +1,4 @@
-"""OutgoingBlock: a block to be published. It can produce its items again and again, in chunks of message size."""
+"""OutgoingBlock: a block to be published. It can produce its items repeatedly, in chunks of the size of a message."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_item
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
-"""The size of the items in one message: far below a node's limit of unread bytes, far above a message's own cost."""
+"""The size of the items in one message, 512 KiB. This is far below a node's limit of unread bytes, and far above the
+overhead of a message."""
 
 
 class OutgoingBlock:
     """A block to be published.
 
-    number: the number in the block's header. size_bytes: the approximate size, which counts against the publisher's
-    bounds. chunks: a function that produces the block's items anew at every call.
+    number: the number in the block's header. size_bytes: the approximate size, which counts for the memory limit of the
+    publisher. chunks: a function that produces the items of the block; every call begins with the first item.
     """
 
     def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[ItemBatch]]) -> None:
@@ -38,9 +39,8 @@ class OutgoingBlock:
 
     @classmethod
     def from_file(cls, path: Path) -> OutgoingBlock:
-        """Make a block from a `.blk`, `.blk.gz` or `.blk.zstd` file, which is read at each sending. Raises
-        BlockFileError.
-        """
+        """Make a block from a `.blk`, `.blk.gz` or `.blk.zstd` file. The publisher reads the file each time it sends
+        the block. Raises BlockFileError if the file cannot be read or is not a block."""
         try:
             number = read_header(next(read_pieces(path, piece_bytes_max=CHUNK_BYTES)).data).number
         except BlockFormatError as error:
@@ -51,7 +51,8 @@ class OutgoingBlock:
 
 
 def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
-    """Group pieces of items into chunks: whole items together up to CHUNK_BYTES, a piece of a large item alone."""
+    """Group pieces of items into chunks. A chunk has whole items up to CHUNK_BYTES, or a single piece of a large
+    item."""
     items: list[bytes] = []
     cost = 0
     for piece in pieces:

@@ -1,9 +1,10 @@
-"""BlockPublisher: publishes blocks to one of several nodes, changes the node when one fails, and reports durable
-blocks.
+"""BlockPublisher: publishes blocks to one of several nodes, changes to another node after a failure, and reports
+durable blocks.
 
-The publisher keeps each block until the block is acknowledged, so that it can send the block again. The amount kept is
-bounded; `send` waits for room. A block is durable when the node has stored it from this publisher, or has a block with
-the same root (`comparison`). `publish_session` is one session with a node, over the connection of that node's client.
+The publisher keeps each block until it is acknowledged, so that it can send the block again. The size of the kept
+blocks is limited; `send` waits for room. A block is durable if the node has stored the block from this publisher, or
+has a block with the same root hash (`comparison`). `publish_session` is one session with a node, over the connection of
+that node's client.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from stream_client.shell.backoff import Backoff
 
 
 class BlockPublisher:
-    """Publishes blocks to one of several nodes. `BlockClient.publisher` makes it.
+    """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it.
 
-    sessions: the number of sessions that nodes have opened. compared: the number of blocks that a node already had and
-    whose roots were compared.
+    sessions: the number of sessions that nodes have opened so far. compared: the number of blocks that a node already
+    had and that proved to be the same.
 
-    Invariant: `_blocks` has exactly the blocks that the machine keeps; there is a session, or a time for the next one,
-    while there are blocks.
+    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
+    planned.
     """
 
     def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
@@ -59,19 +60,20 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The block number up to which all given blocks are known to be durable; None if there is no such block."""
+        """The highest block number up to which all given blocks are known to be durable. None if there is no such
+        number."""
         return self._machine.acknowledged
 
     @property
     def kept(self) -> int:
-        """The number of blocks without an acknowledgement."""
+        """The number of blocks that wait for an acknowledgement."""
         return len(self._blocks)
 
     async def send(self, block: OutgoingBlock) -> None:
-        """Give a block to be published. Waits while too many blocks or bytes are kept.
+        """Give a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
 
-        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp, NodeUnreachable, and BlockError if a block's
-        file cannot be read.
+        Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; raises BlockError if the
+        file of a block cannot be read. The error may concern an earlier block.
         """
         settings = self._settings
         # This wait bounds the memory: every kept block may have to be sent again.
@@ -94,33 +96,33 @@ class BlockPublisher:
             await self._clients[0].shell.give_way()
 
     async def flush(self) -> None:
-        """Wait until every block given to `send` is durable. Raises as `send` does."""
+        """Wait until every block given to `send` is durable. Raises the same errors as `send`."""
         while self._failure is None and self._blocks:
             await self._wait_change()
         self._check()
 
     def close(self) -> None:
-        """Accept no more blocks. The session with the node ends when the kept blocks are durable."""
+        """Accept no more blocks. The session with the node ends when all given blocks are durable."""
         self._unplan()
         if self._session is not None:
             self._session.close()
 
     def abort(self) -> None:
-        """Stop publishing at once. The node is informed, since it would otherwise wait for the rest of a block."""
+        """Stop publishing at once. The node is notified, because otherwise it would wait for the rest of a block."""
         self._unplan()
         if self._session is not None:
             self._session.abort()
             self._session = None
 
     def _go_on(self) -> None:
-        """Send the kept blocks over the current session; if there is none, begin a session."""
+        """Send the kept blocks over the present session. Without a session, begin one, unless one is planned."""
         if self._session is not None:
             self._session.pump()
         elif self._planned is None:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin a session with the first client's node."""
+        """Begin a session with the node of the first client in `_clients`, if there is a block to send."""
         self._planned = None
         if not self._blocks or self._failure is not None:
             return
@@ -144,11 +146,10 @@ class BlockPublisher:
             self._fail(error)
 
     def _ended(self, error: SessionError | None) -> None:
-        """Handle the end of a session: fail, or plan the next session. error: the reason; None if it ended in good
-        order.
-        """
+        """Handle the end of a session: fail, or plan the next session. error: the reason; None if the session ended
+        without an error."""
         self._session = None
-        # The node stays in the list but goes behind the other nodes.
+        # The node moves to the end of the list, so the next session uses another node.
         self._clients.append(self._clients.pop(0))
         if isinstance(error, BlockRefused):
             self._count_refusal(error)
@@ -188,7 +189,7 @@ class BlockPublisher:
         self.compared += 1
 
     def _forget_settled(self) -> None:
-        """Drop the blocks that are now known to be durable, and wake `send` and `flush`."""
+        """Drop the blocks that are now known to be durable. Wake `send` and `flush`, which may wait for this."""
         settled = self._machine.take_settled()
         for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes
@@ -198,7 +199,7 @@ class BlockPublisher:
             self._tell_change()
 
     def _count_refusal(self, error: BlockRefused) -> None:
-        """Count one more refusal of a block, and fail if nodes have refused the same block too often."""
+        """Count a refusal of a block. Fail if the block was refused `refusals_max` times."""
         number = error.number if error.number is not None else -1
         self._refusals[number] = self._refusals.get(number, 0) + 1
         if self._refusals[number] >= self._settings.refusals_max:
@@ -207,7 +208,8 @@ class BlockPublisher:
             self._look_for_patience(ConnectionLost(str(error)))
 
     def _look_for_patience(self, error: ClientError) -> None:
-        """Fail if no block has been acknowledged for too long."""
+        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session, for the
+        text."""
         give_up_s = self._settings.give_up_s
         if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
             return
@@ -233,7 +235,7 @@ class BlockPublisher:
             changed.finish()
 
     async def _wait_change(self) -> None:
-        """Wait until something changes: blocks became durable, the publisher failed, or a session ended."""
+        """Wait until blocks became durable, the publisher failed, or a session ended."""
         if self._session is None and self._planned is None:
             self._begin()
         if self._changed is None:

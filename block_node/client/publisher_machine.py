@@ -1,11 +1,11 @@
-"""Decides what a publisher sends next, and what its node's answers mean. Pure: no sockets, no clock, no items.
+"""Decides which block a publisher sends next, and interprets the node's answers. Pure: no sockets, no clock, no items.
 
-A block is kept until it is known to be durable. Any kept block can be sent again if the node asks for it. The node's
-answers are those of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
+A block is kept until it is known to be durable. The node may request any kept block again. The node's answers are those
+of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
 
-A node acknowledges numbers. If this session sent the block and the node confirms so, the node's block is surely the
-kept one. In every other case the node may have a different block under the number: it had one before, or another
-publisher or an earlier session sent it. The two blocks must then be compared by their roots.
+A node acknowledges block numbers. If the node confirms that this session sent the block, the node's block and the kept
+block are the same. Otherwise the node may have a different block with this number: from before, from another publisher,
+or from an earlier session. The two blocks must then be compared by their root hashes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ from block_node.protocol import (
 class PublisherMachine:
     """The blocks of one publisher over all its sessions, by their numbers.
 
-    acknowledged: the number up to which all added blocks are known to be durable. sending:
-    the block that is being sent. to_compare: the numbers of the blocks that the node has and that must be compared,
-    each with the root that the node reported, or with an empty root. too_far_behind: whether the node lacks blocks that
-    are not kept here, so that this session is useless. ended: the node's last message in this session.
+    - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is no such
+      number.
+    - sending: the block that is being sent. None if no block is being sent.
+    - to_compare: the blocks that the node has and that must be compared. The value is the root hash that the node
+      reported, or empty bytes.
+    - too_far_behind: whether the node lacks earlier blocks that the publisher does not have, so that this session is
+      useless.
+    - ended: the node's last message in this session. None before the node has ended the session.
 
-    Invariant: `_numbers` are the blocks that this session's node does not have, ascending, all above `_watermark`;
-    those in `to_compare` are at or below it. A block that was added is in one of them until `take_settled` names it.
+    Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
+    `_watermark`, the last acknowledged number. The blocks in `to_compare` are not above `_watermark`. An added block is
+    in one of the two until `take_settled` returns it.
     """
 
     def __init__(self) -> None:
@@ -55,11 +60,11 @@ class PublisherMachine:
 
     @property
     def kept(self) -> list[int]:
-        """The numbers of the blocks that the node has not acknowledged, ascending."""
+        """The numbers of the blocks that the node has not acknowledged, in ascending order."""
         return self._numbers
 
     def add(self, number: int) -> bool:
-        """Add a block to publish. Returns False if a block with this number is kept already."""
+        """Add a block to publish. Returns False if a block with this number is already kept."""
         if number in self.to_compare or self._has(number):
             return False
         if self._is_acknowledged(number):
@@ -69,7 +74,8 @@ class PublisherMachine:
         return True
 
     def session_begins(self) -> None:
-        """Begin a session, perhaps with another node, and forget everything that the earlier session had found out."""
+        """Begin a session, perhaps with another node. Forgets everything that the previous session learned about its
+        node."""
         self.sending = self._resend = self._watermark = None
         for number in self.to_compare:
             insort(self._numbers, number)
@@ -79,20 +85,20 @@ class PublisherMachine:
         self.ended = None
 
     def next_block(self) -> int | None:
-        """Return the number of the block to send next; None if there is nothing to send."""
+        """Return the number of the block to send next. None if there is nothing to send."""
         at = bisect_left(self._numbers, self._cursor)
         return self._numbers[at] if at < len(self._numbers) else None
 
     def begin(self, number: int) -> None:
-        """Note that the sending of this block begins."""
+        """Note that the session begins to send this block."""
         self.sending = number
 
     def finish(self, number: int) -> None:
-        """Note that this block has been sent completely."""
+        """Note that this block was sent completely."""
         self._stop(number + 1)
 
     def take(self, response: PublishResponse) -> None:
-        """Apply a message of the node. If `sending` is None afterwards, stop sending the current block."""
+        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending the block."""
         if isinstance(response, RootAcknowledgement):
             self._acknowledge(response.block_number, response.blocks)
         elif isinstance(response, Acknowledgement):
@@ -128,12 +134,13 @@ class PublisherMachine:
         self._settle(number)
 
     def take_settled(self) -> list[int]:
-        """Return the blocks that have become known to be durable since the last call. They are no longer kept."""
+        """Return the blocks that became known to be durable since the last call. They are no longer kept."""
         settled, self._settled = self._settled, []
         return settled
 
     def _asked_again(self, number: int) -> None:
-        """Send this block again after the current one. A block that is not kept must come from another publisher."""
+        """Send this block again after the block that is being sent. Ignores a block that is not kept, because another
+        publisher must send it."""
         if not self._has(number) or number == self.sending:
             return
         if self.sending is None:
@@ -148,7 +155,8 @@ class PublisherMachine:
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
         """Note that the node has all blocks up to `number`.
 
-        A kept block that the node does not list as a block of this session must be compared by its root.
+        blocks: the root hashes that the node reported. A kept block must be compared by its root hash, unless the node
+        lists it as a block of this session.
         """
         if number is None or self._is_acknowledged(number):
             return
@@ -171,7 +179,7 @@ class PublisherMachine:
 
     def _settle(self, number: int) -> None:
         self._settled.append(number)
-        # `acknowledged` moves up to a number only if no block below it still has to be compared.
+        # `acknowledged` rises to a number only if no lower block must still be compared.
         insort(self._waiting, number)
         lowest = min(self.to_compare, default=self._waiting[-1] + 1)
         end = bisect_left(self._waiting, lowest)

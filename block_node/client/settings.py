@@ -9,18 +9,21 @@ import msgspec
 from stream_client.shell.backoff import Reconnect
 
 ANSWER_S_MAX: Final = 30.0
-"""How long a node may take to answer, unless the program says otherwise."""
+"""The default time in seconds that a node may take to answer."""
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""How many bytes of a subscription a node may send before the client has confirmed that it received them."""
+"""The default number of bytes that a node may send to a subscription before the client has confirmed them, 8 MiB."""
 
 
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a publisher.
 
-    kept_blocks_max, kept_bytes_max: how many blocks, and bytes of blocks, may be without an acknowledgement.
-    answer_s_max: how long a node that owes an acknowledgement may send nothing. give_up_s: the publisher gives up after
-    this time without an acknowledgement; None: never. refusals_max: after this many refusals of one block the publisher
-    fails; with 1 it never sends a refused block again. reconnect: the delays between sessions.
+    - kept_blocks_max, kept_bytes_max: the maximum number of blocks, and of their bytes, that wait for an
+      acknowledgement.
+    - answer_s_max: how many seconds the node may send nothing while an acknowledgement is due.
+    - give_up_s: the publisher fails after this many seconds without an acknowledgement. None: never.
+    - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused block
+      again.
+    - reconnect: the delays between two sessions with nodes.
     """
 
     kept_blocks_max: int = 150

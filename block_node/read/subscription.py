@@ -106,8 +106,7 @@ class SubscribeSession(Worker):
 
     @property
     def peer(self) -> Address:
-        """The first address of the route back to the subscriber. If it is not registered any more, the subscriber has
-        disconnected."""
+        """The first address of the route back. If it is not registered, the subscriber has disconnected."""
         return self._request.return_route[0]
 
     def started(self) -> None:
@@ -141,8 +140,7 @@ class SubscribeSession(Worker):
                 self._wait()
 
     def source_ended(self) -> None:
-        """Notes that the last publisher has disconnected: the subscription ends after all stored blocks have been
-        sent."""
+        """Notes that no publisher is connected: the subscription ends after all stored blocks are sent."""
         self._source_ended = True
         self.go_on()
 

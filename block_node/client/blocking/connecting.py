@@ -23,12 +23,13 @@ def connect(
 ) -> Iterator[BlockClient]:
     """Open a client of one or several block nodes of one network.
 
-    nodes: `host:port` of each node, the preferred node first. via: the route from each of these nodes to the node that
-    has the blocks; empty: these nodes have the blocks. reconnect: how lost connections are replaced. answer_s_max: the
-    longest time in seconds that a node may take to answer.
+    - nodes: `host:port` of each node, the preferred node first.
+    - via: the route from each of these nodes to the node that has the blocks. Empty: these nodes have the blocks.
+    - reconnect: the delays between attempts to replace a lost connection.
+    - answer_s_max: the maximum time in seconds that a node may take to answer.
 
-    Connections are made when they are needed, so an unreachable node is an error of the calls that need this node.
-    Raises InvalidArgument if a text is not an address.
+    The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
+    error, and `connect` does not. Raises InvalidArgument if a text is not an address.
     """
     addresses = [nodes] if isinstance(nodes, str) else nodes
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
 # Generated from block_node/client/publish_session.py by tools/generate_blocking.py; do not edit.
 """One session of a publisher with one node: the session opens, sends the blocks that the node wants, and ends.
 
-It runs in callbacks of the client: when messages have arrived, when bytes have been sent, and when a timer runs out. So
-it goes on while the program does something else. `PublisherMachine` decides what the session sends next.
+The session runs in callbacks of the client: after messages, after sent bytes, and at timers. So it continues while the
+program does other work. `PublisherMachine` decides which block the session sends next.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from stream_client.errors import (
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0
-"""After this time without an answer we ask for the session again: a starting node may have missed the question."""
+"""The seconds without an answer after which the client repeats its request: a starting node may have missed it."""
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
-"""The node's reasons that mean the block itself is invalid, so that sending the block again does not help."""
+"""The statuses that mean that the block itself is invalid. To send the block again would not help."""
 
 SessionError: TypeAlias = ClientError | BlockError
 
 
 class ClientSessionState(Enum):
-    """The states of a session. Each state changes only to a lower one in this list, except COMPARING back to OPEN."""
+    """The state of a session. A state changes only to a later one of this list, except COMPARING back to OPEN."""
 
     CONNECTING = auto()
     """There is no connection to the node."""
     OPENING = auto()
-    """The node has been asked for a session."""
+    """The client has asked the node for a session."""
     OPEN = auto()
-    """Blocks are sent, or there is nothing to send."""
+    """The session sends blocks, or has nothing to send."""
     COMPARING = auto()
-    """We compare a block that the node did not get from this session; nothing is sent meanwhile."""
+    """A block that the node has from another source is being compared; the session sends nothing."""
     ENDED = auto()
 
 
@@ -69,10 +69,11 @@ class ClientPublishSession:
     """One session with one node. `begin` starts it; call `pump` when there may be more to send.
 
     on_open: called when the node has opened the session. on_settled: called when blocks may have become durable.
-    on_compared: called with the number of a block that turned out to be the same at the node. on_end: called once, with
-    the error that ended the session, or with None if the session ended in good order.
+    on_compared: called with the number of a block that proved to be the same at the node. on_end: called once, with the
+    error that ended the session, or with None if there was no error.
 
-    Invariant: `_chunks` is set exactly while `machine.sending` is the block that they are of, or has been given up.
+    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined that
+    block.
     """
 
     def __init__(
@@ -107,7 +108,8 @@ class ClientPublishSession:
         self._conversation = client.core.converse(SERVICE)
 
     def begin(self, patience_s: float | None) -> None:
-        """Ask for the session, or wait for the next attempt to connect. patience_s: the longest wait in seconds."""
+        """Ask for the session, after the client is connected. patience_s: the maximum wait in seconds; None: no
+        limit."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
@@ -117,7 +119,7 @@ class ClientPublishSession:
             self._stop_timer = self.client.shell.call_later(patience_s, self._attempted)
 
     def pump(self) -> None:
-        """Send the blocks that the node wants until enough bytes are unsent; the rest follows when those have left."""
+        """Send blocks until the connection has too many unsent bytes. Continues by itself when bytes have been sent."""
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -130,7 +132,7 @@ class ClientPublishSession:
             self._is_pumping = False
 
     def close(self) -> None:
-        """Publish the blocks that are kept and then end the session. No more blocks may be added."""
+        """End the session after all kept blocks are published. No more blocks may be added."""
         self.is_closing = True
         self.pump()
 
@@ -142,7 +144,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """End the session, because an attempt to connect has failed or takes too long."""
+        """End the session, because an attempt to connect has failed or took too long."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
             connection = self.client.core.connection
@@ -156,7 +158,7 @@ class ClientPublishSession:
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
-        """Ask the node for a session, again at intervals: a starting node may miss the first question."""
+        """Ask the node for a session, and again every OPEN_AGAIN_S: a starting node may miss the request."""
         if self.state is not ClientSessionState.OPENING:
             return
         left_s = self._opened_by_s - self.client.now_s()
@@ -173,7 +175,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- hearing
 
     def _changed(self) -> None:
-        """React to a message, to the opened conversation, or to the end of the conversation."""
+        """React to a message, or to the beginning or the end of the conversation with the node."""
         if self.state is ClientSessionState.ENDED:
             return
         if self.state is ClientSessionState.CONNECTING:
@@ -186,7 +188,7 @@ class ClientPublishSession:
             self._hear()
 
     def _hear(self) -> None:
-        """Apply the node's messages, and send whatever they call for."""
+        """Apply the messages of the node to the machine. Then send what the node wants."""
         try:
             while self.state is not ClientSessionState.ENDED and (payload := self._conversation.take()) is not None:
                 response = _decode(payload)
@@ -197,7 +199,7 @@ class ClientPublishSession:
                 self._machine.take(response)
                 self._on_settled()
         except RequestRefused as error:
-            # An older node reports no roots, so we ask for a session without them.
+            # An older node reports no root hashes, so the client asks for a session without them.
             if self.state is ClientSessionState.OPENING and isinstance(self._opening, OpenRootSession):
                 self._stop_timer()
                 self._opening = OpenSession(self._opening.token)
@@ -214,7 +216,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- sending
 
     def _step(self) -> bool:
-        """Send one message if there is one to send. Returns whether to call this again at once."""
+        """Send one message if there is one to send. Returns whether the caller must call `_step` again at once."""
         machine, connection = self._machine, self.client.core.connection
         if machine.ended is not None:
             self._ended_by_node()
@@ -232,7 +234,7 @@ class ClientPublishSession:
             self._send_chunk(self._chunks)
             return True
         if machine.to_compare:
-            # One comparison at a time, so that the node's messages are read in between.
+            # The session compares one block at a time, and reads the node's messages between two comparisons.
             self._compare(min(machine.to_compare))
             return False
         if machine.too_far_behind:
@@ -274,9 +276,7 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """There is nothing to send. While the node owes an acknowledgement, it must send something within
-        `answer_s_max`.
-        """
+        """Start the timer for acknowledgements: while blocks are kept, the node must send something in time."""
         self._active_s = self.client.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
@@ -286,7 +286,7 @@ class ClientPublishSession:
         self._is_timed = False
         if self.state is ClientSessionState.ENDED or not self._blocks:
             return
-        # While a block is being sent or compared, the node owes no acknowledgement.
+        # While a block is being sent or compared, no acknowledgement is due.
         idle = self.state is ClientSessionState.OPEN and self._chunks is None and not self._waits_for_room
         left_s = self._active_s + self._answer_s_max - self.client.now_s() if idle else self._answer_s_max
         if left_s <= 0:
@@ -326,7 +326,7 @@ class ClientPublishSession:
         self._end(error, told=True)
 
     def _end(self, error: SessionError | None, *, told: bool = False) -> None:
-        """End the session. told: whether the node knows it already; otherwise it would wait for the rest of a block."""
+        """End the session. told: whether the node knows of the end; if not, the client notifies it."""
         if self.state is ClientSessionState.ENDED:
             return
         if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:

@@ -1,7 +1,7 @@
 # Generated from block_node/client/subscriber.py by tools/generate_blocking.py; do not edit.
-"""Subscription: receives blocks from one of several nodes and changes the node when one fails.
+"""Subscription: receives blocks from one of several nodes, and changes to another node after a failure.
 
-Each block arrives whole and once. A subscription uses the connections of the clients and reads only when its program
+Each block arrives complete and once. A subscription uses the connections of the clients. It reads only when the program
 asks for the next event.
 """
 
@@ -48,21 +48,22 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
-"""The client confirms received bytes after each quarter of the window (1/RECEIVED_EVERY), so the node need not stop."""
+"""The number of confirmations in each window: the client confirms received bytes after a quarter of the window. So the
+node need not stop sending."""
 FINAL: Final = frozenset(
     {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The refusals that every node would repeat, so that trying another node does not help."""
+"""The statuses of refusals that every node would repeat. To try another node would not help."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
 """The errors after which another connection or another node may succeed."""
 
 
 class Subscription:
-    """An asynchronous iterator over the events of the wanted blocks, over as many connections as needed.
+    """An asynchronous iterator over the events of the requested blocks. It opens further connections after failures.
 
-    wait: whether to wait when the last source has ended or no node has the next block yet. If false, and there is no
-    other node, this is an error. compress: whether to ask for items compressed with zstd. connections: the number of
-    connections used.
+    wait: whether to wait if no publisher is connected to the node, or if no node has the next block yet. If False and
+    there is only one node, this is an error. compress: whether to ask for items compressed with zstd. connections: the
+    number of connections used so far.
     """
 
     def __init__(
@@ -99,9 +100,8 @@ class Subscription:
         self._problem: ClientError | None = None
 
     def begin(self) -> None:
-        """Subscribe now, so that every block from this moment on is included. Errors are left to the iteration, which
-        retries.
-        """
+        """Subscribe now, so that no block from this moment on is missed. The iteration handles an error, and tries
+        again."""
         try:
             self._source = self._subscribe(self._clients[0])
         except ClientError as error:
@@ -111,9 +111,8 @@ class Subscription:
         return self
 
     def __next__(self) -> SubscriptionEvent:
-        """Return the next event. Raises SubscriptionRefused, and after `give_up_s` without a block NodeUnreachable and
-        others.
-        """
+        """Return the next event. Raises SubscriptionRefused. Raises NodeUnreachable or another error if no block
+        arrived for `give_up_s` seconds."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -144,13 +143,13 @@ class Subscription:
                 self._failure = error
 
     def close(self) -> None:
-        """End the subscription, so that the node sends nothing more. Safe to repeat."""
+        """End the subscription, so that the node sends nothing more. A repeated call is harmless."""
         self._is_over = True
         self._drop_source()
         self._clients[self._at].shell.give_way()
 
     def _subscribe(self, client: StreamClient) -> _Source:
-        """Subscribe at this node, beginning with the next wanted block. Raises the errors of PASSING, and others."""
+        """Subscribe at this node, beginning with the next block. Raises the errors of PASSING, and others."""
         start = self._find_start(client)
         conversation = client.converse(SERVICE)
         try:
@@ -165,9 +164,9 @@ class Subscription:
         return source
 
     def _find_start(self, client: StreamClient) -> int | None:
-        """Return the block to begin with; None for the next new block.
+        """Return the block with which to begin. None means the next new block.
 
-        If this node had no blocks at an earlier attempt, begin with the first block that it has got since then.
+        If this node had no blocks at an earlier attempt, return the first block that it has now, or None.
         """
         if self._next is not None or client.address not in self._found_empty:
             return self._next
@@ -185,7 +184,7 @@ class Subscription:
         return problem
 
     def _judge(self, problem: ClientError) -> None:
-        """Fail if no other attempt can help, or if no block has come for too long."""
+        """Fail if no other attempt can help, or if no block arrived for `give_up_s` seconds."""
         waited_s = self._now_s() - self._progress_s
         final = isinstance(problem, SubscriptionRefused) and (
             problem.status in FINAL
@@ -195,7 +194,7 @@ class Subscription:
             self._failure = problem
 
     def _next_node(self) -> None:
-        """Change to the next node. After the last node, wait a while and begin with the first one again."""
+        """Change to the next node. After the last node, wait for a delay and continue with the first node."""
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
             self._clients[0].shell.wait(Waiting(), self._backoff.next_delay_s())
@@ -207,13 +206,14 @@ class Subscription:
 
     @property
     def _has_all(self) -> bool:
-        """Whether every wanted block has arrived."""
+        """Whether every requested block has arrived."""
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Note where the subscription begins at this node. number: the first block; None if the node has none.
+        """Note with which block the subscription begins at this node. number: the block; None if the node has no
+        blocks.
 
-        Raises DamagedAnswer if the node got its first blocks between being found empty and this subscription.
+        Raises DamagedAnswer if the node was empty and stored its first blocks during the attempt to subscribe.
         """
         if number is None:
             self._found_empty.add(node)
@@ -222,7 +222,7 @@ class Subscription:
         self._begin_at(number)
 
     def _begin_at(self, number: int | None) -> None:
-        """If the first block was open, fix it to this block, so that the next connection begins there too."""
+        """Set the first block if it is not known yet, so that the next connection begins with the same block."""
         if self._next is None:
             self._next = number
 
@@ -241,7 +241,8 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """Return the longest time in seconds to wait for a connection so that `give_up_s` holds; None: for ever."""
+        """Return how many seconds the subscription may wait for a connection before `give_up_s` has passed; None is no
+        limit."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
@@ -251,7 +252,8 @@ class Subscription:
 
 
 class _Source:
-    """One subscription at one node, from `begin` to its end or `leave`. end_reason: the node's reason for the end."""
+    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason for the end that the node
+    named."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
@@ -265,14 +267,14 @@ class _Source:
         self._told_bytes = 0
 
     def begin(self) -> int | None:
-        """Subscribe. Returns the number of the first block; None if the node has no blocks."""
+        """Subscribe at the node. Returns the number of the first block. None if the node has no blocks."""
         self._say(SubscribePacked(self._request) if self._compress else self._request)
         try:
             response = self._answer(self._answer_s_max)
         except RequestRefused:
             if not self._compress:
                 raise
-            # An older node cannot compress, so we subscribe without compression.
+            # An older node cannot compress, so the client subscribes without compression.
             self._say(self._request)
             response = self._answer(self._answer_s_max)
         if isinstance(response, SubscriptionEnded):
@@ -283,9 +285,9 @@ class _Source:
         return response.start_block
 
     def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
-        """Return the next message about a block; None after the last one. Raises SubscriptionRefused and others."""
-        # The node stops sending when a window's worth of bytes is not confirmed as received. We confirm in larger
-        # portions, since a message for each read would cost more than it brings.
+        """Return the next message about a block. None after the last one. Raises SubscriptionRefused and others."""
+        # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
+        # window at a time, because one message for each read would cost too much.
         if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
             self._told_bytes = self._taken_bytes
             self._say(Received(1, self._taken_bytes))
@@ -306,7 +308,7 @@ class _Source:
         return response
 
     def leave(self) -> None:
-        """Ask the node to send nothing more. Without a connection the node has noticed the end by itself."""
+        """Ask the node to send nothing more. Without a connection this is not needed."""
         if self._is_subscribed:
             self._is_subscribed = False
             with suppress(ClientError):
