@@ -20,7 +20,7 @@ class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockArrived(msgspec.Struct, frozen=True):
-    """Event: all items of the block have arrived, and the block is verified. root: its root hash."""
+    """Event: all items of the block have arrived, and the block is verified. root: the root hash of the block."""
 
     block_number: int
     root: bytes
@@ -37,7 +37,7 @@ SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
 class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A whole, verified block. root: its root hash. items: its serialized items, in order."""
+    """A whole, verified block. root: the root hash of the block. items: the serialized items, in order."""
 
     number: int
     root: bytes

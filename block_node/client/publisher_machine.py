@@ -98,7 +98,8 @@ class PublisherMachine:
         self._stop(number + 1)
 
     def take(self, response: PublishResponse) -> None:
-        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending the block."""
+        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending its present
+        block."""
         if isinstance(response, RootAcknowledgement):
             self._acknowledge(response.block_number, response.blocks)
         elif isinstance(response, Acknowledgement):

@@ -165,7 +165,7 @@ class Subscription:
     async def _find_start(self, client: StreamClient) -> int | None:
         """Return the block with which to begin. None means the next new block.
 
-        If this node had no blocks at an earlier attempt, return the first block that it has now, or None.
+        If the start is open and this node had no blocks at an earlier attempt, return the first block that it has now.
         """
         if self._next is not None or client.address not in self._found_empty:
             return self._next
@@ -240,8 +240,7 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """Return how many seconds the subscription may wait for a connection before `give_up_s` has passed; None is no
-        limit."""
+        """Return the longest wait for a connection in seconds, so that `give_up_s` is kept. None: no limit."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())

@@ -148,7 +148,7 @@ class ChainLog:
             return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
-        """Returns the stream that contains the blocks. The chain must have begun."""
+        """Returns the stream that contains the blocks. The chain must have a row in `block_chains`."""
         with _mapped():
             return session.log.get_stream(self._stream_id(session))
 
@@ -270,7 +270,7 @@ class ChainLog:
             return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds the index again from the marks of the messages. If two blocks have the same number, the index keeps
+        """Builds the index again from the headers of the messages. If two blocks have the same number, the index keeps
         the first one."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
@@ -290,8 +290,8 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the locations of the complete blocks of the stream, read from the marks of its messages. Each location
-        comes with the corrected root hash of the previous block, or with empty bytes.
+        """Yields the locations of the complete blocks of the stream, read from the headers of its messages. Each
+        location comes with the corrected root hash of the previous block, or with empty bytes.
 
         Skips a block if its first messages were deleted, or if one of its parts was lost.
         """
@@ -349,8 +349,8 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether the headers of a message mark this part of the block. The mark may have any of the possible root hashes
-    of the block."""
+    """Whether a message is this part of the block, judged by its headers. The headers may name any of the possible root
+    hashes of the block."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False

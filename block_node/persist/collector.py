@@ -1,5 +1,4 @@
-"""Collects the items of one block, as they arrive, into the bytes that will be stored. Pure; this module stores
-nothing.
+"""Collects the items of one block, as they arrive, into the bytes that will be stored. This module stores nothing.
 
 A serialized block is `(0x0A length item)*`, so the items need not be parsed. The bytes are cut into parts at once. The
 caller can remove complete parts before the block is complete, so that a large block does not fill the memory.

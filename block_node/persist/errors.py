@@ -33,7 +33,7 @@ class PredecessorMissing(StorageError):
 
 
 class StagedPartMissing(StorageError):
-    """Raised for a large block if one of its parts was not found on disk, where it had to be kept until the
+    """Raised for a large block if one of its parts is missing on disk. Large blocks are kept there until their
     verification."""
 
     def __init__(self, number: int, part: int) -> None:

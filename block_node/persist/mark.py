@@ -1,4 +1,4 @@
-"""The messages of a stored block: the parts of its bytes, and the mark of each part, a message header. Pure.
+"""The messages of a stored block: the parts of its bytes, and the mark of each part (a message header). No I/O.
 
 A block is stored as consecutive messages of its chain's stream. The joined data of these messages is the block as a
 serialized `Block`, the content of a `.blk` file. The key of each message is the block's number. Each message has one
@@ -92,7 +92,8 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 
 
 def find_mark(headers: bytes | None) -> BlockMark | None:
-    """Returns the mark of a stored message. None if the message has no mark, or if the mark cannot be decoded."""
+    """Returns the mark of a stored message, which is its header `block/1`. None if the message has no mark, or if the
+    mark cannot be decoded."""
     try:
         for header in decode_extras(headers).headers:
             if header.name == MARK_HEADER:

@@ -52,7 +52,8 @@ class OpenChain(Operation):
 
 
 class ReadChain(Operation):
-    """The operation that reads the present state of a chain. The result `state` is None if the chain has not begun."""
+    """The operation that reads the present state of a chain. The result `state` is None if no block of the chain was
+    ever stored."""
 
     __slots__ = ("log", "state")
 

@@ -1,4 +1,4 @@
-"""Sets of block numbers, kept as ranges: the numbers of blocks that are stored, readable or missing. Pure.
+"""Sets of block numbers, kept as ranges: the numbers of blocks that are stored, readable or missing. No I/O.
 
 A set usually grows at its end, where adding a number takes constant time. Elsewhere, adding a number takes a search and
 a shift of the later ranges.

@@ -186,7 +186,7 @@ def set_chain(session: Session, chain: str, row: ChainRow) -> None:
 
 
 def get_chain(session: Session, chain: str) -> ChainRow:
-    """Returns the row of a chain that has begun. Raises DatabaseCorrupt if the row is damaged."""
+    """Returns the row of a chain, which must exist. Raises DatabaseCorrupt if the row is damaged."""
     known = find_chain(session, chain)
     assert known is not None, "the chain has begun"
     return known

@@ -131,7 +131,7 @@ cannot happen. Items arrive only in RECEIVING, and do not change the stage."""
 
 class ReceivedItems(NamedTuple):
     """The items of one message from a publisher. size_bytes: the total size of the items. held_bytes: the memory that
-    the items take in the queue."""
+    the items take in the queue, including the overhead."""
 
     items: list[bytes]
     piece: Piece
@@ -178,7 +178,7 @@ class BlockInFlight:
 
 
 class Blocks:
-    """All blocks in flight on one node, and the limits between durable, verified and unverified blocks.
+    """All blocks in flight on one node, and the numbers that separate durable, verified and unverified blocks.
 
     next_to_verify: the block whose items go to the plugins. All blocks with lower numbers are verified. queued_bytes:
     the memory that all received items take until they are forwarded to the plugins.
@@ -230,8 +230,7 @@ class Blocks:
 
     @property
     def next_block(self) -> int:
-        """The lowest block that no publisher sends and that the node does not have. The same as `PublishView.wanted`,
-        but computed without a view."""
+        """The lowest block that no publisher sends and that the node does not have. Equal to `PublishView.wanted`."""
         number = self.next_to_verify
         while number in self._blocks or number in self._watermark.above:
             number += 1
@@ -254,7 +253,8 @@ class Blocks:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the blocks in flight have reached a limit. The node then accepts only the lowest missing block."""
+        """Whether the blocks in flight have reached `ahead_blocks_max` or `queued_bytes_max`. The node then accepts
+        only the lowest missing block."""
         limits = self._limits
         return self.queued_bytes >= limits.queued_bytes_max or len(self._blocks) >= limits.ahead_blocks_max
 
@@ -311,15 +311,15 @@ class Blocks:
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:
-        """Notes that a block is durable. Returns whether the watermark rose. The watermark never passes a missing
-        block."""
+        """Notes that a block is durable. Returns whether the watermark rose: the highest block up to which all blocks
+        are durable."""
         moved = self._watermark.durable(number)
         self.verified_below(self._watermark.next_durable)
         return moved
 
     def rest(self) -> None:
-        """Makes the first block of the chain open again, if no block is in flight and no block of the chain is durable.
-        The next accepted header may then begin the chain at another number."""
+        """Forgets a first block of the chain that a header has set, if no block is in flight and no block of the chain
+        is durable. The next accepted header may then begin the chain at another number."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
@@ -342,8 +342,8 @@ class Blocks:
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Returns the next event of the block for the plugins: the begin of the block, then the items of one message at
-        a time, then its end. The runner publishes the event at once."""
+        """Returns the next event of the block for the plugins. The order is `BlockBegun`, one `ItemsReceived` for each
+        message, `BlockEnded`. The runner publishes the event at once."""
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts
@@ -389,7 +389,7 @@ class Blocks:
         return InFlightStatistics(len(self._blocks), self.queued_bytes, self._begun, self._over, self._expired)
 
     def check(self) -> None:
-        """Checks the invariant."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         self._watermark.check()
         assert self._watermark.next_durable <= self.next_to_verify
         assert self.next_block == self.view.wanted

@@ -18,7 +18,7 @@ class Verdict(enum.Enum):
     """The answer to the header of a block.
 
     - ACCEPT: the publisher sends the block.
-    - DUPLICATE: the node has this block or a higher one.
+    - DUPLICATE: the number of the block is not above the last acknowledged block.
     - SKIP: another publisher sends the block, or the node has the block already.
     - BEHIND: the node is behind the publisher; the block number is too high for the node.
     """

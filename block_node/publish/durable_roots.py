@@ -1,4 +1,4 @@
-"""Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. Pure.
+"""Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. No I/O.
 
 An acknowledgement lists these root hashes. A publisher compares them with its own, and so notices if the node stored
 another block with the same number.
@@ -11,8 +11,8 @@ import msgspec
 from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
-"""The largest number of blocks in one acknowledgement. At 60 bytes each they fit into the smallest frame. Publishers
-look up the roots of other blocks."""
+"""The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into
+the smallest frame. Publishers request the root hashes of other blocks from `block_get`."""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Watches whether the plugins still work: whether they accept items, and whether they store backfilled blocks. Pure.
+"""Watches whether the plugins still accept items, and whether they still store backfilled blocks. It performs no I/O.
 
 A block from a publisher has its own deadlines (`block_node.publish.block_machine.BlockInFlight`). This watch notices a
 plugin that hangs while no such block is in flight.
@@ -21,7 +21,8 @@ class PluginWatch:
         self._took_s = self._stored_s = now_s
 
     def check(self, now_s: float, *, is_full: bool, awaited_block: int | None) -> NodeFailed | None:
-        """Returns a failure of the node if one of the two times is too long ago, else None.
+        """Returns a failure of the node if the plugins accepted nothing or stored no backfilled block for `patience_s`,
+        else None.
 
         is_full: whether the plugins accept no items now. awaited_block: the verified, backfilled block that must be
         stored next. None if there is no such block.

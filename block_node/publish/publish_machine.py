@@ -1,4 +1,4 @@
-"""The state of all publishing on one node: which publisher sends which block, and the stage of each block. Pure.
+"""The state of all publishing on one node: which publisher sends which block, and the stage of each block. No I/O.
 
 The machine handles events from publishers, plugins and the clock. It changes its own state at once, and appends actions
 to `effects`: answers to publishers, events for the plugins, and log lines. The runner (`block_node.publish.runner`)
@@ -90,8 +90,8 @@ class PublishMachine:
         return len(self._publishers)
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
-        """Whether to continue reading from this publisher. has_room: returns whether the plugins accept items now. It
-        is called only if the answer depends on it."""
+        """Whether to continue reading from this publisher. has_room: returns whether the plugins accept items now;
+        called only if the answer depends on that."""
         if not self.blocks.is_crowded:
             return True
         # Only the rest of the block that is being verified makes room: no other block can be verified before it.
@@ -114,7 +114,7 @@ class PublishMachine:
         )
 
     def check(self) -> None:
-        """Checks the invariant."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         self.blocks.check()
         for block in self.blocks.all():
             publisher = block.publisher
@@ -315,7 +315,7 @@ class PublishMachine:
     # Changes of one block.
 
     def _add(self, block: BlockInFlight, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Adds items from a publisher to the block that it is sending."""
+        """Adds items from a publisher to the block that the publisher is sending."""
         self.blocks.add(block, items, piece)
         if block.number == self.blocks.next_to_verify:
             self.forward_due = True
@@ -344,8 +344,8 @@ class PublishMachine:
     ) -> None:
         """Makes one step of the table of block stages with this block, and carries out the consequences.
 
-        reason: the text for the log and the publisher. status: the status of the end of the stream, if the step ends
-        the stream.
+        reason: the text for the log and the publisher. status: the final status of the stream, if the step ends the
+        stream.
         """
         publisher = block.publisher
         for then in self.blocks.step(block, change):
@@ -392,7 +392,7 @@ class PublishMachine:
         """Gives up incomplete blocks, the lowest first, if the blocks in flight have reached a limit and an earlier
         block is missing.
 
-        Otherwise no publisher could send the missing block, because the node would read from none of them.
+        Otherwise the missing block could never arrive, because the node would accept no more data.
         """
         if not self.blocks.is_crowded:
             return
@@ -469,7 +469,8 @@ class PublishMachine:
         self._close(publisher, StreamEnded(status, self.last_block, block_number, reason))
 
     def _close(self, publisher: PublisherState, ended: StreamEnded | None) -> None:
-        """Ends a publisher's session. A repeated call is harmless. The caller must call `go_on` afterwards."""
+        """Ends a publisher's session. ended: the last answer; None for no answer. A repeated call is harmless. The
+        caller must call `go_on` afterwards."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
         self.effects.append(EndSession(publisher.publisher_id, ended))
@@ -484,7 +485,7 @@ class PublishMachine:
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
-        """Ends every stream. The caller has made the plugins forget every block that is not durable."""
+        """Ends every stream. The plugins have already forgotten every block that is not durable."""
         for block in self.blocks.all():
             self._change(block, Change.NODE_FAILED)
         self.blocks.verify_again_from(self.blocks.next_durable)

@@ -1,9 +1,8 @@
 """The state machine of one publisher's session: which message is permitted in which state, and which action follows.
-Pure.
 
-`block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads the messages. A header
-takes two steps of the table. The first step has the action OFFER, which asks for a verdict. That verdict is the input
-of the second step.
+It performs no I/O. `block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads
+the messages. A header takes two steps of the table. The first step has the action OFFER, which asks for a verdict. That
+verdict is the input of the second step.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ class State(enum.Enum):
 
     - IDLE: the next message must be a header.
     - RECEIVING: the items of a block are arriving.
-    - DISCARDING: items are ignored until the next header. They belong to a block that the node refused or took away,
-      and the publisher sent them before it received that answer.
+    - DISCARDING: items are ignored until the end of their block or the next header. The node refused this block or took
+      it away, and the publisher sent the items before it received that answer.
     - ENDED: all messages are ignored.
     """
 
@@ -186,7 +185,7 @@ class SessionMachine:
         return True
 
     def check(self) -> None:
-        """Checks the invariant."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         assert (self.block_number is not None) == (self.state is State.RECEIVING)
         assert not self.in_item or self.state is State.RECEIVING
 
@@ -235,8 +234,9 @@ class PublisherState:
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
         """Whether to request the block `wanted` from the publisher.
 
-        True if the publisher has passed that block. Also true if the publisher offered that block or a higher one, and
-        neither a message nor a request was sent since the time `since_s`.
+        True if the publisher has passed that block. Also true for a silent publisher that offered that block or a
+        higher one. A publisher is silent if it sends no block, and if neither a message nor a request was sent since
+        the time `since_s`.
         """
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

@@ -52,6 +52,6 @@ class Watermark:
         return self.next_durable != before
 
     def check(self) -> None:
-        """Checks the invariant."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         assert all(block_number > self.next_durable for block_number in self._above)
         assert self.last_block is None or self.last_block < self.next_durable

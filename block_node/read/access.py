@@ -40,8 +40,8 @@ logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the service `block_get` since its start. answers: the number of answers by the name of their
-    status. sent_bytes: the bytes of blocks that were sent."""
+    """The statistics of the service `block_get` since its start. answers: the number of answers for each status name.
+    sent_bytes: the bytes of blocks that were sent."""
 
     answers: dict[str, int]
     sent_bytes: int

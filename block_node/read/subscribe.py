@@ -41,7 +41,7 @@ logger = structlog.get_logger(__name__)
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
     """The statistics of subscriptions. sessions: the present number of subscriptions. begun: the number begun since the
-    start of the service. ended: the numbers ended or refused since then, by the name of the status."""
+    start of the service. ended: for each status name, the number ended or refused since then."""
 
     sessions: int
     begun: int
@@ -186,7 +186,7 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Informs all subscriptions that the last publisher has disconnected, once no more block from it can be
+        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still being
         stored."""
         if self._source_ended and not self._under_way:
             self._source_ended = False

@@ -1,8 +1,7 @@
 """Decides which blocks a subscription sends, or why the node refuses it. Also defines the limits of subscriptions.
-Pure.
 
-Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A real node without blocks refuses every range.
-This node accepts a range that begins within `ahead_blocks_max`, and waits for its blocks.
+It performs no I/O. Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A real node without blocks
+refuses every range. This node accepts a range that begins within `ahead_blocks_max`, and waits for its blocks.
 """
 
 from __future__ import annotations

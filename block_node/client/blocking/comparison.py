@@ -23,8 +23,8 @@ from stream_client.blocking.client import StreamClient
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
-"""The checks that a block must pass to have a root hash: it has a header, a footer and a proof, and no item is
-missing."""
+"""The checks that a block must pass before its root hash is computed: it has a header, a footer and a proof, and no
+item is missing."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
@@ -77,7 +77,8 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[ClientError | BlockError | None], None],
     ) -> None:
-        """stored: the root hash of the node's block; empty bytes if the comparison must ask the node."""
+        """Begin the comparison. stored: the root hash of the node's block; empty bytes if the comparison must ask the
+        node."""
         self._client = client
         self._block = block
         self._stored = stored

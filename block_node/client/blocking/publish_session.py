@@ -108,8 +108,7 @@ class ClientPublishSession:
         self._conversation = client.core.converse(SERVICE)
 
     def begin(self, patience_s: float | None) -> None:
-        """Ask for the session, after the client is connected. patience_s: the maximum wait in seconds; None: no
-        limit."""
+        """Ask for the session once the client is connected. patience_s: the longest wait in seconds; None: no limit."""
         self._conversation.on_change = self._changed
         if self._conversation.is_open:
             self._open()
@@ -175,7 +174,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- hearing
 
     def _changed(self) -> None:
-        """React to a message, or to the beginning or the end of the conversation with the node."""
+        """React to a message from the node, or to an opened or lost connection."""
         if self.state is ClientSessionState.ENDED:
             return
         if self.state is ClientSessionState.CONNECTING:
@@ -276,7 +275,7 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """Start the timer for acknowledgements: while blocks are kept, the node must send something in time."""
+        """Start the timer: while blocks lack an acknowledgement, the node must send something in time."""
         self._active_s = self.client.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
