@@ -173,7 +173,7 @@ class BlockClient:
 
 
 class WholeBlocks:
-    """An asynchronous iterator over whole blocks, which it assembles from the events of a subscription."""
+    """An iterator over whole blocks, which it assembles from the events of a subscription."""
 
     def __init__(self, events: Subscription) -> None:
         self._events = events

@@ -1,4 +1,4 @@
-"""`connect`: opens a client of block nodes for async programs."""
+"""`connect`: opens a client of block nodes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAns
 
 
 class Subscription:
-    """An asynchronous iterator over the events of the requested blocks. It opens further connections after failures.
+    """An iterator over the events of the requested blocks. It opens further connections after failures.
 
     wait: whether to wait if no publisher is connected to the node, or if no node has the next block yet. If False and
     there is only one node, this is an error. compress: whether to ask for items compressed with zstd. connections: the

@@ -162,7 +162,7 @@ class ChainLog:
         with _mapped():
             known = self.find(session, block.number)
             if known is not None:
-                # The root hash of the stored block may have been corrected since then.
+                # The root hash of the stored block may have been corrected after the block was stored.
                 if known.root != block.root and known.root not in block.other_roots:
                     raise BlockConflict(block.number, known.root, block.root)
                 self._drop_staged(session, block.attempt)

@@ -240,7 +240,7 @@ class PublishMachine:
                     self._change(block, Change.BACKFILLED, "the block has come in another way")
                 self.go_on(now_s)
         elif block is not None and block.attempt == notification.attempt:
-            # The result of an older attempt is ignored, because it does not concern the items that arrive now.
+            # A result with another attempt number is ignored: it is about items that were dropped.
             if notification.success:
                 self._change(block, Change.VERIFIED)
                 block.root = notification.root

@@ -7,9 +7,9 @@
         with client.subscribe(0, 9) as blocks:
             for block in blocks: ...
 
-Names and meanings are those of the async client (`block_node.client`), without `await`; the modules are generated from
-it. It does its I/O inside calls and has no threads: blocks go out, and acknowledgements are taken, while a call such
-as `send` or `flush` is running. It is for one thread at a time.
+The names and meanings are those of the async client (`block_node.client`), without `await`. The modules are generated
+from the async client. The client has no threads, and sends and receives only inside its calls. So blocks are sent and
+acknowledgements are received while a call such as `send` or `flush` runs. Only one thread may use a client at a time.
 """
 
 from block_node.client.blocking.client import BlockClient

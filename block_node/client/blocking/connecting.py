@@ -1,5 +1,5 @@
 # Generated from block_node/client/connecting.py by tools/generate_blocking.py; do not edit.
-"""`connect`: opens a client of block nodes for async programs."""
+"""`connect`: opens a client of block nodes."""
 
 from __future__ import annotations
 
