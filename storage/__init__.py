@@ -4,14 +4,14 @@
     async with ThreadRunner(database) as runner:
         runner.submit_write(Append(stream_id, first_index, time_us, [b"data"], on_done=confirm))
 
-- `Log` is the contract of the log. `Database` keeps the log on disk, `MemoryDatabase` in memory.
-- An `Operation` is a piece of work inside a transaction; a `Runner` commits many of them together (`storage.commit`).
+- `Log` is the interface of the log of messages. `Database` keeps the log on disk, `MemoryDatabase` keeps it in memory.
+- An `Operation` is one write or read. A `Runner` commits many writes in one transaction (`storage.commit`).
 - `storage.verify.verify(session)` checks a whole database.
-- `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages as Arrow in another process.
-- Other packages add their tables to `metadata`, and use them through `Session.connection`.
+- `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages of messages as Arrow in another process.
+- Other packages define their tables on `metadata`, and read and write these tables through `Session.connection`.
 
-This package knows nothing of messages, routes or protocols. A name of this package is imported at its first use: the
-child process for bulk reads must not import these modules, and `--help` must not wait for the import.
+This package contains no networking. Each public name is imported from its module at the first use of the name. So the
+child process for bulk reads does not import all modules, and `--help` does not wait for their import.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _MODULES = {
     "WriteFailed": "errors",
     "metadata": "schema",
 }
-"""The module that defines each name."""
+"""For each public name of this package: the module that defines the name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Checkpointer: decides when the write-ahead log is copied into the database file, and copies it.
+"""Decides when the write-ahead log (WAL) is copied into the database file, and copies it.
 
-SQLite never copies the log by itself here (`wal_autocheckpoint` is off), since a commit would then have to wait for it.
-The writing thread calls the checkpointer between two commits.
+Such a copy is a checkpoint. SQLite's own checkpoints are off (`wal_autocheckpoint` is 0), since a commit would have to
+wait for them. Instead, the writing thread calls the checkpointer between two commits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 CHECKPOINT_COMMITS = 1_000
-"""The log is copied after CHECKPOINT_BYTES of data or after CHECKPOINT_COMMITS commits (each writes about five pages),
-as soon as no operation waits. After four times as much, the log is copied even while operations wait."""
+"""The WAL is copied after CHECKPOINT_BYTES of data or CHECKPOINT_COMMITS commits, as soon as no operation waits. After
+four times as many bytes or commits, the WAL is copied even while operations wait. A commit writes about five pages."""
 WAL_PAGES_MAX = 8_192
-"""If the log has more pages than this (64 MiB), an earlier copy could not make the log begin anew, since a reader still
-needed the old pages. The next copy then waits for the readers, at most `CHECKPOINT_WAIT_MS`."""
+"""If the WAL has at least this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS.
+
+SQLite can overwrite the WAL from its beginning only after a checkpoint during which no reader needs old pages. A WAL of
+this size usually means that readers have prevented this so far.
+"""
 CHECKPOINT_WAIT_MS = 100
 
 EXTEND_AFTER_COMMITS = 16
-"""The log is extended to EXTENDED_BYTES after this many commits. A node with fewer commits does not need a large
-log."""
+"""The WAL is extended to EXTENDED_BYTES after this many commits. A node with fewer commits does not need a large
+WAL."""
 EXTENDED_BYTES = 24 * 1024 * 1024
-"""The size of an extended log. It has room for more than `CHECKPOINT_COMMITS` commits of one push each."""
+"""The size of an extended WAL. It has room for more than CHECKPOINT_COMMITS commits of one push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""If the disk has less free room than this, the log is not extended. It then grows with the commits."""
+"""If the disk has less free room than this, the WAL is not extended. The WAL then grows with the commits."""
 
 logger = structlog.get_logger(__name__)
 
@@ -38,10 +41,13 @@ logger = structlog.get_logger(__name__)
 class Checkpointer:
     """Keeps the write-ahead log of one writing session short. Used in the thread of that session.
 
-    checkpoints: the number of copies that were tried. checkpoint_failures: the number of copies that failed. The
-    methods `after_commit` and `copy` return an error after which nothing more may be written in the session, or None.
-    Invariant: `_copied_bytes` and `_copied_commits` count the bytes and commits that the session had written when the
-    log was last copied.
+    checkpoints: the number of checkpoints that were tried. checkpoint_failures: the number of checkpoints that failed.
+    checkpoint_s_last: the duration of the last checkpoint, in seconds. wal_pages: the number of pages in the WAL at the
+    last checkpoint.
+
+    The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write any
+    more. Invariant: `_copied_bytes` and `_copied_commits` are the bytes and commits that the session had written when
+    `after_commit` last started a checkpoint.
     """
 
     def __init__(self, session: SqliteSession) -> None:
@@ -55,12 +61,11 @@ class Checkpointer:
         self._extends = True
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Decide after a commit whether to copy the log into the database file, and whether to extend the log; then do
-        it.
+        """Copy the WAL into the database file if a checkpoint is due, and extend the WAL if an extension is due.
 
         commits: the number of commits in this session so far. waiting: whether operations wait for the next commit.
-        tight: whether the disk has little room left. Then the log is copied after every commit, since later commits
-        overwrite a copied log and it need not grow.
+        tight: whether the disk has little room left. If so, the WAL is copied after every commit: later commits can
+        then overwrite the WAL, and the WAL does not grow.
         """
         failure = None
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes
@@ -79,9 +84,9 @@ class Checkpointer:
         return failure
 
     def copy(self, *, truncate: bool = False) -> StorageError | None:
-        """Copy the log into the database file.
+        """Copy the WAL into the database file.
 
-        truncate: whether to shorten the log to zero bytes afterwards, if no reader needs the log.
+        truncate: whether to shorten the WAL to zero bytes afterwards, if no reader needs the WAL.
         """
         failure = None
         started_s = time.perf_counter()
@@ -103,16 +108,20 @@ class Checkpointer:
         return failure
 
     def close(self) -> None:
-        """Empty the log before a clean stop. If the copy fails, the log stays, and the next open of the database copies
-        it."""
+        """Copy the WAL into the database file and empty the WAL, before a clean stop. If the copy fails, the WAL keeps
+        its
+        content, and the next open of the database copies it.
+        """
         try:
             self._session.checkpoint("TRUNCATE")
         except StorageError as error:
             self._note_failure(error)
 
     def _extend(self) -> StorageError | None:
-        """Extend the log to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are ignored, since a small log
-        grows with the commits."""
+        """Extend the WAL to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are only logged, since a WAL
+        that
+        was not extended grows with the commits.
+        """
         try:
             if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)

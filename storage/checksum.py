@@ -1,14 +1,15 @@
-"""The checksum of a stored message. It finds damaged rows and rows that changed places. It does not protect against an
-attacker.
+"""The checksum of a stored message. It detects damaged rows and swapped rows. It does not protect against an attacker.
 
     seed     = (stream_id * 2654435761 + time_us) mod 4294967291 + idx        then mod 2**32
     prefix   = nothing, or if the message has a key or headers: u32 length, key, u32 length, headers
     checksum = CRC-32 (zlib) of prefix and data, begun with the seed
 
-Lengths are little-endian; 2**32 - 1 stands for None. For the same bytes, two CRC-32 that begin with different seeds
-have different results. So a wrong stream, index or time changes the checksum. The modulus is the largest prime below
-2**32. One wrong bit changes a number by a power of two; a power of two can be a multiple of 2**32, but never of that
-prime, so the change never disappears.
+Lengths are little-endian. The length 2**32 - 1 stands for None. For the same bytes, two CRC-32 that begin with
+different seeds have different results. So a wrong stream, index or time changes the checksum.
+
+The modulus is the largest prime below 2**32. One wrong bit changes a stream id or a time by a power of two. With the
+modulus 2**32, a change by 2**32 would disappear. No power of two is a multiple of the prime, so every such change shows
+in the seed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ _NONE_LENGTH = b"\xff\xff\xff\xff"
 
 
 def seed_base(stream_id: int, time_us: int) -> int:
-    """Returns the seed for index 0 of a stream and a time. The seed for index i is larger by i."""
+    """Returns the checksum seed of the message with index 0, given its stream and time.
+
+    The seed of index i is larger by i.
+    """
     return (stream_id * _MULTIPLIER + time_us) % _MODULUS
 
 

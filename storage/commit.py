@@ -1,4 +1,4 @@
-"""Group commit: many operations in one transaction, where a bad operation fails alone.
+"""Group commit: commits many operations in one transaction. If an operation fails, the others are still committed.
 
 The operations of a batch are applied in the order of the batch. This module starts no threads and calls no `on_done`.
 """
@@ -22,11 +22,11 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
     1. Begin, and apply neighbouring operations of the same class together.
     2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint: then only the bad
-       operations fail.
+       operations fail. A bad operation is one that raises an error.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: nobody
        can tell before the next start whether they are stored.
-    4. If one operation lost the whole transaction (on a full disk, SQLite undoes all of it), repeat without the
-       operations that failed. If the transaction was lost for another reason, all operations fail.
+    4. If an operation made SQLite undo the whole transaction, as on a full disk, repeat without the operations that
+       failed. If the transaction was undone for another reason, all operations fail.
 
     Returns a fatal error, or None. After a fatal error nothing more may be written in this session.
     """
@@ -39,7 +39,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         if error is not None and not error.fatal and len(pending) > 1:
             error = _tried(session, session.rollback) or _tried(session, session.begin) or _apply_each(session, pending)
         if error is None:
-            # 3. Commit. If the sync fails, the result is in doubt: the log may hold the whole transaction all the same.
+            # 3. Commit. If the sync fails, the result is in doubt: the WAL may have the whole transaction.
             failpoint("after_rows_before_commit")
             error = _tried(session, session.commit)
             if error is not None and error.fatal:
@@ -47,7 +47,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
-        # 4. The transaction is lost. Each turn has fewer operations than the one before, so the loop ends.
+        # 4. The transaction is undone. Each pass of the loop has fewer operations than the last pass, so the loop ends.
         fatal = error.failure if isinstance(error, CommitInDoubt) else error
         failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
@@ -59,7 +59,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
 
 def apply_read(session: Session, operation: Operation) -> None:
-    """Do one operation that reads. All its statements see the same state of the database."""
+    """Apply one read operation. All its statements see the same state of the database."""
     try:
         session.begin()
         try:
@@ -84,7 +84,7 @@ def _apply_groups(session: Session, operations: Sequence[Operation]) -> None:
 
 def _apply_each(session: Session, operations: Sequence[Operation]) -> StorageError | None:
     """Apply each operation in its own savepoint, and set `error` on the operations that fail. Returns an error only if
-    the whole transaction is lost."""
+    the whole transaction is undone or cannot continue, else None."""
     for operation in operations:
         lost = _tried(session, session.savepoint)
         if lost is not None:
@@ -117,8 +117,8 @@ def _in_doubt(failure: StorageError) -> CommitInDoubt:
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
-    """Call `step`. Returns None if the call succeeds, else the diagnosed StorageError for the exception that the call
-    raised."""
+    """Call `step`. Returns None if the call succeeds. Otherwise returns the StorageError for the exception, after
+    `diagnose` has looked for the cause."""
     try:
         step()
     except Exception as raised:

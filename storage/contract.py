@@ -1,15 +1,15 @@
-"""The contract of the log: its records, the operations on them, and the errors that the operations raise.
+"""The interfaces of storage: the log of messages (`Log`), the sessions (`Session`) and the operations (`Operation`).
 
-Two implementations keep the contract, `storage.log` (SQLite) and `storage.memory`; tests/storage runs the same tests on
-both.
+`Log` has two implementations: `storage.log` uses SQLite, and `storage.memory` keeps everything in memory. tests/storage
+runs the same tests on both.
 
-A stream is a row with an id that is never used again, a name and a partition. Its messages have the indexes from
-`first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are never assigned twice: the
-next index is kept in the stream's row, so it survives the deletion of every message.
+A stream is a row with an id, a name and a partition. The id of a deleted stream is never used again. The messages of a
+stream have the indexes from `first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are
+never assigned twice: the stream's row stores the next index, so deleting every message does not reset the next index.
 
-Indexes and limits are integers from 0 to 2**64 - 1, the largest number that a peer can write; no index above 2**63 - 1
-is stored. Text is any text that UTF-8 can encode. For every failure that a file, a disk or another process can cause,
-the methods raise a StorageError and no other exception.
+An index or a limit is an integer from 0 to 2**64 - 1, the largest integer that a client can send. The largest index
+that can be stored is 2**63 - 1. A name is any text that UTF-8 can encode. For every failure that a file, a disk or
+another process can cause, the methods raise a StorageError and no other exception.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
     first_index: the index of the earliest stored message; equal to next_index if no message is stored.
     next_index: the index that the next message gets.
     size_bytes: the total size of the data of all stored messages, without keys and headers.
+    created_us: the time of the stream's creation, in microseconds since 1970.
     """
 
     stream_id: int
@@ -44,11 +45,11 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
 
 class Operation:
-    """A piece of work for a storage thread: `apply` runs inside a transaction, then `on_done` runs in the trio thread.
+    """One write or read: a storage thread runs `apply` in a transaction, then the trio thread runs `on_done`.
 
-    `on_done(self)` runs after the commit or after the failure. After a failure, `error` says why nothing of the
-    operation was stored. `apply` may run again after a rollback, so it must assign its results each time, never add to
-    earlier results. An operation that was submitted as a read runs on a connection that cannot write.
+    `on_done(self)` runs after the commit or after the failure. `error` is the reason of the failure, or None. After a
+    rollback `apply` may run again, so it must overwrite its earlier results and must not add to them. A read runs on a
+    connection that cannot write.
     """
 
     __slots__ = ("error", "on_done")
@@ -58,12 +59,18 @@ class Operation:
         self.on_done = on_done
 
     def apply(self, session: Session) -> None:
-        """Do the work of the operation, and assign the results to attributes. Raises StorageError, sqlite3.Error."""
+        """Do the work of the operation, and assign the results to its attributes.
+
+        Raises StorageError, sqlite3.Error.
+        """
         raise NotImplementedError
 
     @classmethod
     def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
-        """Apply neighbouring operations of a batch that have this class. Raises if any of them fails."""
+        """Apply consecutive operations of a batch, all of this class.
+
+        Raises an exception if one of the operations fails.
+        """
         for operation in operations:
             operation.apply(session)
 
@@ -73,15 +80,15 @@ class Operation:
 
 
 def ignore_done(operation: Operation) -> None:
-    """Does nothing: the `on_done` of an operation whose end nobody waits for."""
+    """Does nothing. It is the `on_done` of an operation for whose completion no caller waits."""
 
 
 class Append(Operation):
-    """An operation that adds messages at the end of one stream. The worker that owns the stream assigns their indexes,
-    from `first_index` on.
+    """An operation that adds messages at the end of one stream. The messages get consecutive indexes.
 
-    data: the data of each message. keys, headers: one entry for each message, or None if no message has a key or
-    headers.
+    first_index: the index of the first message, chosen by the worker that owns the stream. time_us: the time of all the
+    messages, in microseconds since 1970. data: the data of each message. keys, headers: one entry for each message, or
+    None if no message has a key or headers.
     """
 
     __slots__ = ("data", "first_index", "headers", "keys", "stream_id", "time_us")
@@ -120,7 +127,8 @@ class Append(Operation):
 
 
 class Log(Protocol):
-    """The interface of the log: the streams and messages of one database, used through one session."""
+    """The interface of the log of messages: reads and writes the streams and messages of one database in one session.
+    """
 
     # Writing: inside a transaction of a writing session.
 
@@ -130,16 +138,17 @@ class Log(Protocol):
         ...
 
     def append(self, appends: Sequence[Append]) -> None:
-        """Store all appends in order, or raise. After an error the caller has to roll the transaction back.
+        """Store the messages of all appends, in order. After an error the caller must roll back the transaction.
 
-        Raises StreamNotFound. Raises IndexConflict if an append does not begin at the next index that its stream has
-        after the earlier appends of the same call.
+        Raises StreamNotFound. Raises IndexConflict if the first index of an append is not the next index of its stream;
+        earlier appends of the same call count.
         """
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
-        """Set the first and next index of a stream that never had a message. A copy of a stream needs this if the
-        original has lost its first messages to retention.
+        """Set the first index and the next index of a stream that never had a message.
+
+        A copy of a stream begins at a later index than 0 if retention has deleted the first messages of the original.
 
         Raises StreamNotFound. Raises IndexConflict if the stream's next index is not 0.
         """
@@ -148,7 +157,8 @@ class Log(Protocol):
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Delete the messages below `index`, and return how many were deleted. The next index does not change.
 
-        The time grows with the number of messages, so callers delete many in several steps. Raises StreamNotFound.
+        A deletion takes longer the more messages it deletes, so callers delete many messages in several calls. Raises
+        StreamNotFound.
         """
         ...
 
@@ -159,7 +169,7 @@ class Log(Protocol):
     # Reading: in any session, in or outside a transaction.
 
     def find_stream(self, name: str, partition: int) -> StreamRecord | None:
-        """Returns the stream with this name and partition, or None if it does not exist."""
+        """Returns the stream with this name and partition, or None if no such stream exists."""
         ...
 
     def get_stream(self, stream_id: int) -> StreamRecord:
@@ -180,31 +190,34 @@ class Log(Protocol):
     ) -> list[Record]:
         """Returns a page: at most `limit` messages with consecutive indexes, from max(index, first_index) on.
 
-        The page ends before its data exceeds `bytes_max` bytes, but it has at least one message if the stream has a
-        message from `index` on. The page is empty if its first message is larger than `first_bytes_max`, or if `index`
-        is at or beyond the end of the stream. Raises StreamNotFound. Raises DatabaseCorrupt, with stream and index, if
-        a message is missing or its checksum is wrong.
+        The data of a page with several messages takes at most `bytes_max` bytes. The first message is returned even if
+        it is larger. The page is empty if the first message is larger than `first_bytes_max` (None means no limit), or
+        if `index` is at or beyond the next index of the stream. Raises StreamNotFound. Raises DatabaseCorrupt, with
+        stream and index, if a message is missing or its checksum is wrong.
         """
         ...
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
-        """Returns the index of the first message, from `index` on, with at most `bytes_max` bytes of data; None if no
-        message is so small."""
+        """Returns the index of the first message, from `index` on, with at most `bytes_max` bytes of data. Returns None
+        if
+        no such message exists.
+        """
         ...
 
 
 class Session(Protocol):
-    """The interface of a session: one connection to the database, and the log on that connection. One thread uses a
-    session at a time."""
+    """The interface of a session: one connection to the database, and the log of messages on that connection.
+
+    Only one thread at a time may use a session."""
 
     @property
     def log(self) -> Log:
-        """The log of the database, read and written through this session."""
+        """The log of messages, read and written through this session."""
         ...
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The driver's connection, through which other packages use their tables in the transaction of this session."""
+        """The SQLite connection of this session. Other packages use their own tables through this connection."""
         ...
 
     @property
@@ -226,7 +239,10 @@ class Session(Protocol):
         ...
 
     def savepoint(self) -> None:
-        """Begin a part of the transaction that can be undone alone. Savepoints nest."""
+        """Set a savepoint: the changes after the savepoint can be undone without the rest of the transaction.
+        Savepoints
+        nest.
+        """
         ...
 
     def release(self) -> None:
@@ -250,6 +266,6 @@ class SessionSource(Protocol):
         ...
 
     def read_session(self) -> Session:
-        """Opens a session that cannot write. A transaction (or a statement outside a transaction) sees the commits that
-        were made before it began."""
+        """Opens a session that cannot write. Each transaction of the session sees all commits that were made before the
+        transaction began. A statement outside a transaction counts as a transaction."""
         ...

@@ -1,7 +1,7 @@
-"""Database: opens the database of a data directory, with its lock, checks, schema and connections.
+"""Opens the database of a data directory: takes the lock, checks the files, creates the tables and makes connections.
 
-Most of SQLite's settings belong to a connection and not to the file, so this module makes and checks every connection.
-It starts no threads.
+Most settings of SQLite belong to a connection and not to the file. So this module makes every connection and checks its
+settings. This module starts no threads.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ logger = structlog.get_logger(__name__)
 
 FILE_NAME = "streams.sqlite"
 PAGE_BYTES = 8192
-"""The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB, which
-hold only three such messages, they would take 1.35 times their size."""
+"""The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB,
+messages of 1 KiB would take 1.35 times their size, since only three of them fit into a page."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The size of the largest file that is checked after an unclean stop. Checking a larger file would delay the start of
-the node by minutes."""
+"""The size of the largest database file whose structure is checked after an unclean stop (1 GiB). Checking a larger
+file
+would delay the start of the node by minutes.
+"""
 BUSY_TIMEOUT_MS = 5_000
-"""How long a connection waits for another process, such as a backup, before it raises StorageBusy."""
+"""The time that a connection waits for a lock of another process, such as a backup, before StorageBusy is raised."""
 CACHED_STATEMENTS = 256
-"""The number of prepared statements that a connection keeps. The log has about 45 statements; the other packages add
-theirs."""
+"""The number of prepared statements that a connection keeps. The log of messages uses about 45
+statements, and other packages use more."""
 
 PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
@@ -52,16 +54,18 @@ PRAGMAS: Final[dict[str, int]] = {
 }
 """The settings of every connection, as SQLite reports them.
 
-synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0: only the writing thread copies the log into
-the file, and chooses when. A negative cache_size is in KiB. secure_delete is set to 0, since some builds of SQLite have
-1 by default and overwrite all deleted data with zeros. The zeros would go through the log, so a deletion would need as
-much room as it frees."""
+synchronous 2 is FULL: COMMIT returns after the sync. wal_autocheckpoint 0 turns SQLite's own checkpoints off, since the
+writing thread decides when a checkpoint runs. A negative cache_size is in KiB. secure_delete is set to 0, since some
+builds of SQLite have 1 by default and overwrite all deleted data with zeros. The zeros would be written to the
+write-ahead log, so a deletion would need as much room as it frees."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
-"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts it only while the file is empty."""
+"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts this value only while the file
+is empty."""
 
 
 class Database:
-    """The database of one data directory. It holds the lock on the directory until `close`.
+    """The database of one data directory. A database that is open for writing holds the lock on the directory until
+    `close`.
 
     A session may be used in any thread, but only by one thread at a time.
 
@@ -77,10 +81,10 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool = False) -> Database:
-        """Open the database of the data directory `path`. Creates the database if it does not exist.
+        """Open the database of the data directory `path`. Create the database if it does not exist.
 
-        read_only: whether to take no lock and create nothing. A caller can so look at a database that a node may be
-        using.
+        read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
+        this way.
 
         Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
         StorageError.
@@ -102,7 +106,7 @@ class Database:
             database = cls(path, lock)
             database._clear_unfinished()
             # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
-            # all commits behind it.
+            # all commits after that place.
             prepare_log(database.path, rebooted=not lock.same_boot)
             database._prepare(lock.left_unclean or _has_log(database.path))
             lock.confirm_boot(emptied=not _has_log(database.path))
@@ -124,7 +128,7 @@ class Database:
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Release the lock on the directory. All sessions must be closed before. Safe to repeat."""
+        """Release the lock on the directory. All reading sessions must be closed already. Safe to repeat."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -140,12 +144,13 @@ class Database:
     def _prepare(self, unclean: bool) -> None:
         """Prepare the database file for writing.
 
-        1. Check that the file is empty, or a database of this program with a version that this program knows. Nothing
-           is written before this check.
-        2. Set the settings that belong to the file.
+        1. Check that the file is empty, or is a database of this program with a version that this program knows.
+           Nothing is written before this check.
+        2. Write the settings that belong to the file.
         3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
-           into it and sync it: a sync that failed before the stop may have left pages that only look written.
-        4. Bring the file to the present schema version, and create missing tables.
+           into the file, and sync the file. If a sync failed before the stop, pages that can be read may be missing
+           on the disk.
+        4. Migrate the file to the current schema version, and create missing tables.
         5. Check the row of every stream: with a wrong next index, an index would be assigned twice.
         """
         version = self._inspect()
@@ -161,11 +166,10 @@ class Database:
         _sync_folder(self.directory)
 
     def _clear_unfinished(self) -> None:
-        """Remove the leftovers of an interrupted restore, and the working folders of surveys and repairs that were
-        killed.
+        """Remove the files that an interrupted restore, log survey or log repair has left.
 
-        Such a folder contains a hard link to the database. While the link exists, the disk room of a deleted database
-        is not freed. Raises StorageError.
+        A survey examines a damaged write-ahead log in a scratch folder with a hard link to the database. While the link
+        exists, deleting the database frees no disk room. Raises StorageError.
         """
         check_not_replaced(self.path)
         try:
@@ -190,8 +194,7 @@ class Database:
             connection.close()
         if not version:
             # SQLite ends the change of the journal mode by removing a journal file. The removal must be on disk before
-            # a write-ahead log begins. Otherwise a power cut could bring the journal back beside the new log, and the
-            # file would be in neither mode.
+            # a write-ahead log begins. Otherwise, after a power cut, the old journal and the new log could both exist.
             _sync_folder(self.directory)
         return version
 
@@ -271,7 +274,7 @@ def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _create_schema(session: SqliteSession, version: int) -> None:
-    """Create missing tables and write APPLICATION_ID and the schema version into the file, in one transaction.
+    """Migrate an older schema, create missing tables, and write APPLICATION_ID and SCHEMA_VERSION, in one transaction.
 
     Writes nothing if nothing is missing.
     """
@@ -318,7 +321,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the names of the files in a folder durable. Syncing a file does not make its name durable."""
+    """Sync a folder, so that the names of its files are on disk. Syncing a file alone does not write its name."""
     try:
         sync(path)
     except OSError as error:

@@ -2,13 +2,13 @@
 
 A failed write: SQLite has one error code (SQLITE_IOERR_WRITE) for a failing disk, for a quota and for a limit on file
 sizes; only a disk that is full to its last byte has a different code. The system's error number would show the cause,
-but Python has no access to `sqlite3_system_errno`. So this module makes a test: if a new file beside the database gets
-more room than a transaction needs, the write did not fail from lack of room.
+but Python has no access to `sqlite3_system_errno`. So this module tries to allocate a new file in the folder of the
+database. If the new file gets more room than a transaction needs, lack of room was not the cause.
 
-A failed read: SQLite reports a part that the disk cannot read as damage (SQLITE_CORRUPT). So this module reads the file
-again: the system reports an unreadable part as an error.
+A failed read: if the disk cannot read a part of the file, SQLite may report damage (SQLITE_CORRUPT). So this module
+reads the file again without SQLite: for an unreadable part, the system then reports an error.
 
-Both tests run in the thread that met the error, once per error.
+Both tests run in the thread in which the error occurred, once for each error.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteF
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
-"""The room that the test file asks for. It is twice the largest append of one stream (a full mailbox), so nearly every
-transaction needs less."""
+"""The number of bytes that the test file tries to allocate. This is twice the largest append to one stream (a full
+mailbox), so nearly every transaction needs less."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
 """The size of the largest file whose structure is checked. Pushes wait during the check."""
 READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)
 SUFFIXES = ("", "-wal", "-shm")
-"""The suffixes of the files of a database: the database itself, its log and its shared memory."""
+"""The suffixes of the files of a database: the database itself, its write-ahead log and its shared memory."""
 
 _opened: dict[Path, int] = {}
 
@@ -42,10 +42,10 @@ logger = structlog.get_logger(__name__)
 
 
 def diagnose(error: StorageError, session: Session) -> StorageError:
-    """Returns the error that really happened: `error` itself, or a more precise one.
+    """Returns a more precise error if a test finds the cause of `error`. Otherwise returns `error` itself.
 
-    A WriteFailed becomes DiskFull if there is no room. A DatabaseCorrupt becomes DiskReadFailed if the file is not
-    damaged but cannot be read.
+    A WriteFailed becomes DiskFull if the disk has no room. A DatabaseCorrupt becomes DiskReadFailed if the file is not
+    damaged but a part of the file cannot be read.
     """
     if not isinstance(error, WriteFailed | DatabaseCorrupt):
         return error
@@ -66,9 +66,11 @@ def _diagnose_write(database: Path) -> StorageError | None:
 
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
-    """Returns DiskReadFailed if the file is not damaged: a part of the file cannot be read, or can be read at the
-    second attempt. Returns None if the file is damaged."""
-    # A damaged part of a file can be read every time. A part that the disk has lost cannot be read.
+    """Returns DiskReadFailed if the disk caused the error: a part of the file cannot be read, or could not be read for
+    a
+    moment. Returns None if the file is damaged, or too large to check.
+    """
+    # A damaged part of a file can still be read. A part that the disk has lost cannot be read.
     unreadable = find_unreadable(database)
     if unreadable is not None:
         return DiskReadFailed(f"a part of the database cannot be read: {unreadable}; {CHECK_IT}")
@@ -86,11 +88,11 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
 
 
 def find_unreadable(database: Path) -> OSError | None:
-    """Reads the whole database file and its log. Returns the OSError of the failed read, or None if both files can be
-    read.
+    """Reads the whole database file and its write-ahead log. Returns the OSError of the first failed read. Returns None
+    if both files can be read, or one does not exist.
 
-    The caller cannot write until the whole file is read. The wait is justified: without it, every failed read would
-    count as damage, and damage ends all writing.
+    The calling thread waits until both files are read. Without this test, every failed read would count as damage, and
+    damage stops all writing.
     """
     try:
         _read_all(_open_for_good(database))
@@ -118,18 +120,20 @@ def _read_all(opened: int) -> None:
 
 
 def find_no_room(database: Path, size_bytes: int) -> OSError | None:
-    """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot, or None if
-    they can or the test is not possible.
+    """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot grow.
+    Returns
+    None if they can grow, or if the test is not possible.
 
-    The test uses a temporary file whose name is removed at once, so that a killed process leaves nothing behind.
+    The test uses a temporary file and removes the file's name at once, so that no file remains if the process is
+    killed.
     """
     probe = database.with_name(f"{database.name}-room")
     try:
         opened = os.open(probe, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.unlink(probe)
-            # Ask for room behind the size of the largest database file, since that file would reach a limit on file
-            # sizes first.
+            # Ask for room after the end of the largest database file: that file would be the first to reach a limit
+            # on file sizes.
             start = max(_size_bytes(database.with_name(database.name + suffix)) for suffix in SUFFIXES)
             _take_room(opened, start, size_bytes)
         finally:

@@ -1,8 +1,8 @@
 """Creates, replaces and renames files and folders so that their content and their names survive a power cut.
 
-Syncing a file makes its content durable. The file's name is kept in its folder, and is durable once the folder has been
-synced; the name of the folder is kept in the folder above, and so on. Every part of the program that keeps files uses
-this module. It knows no database and no format.
+Syncing a file makes the content of the file durable. The name of the file is stored in its folder, and becomes durable
+when the folder is synced. The name of the folder is stored in the parent folder, and so on. Every part of the program
+that writes files uses this module. This module knows no database and no file format.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
-"""Errors that `sync_names` ignores when it syncs a parent folder: this user may not read the folder, or its file system
-is read-only or cannot sync folders. The names in such a folder are older than the program's files, or the program
-cannot make them durable."""
+"""The error numbers that `sync_names` ignores when it syncs a parent folder: this user may not read the folder, or its
+file system is read-only or cannot sync folders. The names in such a folder are older than the program's files, or the
+program cannot make them durable.
+"""
 
 
 def make_folder(folder: Path) -> list[Path]:
     """Create a folder and its missing parent folders. Returns the created folders, the topmost first.
 
     When this function returns, the names of all folders on the path are on disk. This includes folders that existed
-    before: another process may have created them a moment ago and ended before it synced them. Raises OSError.
+    before: another process may have created a folder and ended before it synced the folder. Raises OSError.
     """
     missing, above = [], folder
     while not above.exists():
@@ -51,8 +52,8 @@ def remove_folders(made: list[Path]) -> None:
 
 
 def sync_names(path: Path) -> None:
-    """Sync all parent folders of a file or folder. When this function returns, their names are on disk. Raises
-    OSError."""
+    """Sync all parent folders of a file or folder. When this function returns, the name of `path` and the names of its
+    parent folders are on disk. Raises OSError."""
     # If the path contains a symbolic link, sync the folders that lead to the link and the folders that lead to its
     # target.
     for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
@@ -87,8 +88,8 @@ def write_durably(file: Path, content: bytes, *, mode: int = 0o666) -> None:
     after a power cut.
 
     When this function returns, the content is on disk. The folder must exist. mode: the permissions of a new file,
-    before the user's umask is applied. Raises OSError; the file then has its old content, or possibly the new content
-    if only the last sync failed.
+    before the user's umask is applied. Raises OSError. After an error the file has its old content, or the new
+    content if only the last sync failed.
     """
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:

@@ -16,10 +16,9 @@ from typing import NamedTuple
 class StorageError(Exception):
     """The base class of all errors of this package.
 
-    retriable: the same operation may succeed later, when the disk has room again or another program releases the
-    database.
-    fatal: nothing more may be written through this connection, and the node must be stopped.
-    in_doubt: the operation may be on disk in spite of the error. If false, nothing of the operation is on disk.
+    retriable: whether the same operation may succeed later, when the disk has room again or another program releases
+    the database. fatal: whether the connection must not write any more, so that the node must be stopped. in_doubt:
+    whether the operation may be on disk in spite of the error. If false, nothing of the operation is on disk.
     """
 
     retriable = False
@@ -28,21 +27,24 @@ class StorageError(Exception):
 
 
 class StorageBusy(StorageError):
-    """The error of waiting for another process that held the database for longer than the busy timeout."""
+    """The error of an operation that another process blocked for longer than the busy timeout."""
 
     retriable = True
 
 
 class DiskFull(StorageError):
-    """The error of a write without room: the disk is full, or a quota or a limit on file sizes is reached. Nothing of
-    the operation is stored."""
+    """The error of a write that found no room: the disk is full, or a quota or a limit on file sizes is reached.
+    Nothing
+    of the operation is stored.
+    """
 
     retriable = True
 
 
 class DiskFailed(StorageError):
-    """The error of a disk that failed in a write, a sync or otherwise. After such an error, earlier writes are in doubt
-    too."""
+    """The error of a disk that failed in a write, a sync or otherwise. After this error, even earlier writes may be
+    missing on the disk.
+    """
 
     fatal = True
 
@@ -53,16 +55,18 @@ class WriteFailed(DiskFailed):
 
 
 class DiskReadFailed(StorageError):
-    """The error of reading a part of the database that the disk cannot read. Nothing of the operation is stored; other
-    operations go on."""
+    """The error of an operation that needs a part of the database that the disk cannot read. The operation stores
+    nothing.
+    Other operations continue.
+    """
 
 
 class CommitInDoubt(DiskFailed):
     """The error of a commit whose result is unknown: the transaction was written to the write-ahead log, but the disk
     failed in the sync.
 
-    The transaction is invisible until the node starts again; that start finds out whether the log holds it.
-    failure: the error of the disk.
+    No reader sees the transaction until the node restarts. The restart finds out whether the write-ahead log contains
+    the whole transaction. failure: the error that made the commit fail.
     """
 
     in_doubt = True
@@ -105,12 +109,13 @@ class DatabaseTooNew(StorageError):
 
 
 class DatabaseCorrupt(StorageError):
-    """The error of a database that is damaged, or belongs to another program."""
+    """The error of a database that is damaged, or that another program has made."""
 
 
 class Behind(NamedTuple):
-    """The messages of one stream-partition that are behind the damage: from index `first` up to, not including,
-    `end`."""
+    """The messages of one stream-partition that are stored in a write-ahead log after its damaged place.
+
+    first: the index of the first of these messages. end: the index after the last of these messages."""
 
     name: str
     partition: int
@@ -124,11 +129,12 @@ class Behind(NamedTuple):
 
 
 class WalDamaged(DatabaseCorrupt):
-    """The error of a write-ahead log that is damaged in the middle, with confirmed messages behind the damage.
+    """The error of a write-ahead log that is damaged in the middle, with confirmed messages after the damage.
 
-    bad: the number of the first frame whose checksum does not fit. frames, commits: the number of frames and of commits
-    from that frame to the last commit. lost: how many of these frames cannot be recovered. behind: the streams that
-    have messages behind the damage, or None if that cannot be found out. kept: the path of a copy of the log, or None.
+    bad: the number of the first damaged frame. frames, commits: the number of frames, and the number of commits, from
+    that frame to the last commit. lost: how many of these frames cannot be recovered. behind: for each stream, the
+    messages after the damage; None if the messages cannot be read. kept: the path of a copy of the log; None if no copy
+    was made.
     """
 
     def __init__(
@@ -164,7 +170,7 @@ class WalDamaged(DatabaseCorrupt):
 
 
 NAMED_MAX = 10
-"""The largest number of streams that the text of an error names."""
+"""The largest number of streams that the text of a WalDamaged error names."""
 
 
 class IndexConflict(StorageError):
@@ -194,13 +200,13 @@ class StorageClosed(StorageError):
 
 
 class OperationFailed(StorageError):
-    """The error of an operation whose code has a mistake: it raised an exception that no disk or file can cause.
+    """The error of an operation whose code has a bug: the code raised an exception that no disk or file can cause.
     `__cause__` is that exception."""
 
 
 _WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
 """The SQLite codes of a failed write. SQLite reports SQLITE_FULL only for ENOSPC. For a quota (EDQUOT), a file size
-limit (EFBIG) and a failing disk (EIO) it reports these codes."""
+limit (EFBIG) and a failing disk (EIO), SQLite reports these codes."""
 
 _IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
 """The code that SQLite 3.34 and later reports for a read that failed with EIO."""
@@ -210,8 +216,10 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def storage_error(error: BaseException) -> StorageError:
-    """Returns the StorageError for an exception of the SQLite driver, of the operating system or of an operation's
-    code."""
+    """Returns the StorageError that describes an exception.
+
+    The exception may come from the SQLite driver, from the operating system or from the code of an operation. A
+    StorageError is returned unchanged."""
     if isinstance(error, StorageError):
         return error
     if isinstance(error, OSError):

@@ -1,8 +1,9 @@
 """Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached; with `name:3`, when it is reached
-for the third time. The module also imitates a slow disk: `STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms
-longer. Both variables are read once, when the module is imported.
+`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached. The value `name:3` kills the
+process when that place is reached for the third time. The module also imitates a slow disk:
+`STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once, when the module is
+imported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SITES: Final = frozenset(
 
 
 class _Armed:
-    """The failpoint that the environment variable names. It kills the process when its place was reached the given
+    """The failpoint that the environment variable names. It kills the process when its place has been visited the given
     number of times."""
 
     def __init__(self, setting: str) -> None:
@@ -59,7 +60,7 @@ _sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """Kill the process here, or wait here, if the environment variables say so; else do nothing.
+    """Kill the process or wait, if an environment variable names this place. Otherwise do nothing.
 
     site: the name of this place, one of SITES.
     """

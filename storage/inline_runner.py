@@ -1,5 +1,4 @@
-"""InlineRunner: a storage runner without threads. Its operations take virtual time, for tests and for simulations of a
-whole node."""
+"""A storage runner without threads, for tests and for simulations of a whole node. Its operations take virtual time."""
 
 from __future__ import annotations
 
@@ -19,12 +18,11 @@ Delay = Callable[[], Awaitable[None]]
 class InlineRunner:
     """A `storage.runner.Runner` without threads, whose operations take virtual time.
 
-    As in a node, all waiting writes become one batch. The batch waits for one delay, is committed in one moment, waits
-    for a second delay, and is completed.
+    All waiting writes become one batch, as in the runner of a node. The runner waits for one delay, commits the batch,
+    waits for a second delay, and then calls `on_done` of each operation.
 
-    delay: an async function that is awaited once before and once after each commit or read; with None, the runner waits
-    for one turn of the scheduler instead. batches: the node that submits the operations, or None if no node is
-    involved.
+    delay: an async function that is awaited once before and once after each commit or read; None means a trio
+    checkpoint. batches: the node that submits the operations, or None if no node is involved.
     """
 
     def __init__(
@@ -79,8 +77,9 @@ class InlineRunner:
         self._end()
 
     def crash(self) -> None:
-        """End the runner like a killed process: committed operations stay in the database, and no `on_done` is called
-        any more."""
+        """End the runner as if the process were killed: committed operations stay in the database, and no further
+        `on_done` is called.
+        """
         self._completions.abandon()
         self._writes.clear()
         self._end()

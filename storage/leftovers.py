@@ -1,10 +1,12 @@
-"""Leftovers of an interrupted restore, survey or repair in a data directory: their names, and how to remove them.
+"""Finds and removes the files that an interrupted restore, survey or repair has left in a data directory.
 
-A restore writes a new database under the name of the old database with `PART_SUFFIX` added, and renames it when it is
-complete. Such an incomplete database is called a part. A survey of a damaged log and a repair work in scratch folders,
-which hold a hard link to the database or a copy of it. A process that makes or removes parts and scratch folders holds
-the lock of the directory. There is one exception: a reader may survey the log of a stopped node without the lock. If
-its folder is removed meanwhile, the reader gets an error from SQLite.
+A restore writes a new database under the name of the old database with `PART_SUFFIX` added. When the new database is
+complete, the restore renames it. A survey lists the messages in a damaged write-ahead log. A survey and a repair work
+in scratch folders, which contain a hard link to the database or a copy of the database.
+
+A process holds the lock of the directory while it makes or removes such files. There is one exception: a process that
+only reads may survey the write-ahead log of a stopped node without the lock. If another process removes the scratch
+folder meanwhile, SQLite reports an error to the reader.
 """
 
 from __future__ import annotations
@@ -18,24 +20,26 @@ PART_SUFFIX = ".part"
 FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 """The suffixes of the files of a database: the database itself, its journals and its shared memory."""
 SURVEY_PREFIX = ".wal-survey-"
-"""The prefix of the folders in which `storage.wal.survey` opens the database with a different log."""
+"""The name prefix of the scratch folders in which `storage.wal.survey` opens the database with another write-ahead log.
+"""
 REPAIR_PREFIX = ".repair-"
-"""The prefix of the folders in which `stream-node repair` makes a log without the lost frames."""
+"""The name prefix of the scratch folders in which `stream-node repair` makes a write-ahead log without the lost frames.
+"""
 
 
 def part_path(database: Path) -> Path:
-    """Returns the path of the part from which a restore makes the database."""
+    """Returns the path of the incomplete database that a restore writes."""
     return database.with_name(database.name + PART_SUFFIX)
 
 
 def find_parts(database: Path) -> list[Path]:
-    """Returns the files of the part that an interrupted restore has left, or an empty list."""
+    """Returns the files of the incomplete database that an interrupted restore has left. The list may be empty."""
     part = part_path(database)
     return [path for suffix in FILE_SUFFIXES if (path := part.with_name(part.name + suffix)).exists()]
 
 
 def remove_parts(database: Path) -> int:
-    """Remove the files of the part that an interrupted restore has left. Returns the number of removed files. Raises
+    """Remove the incomplete database that an interrupted restore has left. Returns the number of removed files. Raises
     OSError."""
     found = find_parts(database)
     # Remove the database file first: if this is interrupted, nobody can mistake the remaining journals for a database.
@@ -45,14 +49,16 @@ def remove_parts(database: Path) -> int:
 
 
 def find_scratch(database: Path) -> list[Path]:
-    """Returns the scratch folders of interrupted surveys and repairs, and the incomplete copies of the log."""
+    """Returns the scratch folders of interrupted log surveys and repairs, and incomplete copies of the write-ahead log.
+    """
     patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
     return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
 
 
 def remove_scratch(database: Path) -> None:
-    """Remove everything that `find_scratch` finds. The database stays, since a scratch folder contains only a hard link
-    to it. Raises OSError."""
+    """Remove everything that `find_scratch` finds. The database itself is not removed, since a scratch folder contains
+    only a hard link or a copy. Raises OSError.
+    """
     for path in find_scratch(database):
         if path.is_dir() and not path.is_symlink():
             # A reader may be removing its own folder at this moment.
@@ -62,8 +68,10 @@ def remove_scratch(database: Path) -> None:
 
 
 def check_not_replaced(database: Path) -> None:
-    """Raises StorageError if a part exists but no database: a new, empty database would hide the interrupted
-    restore."""
+    """Raises StorageError if an interrupted restore has left an incomplete database and no database exists. A new,
+    empty
+    database would hide the interrupted restore.
+    """
     if not database.exists() and find_parts(database):
         raise StorageError(
             f"a restore into {database.parent} was interrupted before it was done, and there is no database; "

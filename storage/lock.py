@@ -1,10 +1,11 @@
-"""The lock on a data directory, which one node at a time holds. The lock file also shows whether the last stop was
-clean.
+"""The lock on a data directory: only one node at a time can hold the lock. The lock file also shows whether the last
+stop
+was clean.
 
-The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A process that was
-killed loses the lock but leaves its id behind. A second line has the boot id of the machine, if the system has one. If
-the boot id is still the same, the machine has not restarted, so no power cut can have lost data that the killed process
-wrote.
+The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A killed process
+loses the lock, but its id stays in the file. The second line of the file is the boot id of the machine, if the system
+has one. If the boot id is still the same, the machine has not restarted, so no power cut can have lost data of the
+killed process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """Returns the boot id of the machine, which changes at each restart; empty if the system has no boot id."""
+    """Returns the boot id of the machine, which changes at each restart. Returns b"" if the system has no boot id."""
     try:
         return BOOT_ID_FILE.read_bytes().strip()
     except OSError:
@@ -31,7 +32,7 @@ def boot_id() -> bytes:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Returns the process id in the lock file of a data directory, or None after a clean stop or if no lock file
+    """Returns the process id in the lock file of a data directory. Returns None after a clean stop, or if no lock file
     exists. Takes no lock. Raises OSError."""
     try:
         owner = (directory / FILE_NAME).read_bytes()[:OWNER_BYTES_MAX].strip().partition(b"\n")[0]
@@ -56,8 +57,8 @@ def owner_lives(directory: Path) -> bool:
 
 
 def left_in_this_boot(directory: Path) -> bool:
-    """Whether the machine has certainly not restarted since the last owner of the directory wrote to it. Takes no
-    lock."""
+    """Returns True if the machine has certainly not restarted since the last owner of the directory wrote to the
+    directory. Returns False if this is not certain. Takes no lock."""
     try:
         content = (directory / FILE_NAME).read_bytes()
     except OSError:
@@ -69,13 +70,15 @@ def left_in_this_boot(directory: Path) -> bool:
 class DirectoryLock:
     """The lock on one data directory. It is held from the creation of this object until `release`.
 
-    left_unclean: whether the last stop was not clean. same_boot: whether the machine has certainly not restarted since
-    the last owner wrote.
+    left_unclean: whether the last stop was not clean. same_boot: true if the machine has certainly not restarted since
+    the last owner wrote to the directory.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises DatabaseInUse with the owner's process id if another process holds the lock, and other
-        StorageError."""
+        """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock.
+        Raises
+        other StorageError.
+        """
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -97,10 +100,10 @@ class DirectoryLock:
             raise storage_error(error) from error
 
     def confirm_boot(self, *, emptied: bool) -> None:
-        """Write the present boot id into the lock file. Called after the database is recovered.
+        """Write the current boot id into the lock file. Called after the database is recovered.
 
-        emptied: whether the write-ahead log is empty. A log that is not empty has frames from before the restart; then
-        no boot id is written.
+        emptied: whether the write-ahead log is empty. If it is not empty, its frames may be older than the last restart
+        of the machine, so no boot id is written.
         """
         self._boot = boot_id() if emptied else b""
         try:
@@ -125,8 +128,8 @@ class DirectoryLock:
         return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]
 
     def _write_owner(self, owner: bytes) -> None:
-        """Write a new content into the lock file, then cut off the rest of the old content. In this order, a reader
-        never finds an empty file by accident."""
+        """Write the content of the lock file, then cut off the rest of the old content. In this order, a reader never
+        finds an empty file in between."""
         os.pwrite(self._file, owner, 0)
         os.ftruncate(self._file, len(owner))
         os.fsync(self._file)

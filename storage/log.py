@@ -1,4 +1,4 @@
-"""SqliteLog: the SQLite implementation of `storage.contract.Log`, on one connection. The caller begins and ends
+"""Implements the log of messages (`storage.contract.Log`) on one SQLite connection. The caller begins and ends
 transactions."""
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ INDEX_MAX = 2**63 - 1
 """The largest index that the log can store: SQLite stores no larger integer."""
 
 RUN_ROWS_MIN = 64
-"""An append with at least this many messages without keys and headers gets its own INSERT statements, in which stream
-and time are parameters only once. Smaller appends share INSERT statements: each statement releases the interpreter's
-lock and must get it back, which costs more than writing stream and time with each row."""
+"""An append with at least this many messages, without keys and headers, gets its own INSERT statements.
+
+In these statements, stream and time are parameters only once. Smaller appends share INSERT statements with stream and
+time in each row. This is cheaper for few rows, because each statement releases the interpreter's lock (GIL) and must
+acquire it again."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Returns a wrapper of a method that raises the StorageError for every sqlite3.Error that the method raises."""
+    """Returns a wrapper of a method that turns every sqlite3.Error of the method into a StorageError."""
 
     @wraps(method)
     def mapped(*arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -41,9 +43,9 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class SqliteLog:
-    """The log on one SQLite connection: a `storage.contract.Log`.
+    """The log of messages on one SQLite connection: a `storage.contract.Log`.
 
-    appended_bytes: the number of bytes of data passed to `append` so far. The checkpointer reads this number.
+    appended_bytes: the number of bytes of data passed to `append` so far. `storage.checkpointer` reads this number.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -179,7 +181,7 @@ class SqliteLog:
         return records
 
     def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Check that no message is missing between a page and the first and next index of its stream.
+        """Check a page against the first and next index of its stream: no message may be missing or too many.
 
         Raises StreamNotFound, DatabaseCorrupt.
         """
@@ -210,8 +212,8 @@ class SqliteLog:
         for stream_id, (first_index, next_index, size_bytes) in ends.items():
             flat += (stream_id, first_index, next_index, size_bytes)
             self.appended_bytes += size_bytes
-        # If several streams are moved, the error must report the next indexes from before the first move, so they must
-        # be restorable.
+        # If several streams are moved, the error must report the next indexes from before the first move. The
+        # savepoint keeps these indexes.
         if len(ends) > 1:
             self._connection.execute("SAVEPOINT ends")
         moved = 0
@@ -221,8 +223,8 @@ class SqliteLog:
             while len(flat) - start >= width:
                 moved += self._connection.execute(statement, flat[start : start + width]).rowcount
                 start += width
-        # A statement changes only the streams with the expected next index, so the number of changed rows shows whether
-        # all had it.
+        # A statement changes only the streams with the expected next index, so the number of changed rows shows
+        # whether all streams had it.
         if moved != len(ends):
             self._refuse_ends(ends)
         if len(ends) > 1:
@@ -264,7 +266,7 @@ _COLUMNS = 7
 
 
 def _plain_rows(append: Append, base: int) -> list[Any]:
-    """Returns the parameters of `INSERT_ROWS` for the messages of an append without keys and headers."""
+    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append without keys and headers."""
     count, width = len(append.data), _COLUMNS
     flat: list[Any] = [None] * (width * count)
     flat[0::width] = [append.stream_id] * count
@@ -279,7 +281,7 @@ def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
     """Returns for each stream id: the first index of its appends, the index after their last message, and their total
     number of bytes.
 
-    Raises IndexConflict if an append does not begin at the end of the append before it on the same stream.
+    Raises IndexConflict if an append does not begin where the previous append to the same stream ends.
     """
     ends: dict[int, list[int]] = {}
     for append in appends:
@@ -294,7 +296,7 @@ def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:
-    """Returns the parameters of `INSERT_ROWS` for the messages of an append with keys or headers."""
+    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append with keys or headers."""
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index
@@ -306,7 +308,7 @@ def _flat_rows(append: Append, base: int) -> list[Any]:
 
 
 def prefix_end(prefix: str) -> str | None:
-    """Returns the smallest text that is greater than every text with this prefix, or None if no text is.
+    """Returns the smallest text that is greater than every text with this prefix, or None if no such text exists.
 
     Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are skipped, since UTF-8
     cannot encode them.

@@ -1,11 +1,17 @@
-"""Reads a page of one stream's messages and checks each message. It does not know where the stream begins or ends.
+"""Reads a page of one stream's messages, and checks the checksum of each message.
 
-A page is not read row by row: for each row the driver releases the interpreter's lock and must get it back. While the
-trio thread is busy, this took up to 7 ms a row in a measurement, which adds up to seconds for a page. So a page takes
-two statements of one row each. The first statement returns the sizes and checksums of the next messages, from which
-this module computes how many messages fit. The second statement returns their data joined to one value, which this
-module cuts into messages. Very small and very large pages, and pages with keys or headers, are read row by row; for
-them, too, no more messages are read than fit.
+Reading row by row would be slow: for each row the driver releases the interpreter's lock (GIL) and must acquire it
+again. While the trio thread is busy, one row took up to 7 ms in a measurement, so a page would take seconds. So a page
+is read with two statements that return one row each:
+
+1. The first statement returns the sizes and checksums of the next messages. From the sizes, this module computes how
+   many messages fit into the page.
+2. The second statement returns the data of these messages, joined to one value. This module cuts the value into
+   messages.
+
+Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
+
+`storage.log` checks a page against the first and next index of the stream; this module does not know these indexes.
 """
 
 from __future__ import annotations
@@ -29,22 +35,23 @@ from storage.statements import (
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""The largest number of messages that one statement measures. The actual number is an estimate of how many messages
-fit, from the size of the messages before."""
+"""The largest number of messages that one statement measures. The actual number is an estimate of how many messages fit
+into the page, made from the size of the messages that were measured before."""
 ASSUMED_BYTES = 1024
-"""The assumed size of a message while no message has been measured."""
+"""The assumed size of a message, in bytes, until a message of the page has been measured."""
 JOIN_ROWS_MIN = 8
-"""A page with fewer messages than this is read row by row, which then costs less than joining the data."""
+"""A page with fewer messages than this is read row by row: for so few rows, joining the data would cost more."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
-"""A page with more data than this is read row by row. Joined data is in memory three times for a moment: in SQLite, as
-one value, and cut into messages."""
+"""A page with more bytes of data than this is read row by row. Joined data is in memory three times for a moment: in
+SQLite, as one Python value, and as separate messages."""
 
 
 class Measure(NamedTuple):
     """The one row that the statement `MEASURE_PAGE` returns.
 
-    attributed: the number of messages with a key or headers. sizes_text, checksums_text: the size and the checksum of
-    each message, as numbers joined with commas.
+    rows: the number of measured messages. first, last: their smallest and largest index. time_us_min, time_us_max:
+    their smallest and largest time. attributed: the number of messages with a key or headers. sizes_text,
+    checksums_text: the size and the checksum of each message, as numbers joined with commas.
     """
 
     rows: int
@@ -72,11 +79,11 @@ def read_page(
     *,
     joins: bool,
 ) -> tuple[list[Record], bool]:
-    """Returns the page from `index` on, as `Log.read` describes it, and whether the page ends because no message
-    follows.
+    """Returns a page, as `Log.read` describes it, and whether the page ends because the stream has no further message.
 
     joins: the result of `can_join`. The caller must have begun a transaction, so that all statements see the same
-    state. Raises DatabaseCorrupt if a message is damaged, or missing between two others. Raises sqlite3.Error.
+    state. Raises DatabaseCorrupt if a message is damaged, or if a message between two other messages is missing. Raises
+    sqlite3.Error.
     """
     records: list[Record] = []
     room_bytes = bytes_max
@@ -103,7 +110,7 @@ def read_page(
         if fitting == 0:
             return records, False
         records += _messages(connection, stream_id, measure, totals[:fitting], joins)
-        # Return if the page is full or the stream ends. Otherwise go on behind these messages.
+        # Return if the page is full or the stream ends. Otherwise continue after these messages.
         if fitting < measure.rows:
             return records, False
         if measure.rows < asked:
@@ -124,7 +131,7 @@ def _messages(
 ) -> list[Record]:
     """Reads the first `len(totals)` of the measured messages.
 
-    totals: for each message, the offset in the joined value at which its data ends.
+    totals: for each message, the total size of the data up to the end of that message, in bytes.
     """
     rows = (stream_id, measure.first, len(totals))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
@@ -144,7 +151,7 @@ def _messages(
 
 
 def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[bytes]) -> list[int] | None:
-    """Returns the checksums that the messages should have, or None if a time is not a number because of damage."""
+    """Returns the checksums that undamaged messages would have, or None if a stored time is not a number."""
     if not isinstance(measure.time_us_min, int) or not isinstance(measure.time_us_max, int):
         return None
     if measure.time_us_min == measure.time_us_max:
@@ -192,8 +199,10 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 
 
 def _integers(text: str | None) -> list[int]:
-    """Returns the numbers of a text in which they are joined with commas; an empty list if damage has changed the text
-    to anything else."""
+    """Returns the numbers of a comma-separated text. Returns an empty list if the text is None, or if damage has
+    changed
+    the text so that a number cannot be read.
+    """
     try:
         return list(map(int, text.split(","))) if text is not None else []
     except ValueError:

@@ -1,4 +1,4 @@
-"""The tables of the database, and their version. Other packages add their own tables to `metadata`."""
+"""Defines the tables of the log and the schema version. Other packages add their own tables to `metadata`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from storage.seal import seal_column
 
 SCHEMA_VERSION = 2
-"""The version of the tables, stored in the file header as `user_version`. It rises with every change that makes the
-file unreadable for older programs."""
+"""The version of the tables, stored in the file header as `user_version`. The version rises
+with every change after which older programs cannot read the file."""
 APPLICATION_ID = 0x53744E64
 """The number that marks a database as a database of this program ("StNd"), stored in the file header as
-`application_id`. The program never changes a file with another number."""
+`application_id`. The program refuses a database with another number and never changes it, unless the file is empty."""
 
 metadata = MetaData()
-"""All tables of the database. A package adds its tables by defining them with this object."""
+"""All tables of the database. A package adds a table by passing this object to the table's definition."""
 
 streams = Table(
     "streams",
@@ -43,8 +43,8 @@ streams = Table(
     UniqueConstraint("name", "partition"),
     sqlite_autoincrement=True,
 )
-"""The table of streams, with one row for each stream-partition. `storage.seal` describes the seal. AUTOINCREMENT
-prevents a new stream from getting the id of a deleted stream."""
+"""The table of streams, with one row for each stream-partition. The last column is the seal, a checksum of the row (see
+`storage.seal`). AUTOINCREMENT prevents a new stream from getting the id of a deleted stream."""
 
 messages = Table(
     "messages",
@@ -59,15 +59,17 @@ messages = Table(
 )
 """The table of messages, with one row for each message. `storage.checksum` describes the checksum.
 
-This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB takes 4.5 times its size on
-disk. The table has no foreign key: an append moves the next index of its stream, which checks once that the stream
-exists. A foreign key would check this again for each row.
+This is a rowid table with an index on (stream_id, idx): without rowids, a message of 1 KiB would take 4.5 times its
+size on disk. The table has no foreign key, because each append already updates the row of its stream: that update finds
+no row if the stream does not exist. A foreign key would repeat this check for each message.
 """
 
 
 def create_statements() -> list[str]:
-    """Returns the SQL statements that create all missing tables and indexes of `metadata`. They may be run
-    repeatedly."""
+    """Returns the SQL statements that create the tables and indexes of `metadata`. Tables and indexes that exist
+    already
+    are not changed.
+    """
     dialect = sqlite.dialect()
     made: list[str] = []
     for table in metadata.sorted_tables:
