@@ -127,8 +127,7 @@ class Append(Operation):
 
 
 class Log(Protocol):
-    """The interface of the log of messages: reads and writes the streams and messages of one database in one session.
-    """
+    """The interface of the log of messages: reads and writes the streams and messages of one database in one session."""
 
     # Writing: inside a transaction of a writing session.
 

@@ -1,8 +1,8 @@
-"""MemoryDatabase: the log in memory, for tests. It keeps the contract of the log, but stores nothing on disk.
+"""A database in memory, for tests. It implements the interfaces of `storage.contract`, but stores nothing on disk.
 
-A committed state is never changed: a transaction works on a copy, and the commit replaces the state by the copy. The
-copies share the lists of messages, since a transaction changes a list only behind the messages of every committed
-state. Only one thread may use the database.
+A committed state is never changed: a transaction works on a copy of the state, and the commit replaces the committed
+state with the copy. The copies share the lists of messages: a transaction changes only the end of a list, after the
+messages of the committed state. Only one thread may use the database.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from storage.schema import create_statements
 class _Stream(NamedTuple):
     """One stream in memory: its record and its messages.
 
-    The message rows[i] has the index offset + i. Rows at or beyond the stream's next index are left over from a
-    transaction that was rolled back.
+    The message rows[i] has the index offset + i. Ignore rows at or beyond the stream's next index: a
+    transaction that was rolled back has left them.
     """
 
     record: StreamRecord
@@ -128,11 +128,16 @@ class MemorySession:
             self.rollback()
 
     def visible(self) -> _State:
-        """Returns the state that this session reads: the state of its transaction, else the committed state."""
+        """Returns the state that this session reads: the state of the open transaction, or without one, the committed
+        state.
+        """
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """Returns the state of the open transaction, which this session may change. Raises StorageReadOnly."""
+        """Returns the state of the open transaction, to be changed.
+
+        Raises StorageReadOnly if this session only reads.
+        """
         if not self.writes:
             raise StorageReadOnly("this session only reads; write in the session that writes")
         assert self._working is not None, "writing needs a transaction"

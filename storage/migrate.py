@@ -1,6 +1,6 @@
-"""Brings a database with an older schema version to the present version. The caller must have begun a transaction.
+"""Migrates a database with an older schema version to the current version. The caller must have begun a transaction.
 
-This module names the tables of other packages, since a migration must change every table in the file, also the tables
+This module names the tables of other packages, since a migration must change every table in the file, even the tables
 of packages that are not imported.
 """
 
@@ -23,11 +23,11 @@ SEALED: Final = (
     "block_evicted",
     "backfill_targets",
 )
-"""The tables whose rows have a seal since schema version 2."""
+"""The tables whose rows have a seal (a checksum of the row, see `storage.seal`) since schema version 2."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the database from its schema version to the present version. Raises sqlite3.Error."""
+    """Migrate the database from its schema version to SCHEMA_VERSION. Raises sqlite3.Error."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 1:
         _seal_all(connection)
@@ -36,13 +36,13 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
-    """Whether the rows of a table have a seal; None if the table does not exist."""
+    """Whether a table has a column for the seal, the checksum of a row. Returns None if the table does not exist."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
     return SEAL in columns if columns else None
 
 
 def _seal_all(connection: sqlite3.Connection) -> None:
-    """Add the column of the seal to every table, and seal every row with its present values."""
+    """Add the seal column to every table of SEALED, and compute the seal (a checksum) of every row."""
     # SQL calls these two functions for each row, so that no row has to pass through Python and back.
     connection.create_function("seal_of_row", -1, lambda table, *values: seal_of(table, values))
     connection.create_function("seal_of_stream", 7, stream_seal)

@@ -1,7 +1,7 @@
-"""Reclaim: an operation that gives free pages of the database file back to the disk. It deletes no messages.
+"""An operation that gives free pages of the database file back to the disk. It deletes no messages.
 
-The file becomes shorter at the next checkpoint. The operation gives back one page per statement: SQLite gives back one
-page at each step of the statement, and the driver makes only one step, since the statement has no columns.
+The file becomes shorter at the next checkpoint. The operation runs one statement for each page: SQLite frees one page
+at each step of the statement, and Python's driver makes only one step, since the statement returns no columns.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from storage.contract import Operation, Session
 
 
 class Reclaim(Operation):
-    """An operation that gives back at most `pages` free pages, and leaves `keep` free pages in the file for new
-    messages.
+    """An operation that gives at most `pages` free pages back to the disk. At least `keep` free pages stay in the file,
+    for new messages.
 
     pages_left: the number of free pages after the operation.
     """

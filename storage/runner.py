@@ -1,7 +1,7 @@
-"""Runner: the interface between the trio thread of a node and its storage, and the code that all runners share.
+"""The interface between the trio thread of a node and its storage, and the code that all runners share.
 
-`storage.thread_runner.ThreadRunner` serves a node. `storage.inline_runner.InlineRunner` serves a simulation: it keeps
-the same promises without threads. This module starts no threads and knows no SQL.
+`storage.thread_runner.ThreadRunner` serves a node. `storage.inline_runner.InlineRunner` serves a simulation: it
+behaves the same, but has no threads. This module starts no threads and knows no SQL.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     commits: the number of committed transactions, each with at least one sync. operations: the number of committed
     operations. rows: the number of messages in these operations.
-    reads: the number of read operations, done or failed. bulk_pages, bulk_rows: the number of pages read in bulk, and
-    of the messages in them.
+    reads: the number of finished read operations, including failed ones. bulk_pages, bulk_rows: the number of pages
+    that bulk reads returned, and the number of messages in these pages.
     failed: the number of reads and writes that ended with an error. callback_failures: the number of `on_done` calls
     that raised.
     writes_waiting, reads_waiting: the number of operations in the queues. outstanding: the number of submitted
-    operations that are not completed.
+    operations whose `on_done` was not called yet.
+    commit_s_last, commit_s_total, commit_s_max: the duration of the last commit, of all commits, and of the longest.
     wal_pages: the number of pages in the write-ahead log at the last checkpoint.
-    failure: the reason why the runner writes nothing any more, or None.
+    failure: the reason why the runner does not write any more, or None if it writes.
     """
 
     commits: int
@@ -58,11 +59,11 @@ class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner(Protocol):
-    """The interface of a runner: it takes operations in the trio thread and completes them there. To complete an
-    operation means to call its `on_done`, after the commit or the failure.
+    """The interface of a runner, which does operations (reads and writes) and completes them in the trio thread. To
+    complete an operation means to call its `on_done`, after the commit or the failure.
 
-    Writes are done in the order of submission, and completed in that order. A read sees every write that was completed
-    before the read was submitted; reads have no order among themselves. An operation is done and completed even if the
+    Writes are done and completed in the order of submission. A read sees every write that was completed before the
+    read was submitted. Reads are done in any order. An operation is done and completed even if the
     task that submitted it was cancelled.
     """
 
@@ -75,8 +76,9 @@ class Runner(Protocol):
         ...
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Submit a bulk read, which a child process does. If this runner cannot do bulk reads, the read fails with
-        ArrowUnavailable.
+        """Submit a bulk read: a child process reads one page as Arrow. If this runner cannot do bulk reads, the read
+        fails
+        with ArrowUnavailable.
 
         Raises StorageClosed.
         """
@@ -97,7 +99,7 @@ class Runner(Protocol):
 class Batches(Protocol):
     """The interface through which a runner uses the batches of a node. `ockam.node.Node` implements it.
 
-    A batch collects the work that several calls cause, and does all of it when the batch ends.
+    Inside a batch, calls only note the work of the node's workers. All of this work is done when the batch ends.
     """
 
     def batch(self) -> AbstractContextManager[None]:
@@ -106,13 +108,12 @@ class Batches(Protocol):
         ...
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Call the function when the open batch has ended. If no batch is open, call the function at once."""
+        """Call the function after the open batch has ended. If no batch is open, call the function at once."""
         ...
 
 
 class NoBatches:
-    """The implementation of `Batches` for a runner without a node: it collects nothing, so each call does its work at
-    once."""
+    """The implementation of `Batches` for a runner without a node: `at_batch_end` calls each function at once."""
 
     def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -122,12 +123,13 @@ class NoBatches:
 
 
 class Completions:
-    """Counts the outstanding operations of a runner (submitted, but not completed) and completes them. Used in the trio
-    thread only.
+    """Counts the outstanding operations of a runner, and completes operations by calling their `on_done`.
+
+    An operation is outstanding from its submission until its `on_done` has returned. Used in the trio thread only.
 
     `on_done` must not raise. If it raises, the code that submitted the operation has a mistake: the exception is logged
     and counted in `callback_failures`, and the other operations of the batch are completed all the same.
-    Invariant: `outstanding` is the number of operations that were admitted and not yet completed.
+    Invariant: `outstanding` is the number of operations for which `admit` was called and that are not yet completed.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -171,7 +173,7 @@ class Completions:
                 self._wake_idle()
 
     def abandon(self) -> None:
-        """Forget all outstanding operations, as a killed process does: none is completed after this call."""
+        """Forget all outstanding operations, as if the process were killed: after this call, no `on_done` is called."""
         self._abandoned = True
         self.closed = True
         self.outstanding = 0

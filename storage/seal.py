@@ -1,16 +1,18 @@
-"""Seals: checksums of the rows that are not messages, such as streams and saved positions.
+"""Computes and checks seals: checksums of the rows that are not messages, such as streams and saved indexes.
 
-A wrong row of this kind would give a consumer the wrong messages. Seals find damage; they do not resist an attacker.
+With a damaged row of this kind, a consumer would get the wrong messages. Seals detect damage. They do not protect
+against an attacker.
 
     seal           = CRC-32 of the table's name and of every other column, in the order of the table
     seal of stream = (CRC-32 of name, partition, creation and attributes + A first_index + B next_index + C size_bytes)
                      mod 2**61 - 1
 
-The CRC-32 is taken over a tuple of the table's name and the values, as Python's `ascii` writes it. Two different rows
-always have different texts, the text does not depend on a version of Unicode, and no other way is faster. The seal of a
-stream is linear in the three numbers that change with each append: the UPDATE that changes them changes the seal too,
-without reading the row. If the row was damaged before, the seal stays wrong after the UPDATE, so the damage is still
-found.
+The CRC-32 is computed over a text: Python's `ascii` of a tuple of the table's name and the values. Two different rows
+have different texts, the text does not depend on a version of Unicode, and no other way is faster.
+
+The seal of a stream is linear in first_index, next_index and size_bytes, which appends and deletions change. So the
+UPDATE statement that changes these numbers also changes the seal, without reading the row. If the row was damaged
+before, the seal is still wrong after the UPDATE, so the damage is still found.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ from storage.errors import DatabaseCorrupt
 
 SEAL: Final = "seal"
 MODULUS: Final = 2**61 - 1
-"""The modulus of the stream seal. It is a prime, so a change of one number by less than the modulus always changes the
-seal. The sums fit into the integers of SQLite."""
+"""The modulus of the stream seal. It is a prime, so a change of one number by less than the modulus always changes
+the seal. The sums fit into the 64-bit integers of SQLite."""
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 STREAM_COLUMNS: Final = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
 """The columns of the table of streams that are the arguments of `stream_seal`, in the same order."""
 
 
 def seal_column() -> Column[int]:
-    """Returns the column for the seal, which is the last column of a table with sealed rows."""
+    """Returns the column for the seal (the checksum of a row). It must be the last column of a table."""
     return Column(SEAL, BigInteger, nullable=False, server_default="0")
 
 
 def seal_of(table: str, values: Iterable[object]) -> int:
-    """Returns the seal of a row.
+    """Returns the seal (a CRC-32) of a row that is not the row of a stream.
 
     table: the name of the table. values: the values of all columns except the seal.
     """
@@ -55,8 +57,8 @@ def stream_seal(
     next_index: object,
     size_bytes: object,
 ) -> int | None:
-    """Returns the seal of a stream's row, or None if an index or the size is not a number, which only damage can
-    cause."""
+    """Returns the seal (the checksum) of a stream's row. Returns None if an index or the size is not an integer, which
+    only damage can cause."""
     if not isinstance(first_index, int) or not isinstance(next_index, int) or not isinstance(size_bytes, int):
         return None
     fixed = seal_of("streams", (name, partition, created_us, attributes))
@@ -64,7 +66,10 @@ def stream_seal(
 
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
-    """Yields a text for each damaged row of a sealed table, with the primary key of the row. Raises sqlite3.Error."""
+    """Yields an error text for each row of a table whose seal is wrong. Each text names the primary key of the row.
+    Raises
+    sqlite3.Error.
+    """
     columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
@@ -77,7 +82,7 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
 
 
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:
-    """Raises DatabaseCorrupt if a row is damaged.
+    """Raises DatabaseCorrupt if the seal of a row is wrong. Not for rows of the table of streams.
 
     row: the values of the row, with the seal last. do: the advice for the user in the text of the error.
     """
@@ -87,7 +92,7 @@ def check_sealed(table: str, row: Sequence[object], do: str) -> None:
 
 
 def is_sealed(table: str, columns: Sequence[str], row: Sequence[object]) -> bool:
-    """Whether a row is undamaged.
+    """Whether the seal of a row is right, so that the row is undamaged.
 
     columns: the names of all columns except the seal. row: the values of the row, with the seal last.
     """

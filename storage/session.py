@@ -1,5 +1,5 @@
-"""SqliteSession: one connection to the database file, and the log on it. `storage.database` opens and configures the
-connection."""
+"""A session: one connection to the database file, and the log of messages on that connection. `storage.database` opens
+and configures the connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from storage.log import SqliteLog
 class Checkpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it.
 
-    blocked: whether a reader prevented the end of the checkpoint. wal_pages: the number of pages in the write-ahead
-    log. copied_pages: how many of these pages are in the database file.
+    blocked: whether another connection prevented the checkpoint from finishing. wal_pages: the number of pages in the
+    write-ahead log. copied_pages: how many of these pages have been copied into the database file.
     """
 
     blocked: bool
@@ -29,8 +29,8 @@ class Checkpoint(NamedTuple):
 class SqliteSession:
     """A session on one SQLite connection: a `storage.contract.Session`.
 
-    writes: whether this session may write. Its transactions then take the write lock when they begin, since a
-    transaction that takes the lock later can fail halfway.
+    writes: whether this session may write. If so, each transaction takes the write lock at its begin: a transaction
+    that takes the lock later can fail halfway.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:
@@ -67,7 +67,8 @@ class SqliteSession:
     def checkpoint(self, mode: str) -> Checkpoint:
         """Copy the write-ahead log into the database file.
 
-        mode: PASSIVE (waits for nobody), RESTART or TRUNCATE (both wait for readers).
+        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties the
+        log.
         """
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -82,12 +83,13 @@ class SqliteSession:
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Extend the write-ahead log to `size_bytes`, so that later commits overwrite existing pages: syncing a growing
-        file takes twice as long. The log keeps this size until the last connection closes.
+        """Extend the write-ahead log to `size_bytes`, so that later commits overwrite a part of the file that exists.
+
+        Syncing a growing file takes twice as long. The log keeps this size until the last connection closes.
 
         SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
-        This method begins such a transaction and rolls it back, so no reader ever sees its data. Raises StorageError;
-        then the transaction is rolled back too, but the extended part of the log may still take room.
+        This method begins such a transaction and rolls it back, so no reader ever sees its data. Raises StorageError.
+        After an error the extended part of the log may still take room.
         """
         try:
             cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]

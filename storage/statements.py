@@ -1,7 +1,8 @@
-"""The SQL of the log, compiled once from the schema. The statements run on the driver's connection.
+"""The SQL statements of the log of messages, compiled once from the schema. They run on a connection of Python's
+sqlite3.
 
-Through SQLAlchemy's connection, composing and running a statement would cost ten times as much as SQLite needs to read
-one row.
+A connection of SQLAlchemy is not used: composing and running a statement there would take ten times as long as SQLite
+needs to read one row.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. It lists the names with a
-prefix."""
+"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. So it can list the streams
+whose names have a prefix."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
@@ -112,8 +113,8 @@ def advance_streams(count: int) -> str:
 
     Parameters for each stream: stream id, expected next index, new next index, number of added bytes.
 
-    A stream whose next index is not the expected one is not changed. One statement moves all streams, since each
-    statement releases the interpreter's lock and must get it back.
+    A stream whose next index differs from the expected next index is not changed. One statement moves all streams,
+    because each statement releases the interpreter's lock (GIL) and must acquire it again.
     """
     rows = ",".join(["(?,?,?,?)"] * count)
     return (
@@ -126,8 +127,8 @@ def advance_streams(count: int) -> str:
 # Statements that write messages.
 
 CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""The numbers of rows for which an INSERT statement exists. Every number of rows is a sum of a few of these numbers, so
-a few prepared statements are enough."""
+"""The numbers of rows for which an INSERT statement exists. Any number of rows can be inserted with a few of these
+statements, so few prepared statements are enough."""
 
 
 def insert_run(count: int) -> str:
@@ -170,7 +171,7 @@ _from_index = (_of_stream, messages.c.idx >= bindparam("index"))
 
 
 def _page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """Returns the query for `columns` of at most `limit` messages of a stream, from an index on."""
+    """Returns the query that reads `columns` of at most `limit` messages of a stream, from an index on."""
     return (
         select(*columns)
         .where(*_from_index)
@@ -210,8 +211,10 @@ FIND_FITTING: Final = compiled(
     _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
     *("stream_id", "index", "bytes_max", "limit"),
 )
-"""Finds the first message whose data has at most a given size. SQLite knows the length of a value from the head of its
-row, so it does not read the data."""
+"""Finds the first message, from an index on, whose data has at most a given size. SQLite stores the length of a value
+in
+the head of the row, so this query does not read the data.
+"""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
 """Reads the data of all messages of a page, joined to one value."""
 READ_JOINED_TIMES: Final = compiled(
@@ -234,7 +237,8 @@ NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id 
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""Finds the next stream id that occurs in the table of messages, even if the stream has no row."""
+"""Finds the smallest stream id above a given id in the table of messages. The stream may be missing in the table of
+streams."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 
@@ -242,5 +246,5 @@ COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream
 
 JOIN_PROBE: Final = "SELECT CAST(group_concat(x, '') AS BLOB) FROM (SELECT x'00ff01' AS x UNION ALL SELECT x'fe0080')"
 JOIN_PROBE_RESULT: Final = bytes.fromhex("00ff01fe0080")
-"""The result of JOIN_PROBE if SQLite can join values with zero bytes. An older SQLite ends the joined value at its
-first zero byte; with such a version, pages are read row by row."""
+"""The result of JOIN_PROBE if SQLite can join values with zero bytes. An older SQLite ends the joined value at the
+first zero byte. With an older SQLite, pages are read row by row."""

@@ -1,4 +1,4 @@
-"""ThreadRunner: the runner of a node. One thread writes, a few read, and the trio thread never waits for the disk.
+"""The storage runner of a node. One thread writes, a few threads read, and the trio thread never waits for the disk.
 
 The path of a write, from the worker that submits it to the confirm:
 
@@ -9,12 +9,12 @@ The path of a write, from the worker that submits it to the confirm:
        of the node's batch                        4. commit_batch: one transaction, one sync
     6. Completions.complete: open a      ◀──────  5. _post: hand over the whole batch
        batch, call each `on_done`
-    7. `on_done` sends the confirms; they leave when the batch ends
+    7. `on_done` makes the confirms, which are sent when the batch ends
 
-A read takes the same path through a reading thread, alone and without steps 2 and 4.
+A read takes the same path through a reading thread, but each read goes alone and skips steps 2 and 4.
 
-There is no timer. While the writing thread commits, new operations collect in the queue. Together they become the next
-transaction: the slower the disk, the larger the group.
+No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
+the next transaction, so a slower disk leads to larger transactions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ThreadRunner:
 
     Created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager; the
     database stays open. If the trio run ends before the runner is closed, the threads still do all submitted operations
-    and then end.
+    before they end.
     Invariant: `_wake_planned` is true if and only if `_wake_writer` is to be called at the end of the open batch.
     """
 
@@ -123,9 +123,11 @@ class ThreadRunner:
         self._arrow.submit(operation)
 
     def save_room(self, tight: bool) -> None:
-        """Copy the write-ahead log into the database file after every commit while the disk has little room left.
+        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
+        file
+        after every commit, so that the log does not grow.
 
-        tight: whether the disk has little room left.
+        tight: whether the disk has little room left, so that the saving is switched on.
         """
         self._writer.save_room(tight)
 
@@ -196,8 +198,10 @@ class ThreadRunner:
             self._completes_one = False
 
     async def _end_with_trio(self) -> None:
-        """A system task that ends the threads when the trio run ends before the runner is closed. Otherwise the process
-        could not end."""
+        """Ends the threads if the trio run ends before the runner is closed. Runs as a system task of trio. Without
+        this
+        task, the process could not end.
+        """
         try:
             await self._ended.wait()
         finally:
@@ -214,10 +218,10 @@ class ThreadRunner:
 
 
 class WritingThread(threading.Thread):
-    """The writing thread: it owns the only session that writes. All waiting operations become one transaction.
+    """The writing thread, which owns the only session that writes. All waiting operations become one transaction.
 
     post: a function that this thread calls with each finished batch, in the order of submission. failure: the reason
-    why the thread writes nothing any more, or None.
+    why the thread does not write any more, or None if it writes.
     Invariant: each operation that was submitted is posted exactly once.
     """
 
@@ -246,12 +250,13 @@ class WritingThread(threading.Thread):
         return len(self._queue)
 
     def submit(self, operation: Operation) -> None:
-        """Add an operation to the queue, which the thread reads at the next `wake_up`. Called in the trio thread, like
-        all public methods except `run`."""
+        """Add an operation to the queue. The thread empties the queue at the next `wake_up`. Called in the trio thread,
+        like all public methods except `run`.
+        """
         self._queue.append(operation)
 
     def wake_up(self) -> None:
-        """Make `run` look at the queue again.
+        """Make `run` read the queue again.
 
         `_signal` is a lock that serves as a signal: `run` waits by acquiring the lock, and this method releases it. A
         `threading.Event` would do the same, but it is written in Python and makes a lock for each wait.
@@ -261,11 +266,13 @@ class WritingThread(threading.Thread):
             self._signal.release()
 
     def save_room(self, tight: bool) -> None:
-        """Copy the write-ahead log into the file after every commit, while the disk has little room.
+        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
+        file
+        after every commit.
 
         A commit that is only in the log needs room in the database file later, and the disk may have no room then.
 
-        tight: whether the disk has little room left.
+        tight: whether the disk has little room left, so that the saving is switched on.
         """
         if tight != self._tight:
             self._tight = tight
@@ -281,7 +288,7 @@ class WritingThread(threading.Thread):
         stopping = False
         while not stopping:
             # Sleep until `wake_up`. Clear the flag before the queue is read: if an operation is submitted after this
-            # line, its `wake_up` releases the signal again, and the next turn of the loop finds the operation.
+            # line, its `wake_up` releases the signal again, and the next pass of the loop finds the operation.
             self._signal.acquire()
             self._signalled = False
             stopping = self._stopping
@@ -300,8 +307,10 @@ class WritingThread(threading.Thread):
         _close_session(self._session)
 
     def _write(self, batch: list[Operation]) -> None:
-        """Commit the batch, or set an error on each of its operations. Every operation must end in one of the two ways,
-        whatever is raised."""
+        """Commit the batch, or set an error on each operation that is not stored.
+
+        This must hold whatever exception is raised.
+        """
         if self.failure is not None:
             fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
             return
@@ -331,8 +340,10 @@ class WritingThread(threading.Thread):
             self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
 
     def _write_again(self, batch: list[Operation]) -> None:
-        """Commit a batch a second time, after its first commit found no room for a larger log. Copying the log into the
-        database file first makes the log begin anew."""
+        """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before
+        that,
+        copy the log into the database file, so that the commit can overwrite the log from its beginning.
+        """
         self.failure = self.checkpointer.copy()
         if self.failure is None:
             for operation in batch:
@@ -341,8 +352,8 @@ class WritingThread(threading.Thread):
 
 
 class ReadingThread(threading.Thread):
-    """A reading thread: it owns a session that cannot write. All reading threads take operations from one queue; the
-    entry None ends a thread.
+    """A reading thread, which owns a session that cannot write. All reading threads take operations from one queue. The
+    queue entry None ends one thread.
 
     post: a function that this thread calls with each finished operation.
     """

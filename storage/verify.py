@@ -1,7 +1,8 @@
-"""Verifies a whole database: the file, the schema, every stream, every message, every seal. It repairs nothing.
+"""Verifies a whole database: the file, the schema, every stream, every message and every seal (a row's checksum).
 
-It reads one state of the database from beginning to end, with one row in memory at a time. While the database of a
-running node is verified, its write-ahead log cannot be emptied, so verify a backup instead if the database is large.
+The verification repairs nothing. It reads one snapshot of the database, with one row in memory at a time. While the
+database of a running node is verified, the write-ahead log of the node cannot be emptied. So if the database is large,
+verify a backup instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESS
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""
 PROGRESS_MESSAGES = 10_000
-"""The progress function is called each time this many messages of a stream were checked."""
+"""The progress function is called each time this many more messages have been checked."""
 
 Progress = Callable[[int, int], None]
 """A function that is called with the numbers of streams and messages checked so far."""
@@ -31,8 +32,9 @@ Progress = Callable[[int, int], None]
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification.
 
-    streams, messages: how many of them were read. size_bytes: the total size of the data of these messages. problems:
-    the first PROBLEMS_MAX problems. problem_count: the number of all problems.
+    streams, messages: the number of streams and messages that were read. size_bytes: the total size of the data of
+    these messages. problems: a text for each of the first PROBLEMS_MAX problems. problem_count: the number of all
+    problems.
     """
 
     streams: int
@@ -49,8 +51,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
     """Verify the whole database.
 
-    The report lists each damage as a problem, as long as other parts of the database can be read. Raises StorageError
-    if the database cannot be read at all.
+    The report lists each damage as a problem. Raises StorageError if the verification cannot continue after an error,
+    such as when the database cannot be read at all.
     """
     session.begin()
     try:
@@ -62,7 +64,7 @@ def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
 
 
 def _ignore(streams: int, messages: int) -> None:
-    """Does nothing: the progress function if the caller gives none."""
+    """Does nothing. It is the progress function if the caller gives none."""
 
 
 class _Verification:
@@ -130,7 +132,10 @@ class _Verification:
             self._problem(f"the file cannot be checked to the end: {error}")
 
     def _check_stream(self, stream_id: int) -> None:
-        """Check the row of a stream against its messages. An error of SQLite ends the check of this stream."""
+        """Check the row of a stream and all its messages. If SQLite raises an error, note a problem and end the check
+        of
+        this stream.
+        """
         try:
             record = StreamRecord(*self._connection.execute(GET_STREAM, (stream_id,)).fetchone())
             name = f"stream {stream_id} ({record.name}/{record.partition})"
@@ -144,7 +149,7 @@ class _Verification:
             self._problem(f"{name} holds {size_bytes} bytes, its row says {record.size_bytes}")
 
     def _check_messages(self, name: str, record: StreamRecord) -> int:
-        """Check the indexes and checksums of one stream, and return the bytes of its data."""
+        """Check the indexes and checksums of one stream's messages, and return the total size of their data in bytes."""
         expected, size_bytes = record.first_index, 0
         for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
             # Check that the indexes have no gap.
@@ -179,7 +184,7 @@ class _Verification:
             self._problem(f"the table of messages cannot be read to its end: {error}")
 
     def _check_seals(self) -> None:
-        """Check the seal of every row in the tables that have seals."""
+        """Check the seal, which is a checksum of the row, of every row in the tables with seals."""
         for table in SEALED if self._sealed else ():
             try:
                 if has_seal(self._connection, table) is False:
@@ -191,8 +196,10 @@ class _Verification:
                 self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
-        """Yields all stream ids of a table. A statement finds each id from the id before, so that no cursor stays
-        open."""
+        """Yields all stream ids of a table.
+
+        statement: a query that returns the smallest stream id above a given id, or None. A new query finds each id, so
+        that no cursor stays open."""
         stream_id = -1
         while True:
             stream_id = self._connection.execute(statement, (stream_id,)).fetchone()[0]

@@ -1,1 +1,1 @@
-"""Bulk reads: pages of a stream as Arrow, read by another process so that they hold up neither pushes nor pulls."""
+"""Bulk reads: another process reads pages of a stream as Arrow, so that these reads delay neither pushes nor pulls."""

@@ -1,7 +1,7 @@
-"""ArrowPages: reads a range of one stream from the database file as Arrow record batches, in a process beside the node.
+"""Reads a range of one stream from the database file as Arrow record batches, in another process than the node.
 
-The driver of ADBC contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's locks,
-and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
+The database driver (ADBC) contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's
+locks, and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
 (`storage.bulk.child_main`). Spark's workers are separate processes, so they may read the file directly. This module
 imports nothing else of the project, since the project may not be installed on those workers.
 """
@@ -17,20 +17,23 @@ from urllib.parse import quote
 import pyarrow as pa
 
 BUSY_TIMEOUT_MS = 5_000
-"""ADBC sets no busy timeout. Without one, a read fails while another connection opens or closes the write-ahead log."""
+"""How long a read waits for another connection, in milliseconds. The driver (ADBC) sets no such timeout. Without a
+timeout, a read fails while another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
-"""The first part of the file, up to this size, is read through a memory mapping, which takes a fifth less time. SQLite
-allows no larger mapping."""
+"""The number of bytes at the beginning of the file that are read through a memory mapping. This takes a fifth less
+time.
+SQLite allows no larger mapping.
+"""
 ROWS_MAX = 16_384
-"""The largest number of rows in a page. The limit is needed since keys and headers (at most 20 KiB a row) are not
-measured before they are read."""
+"""The largest number of rows in a page. The limit is needed because the size of keys and headers (at most 20 KiB
+a row) is not known before they are read."""
 ASSUMED_ROW_BYTES = 1_024
-"""The assumed size of a row of a stream from which no row has been read yet."""
+"""The assumed size of a row, in bytes, for a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
 """The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The most data that one statement may bring into memory. If a row is larger than its share of this memory, SQLite
-returns the row without data, and the statement is repeated for fewer rows."""
+"""The largest amount of data that one statement may read into memory. Each row has an equal share of this memory. If a
+row is larger than its share, SQLite returns the row without data, and the statement is repeated for fewer rows."""
 
 
 class PagesError(Exception):
@@ -47,12 +50,14 @@ class PagesDamaged(PagesError):
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """One page of a stream: rows with consecutive indexes, and the bounds of the stream just after the rows were read.
+    """One page of a stream: rows with consecutive indexes, and the bounds of the stream after the rows were read.
 
     start: the index of the first row; if the page has no rows, the index at which the next read has to start.
-    first_index, next_index, created_us: the bounds of the stream and its creation time. batch: the rows as an Arrow
-    record batch. Its columns are `index` and `time_us`, then the requested ones of `checksum`, `key`, `beside` and
-    `data`. The columns `key` and `beside` are left out if no row has a value there.
+    first_index, next_index: the bounds of the stream. created_us: the time of the stream's creation, in microseconds
+    since 1970. batch: the rows as an Arrow record batch.
+
+    The columns of the batch are `index` and `time_us`, and if requested, `checksum`, `key`, `beside` (the headers) and
+    `data`. The columns `key` and `beside` are omitted if no row has a value in them.
     """
 
     created_us: int
@@ -70,7 +75,7 @@ class ArrowPage:
 class Columns:
     """Selects the columns to read in addition to index and time.
 
-    beside: whether to read keys and headers.
+    data, checksum: whether to read these columns. beside: whether to read keys and headers.
     """
 
     data: bool = True
@@ -79,8 +84,9 @@ class Columns:
 
 
 class ArrowPages:
-    """A read-only connection to the database file that reads pages as Arrow. It is a context manager and belongs to one
-    thread.
+    """A read-only connection to the database file that reads pages as Arrow. It is a context manager. Only one thread
+    may
+    use it.
 
     path: the path of the database file. Raises PagesError if the file cannot be opened.
     """
@@ -113,7 +119,7 @@ class ArrowPages:
             self._connection.close()
 
     def find_stream(self, name: str, partition: int) -> int | None:
-        """Returns the id of a stream-partition, or None if it does not exist. Raises PagesError."""
+        """Returns the id of a stream-partition, or None if the stream-partition does not exist. Raises PagesError."""
         quoted = name.replace("'", "''")
         statement = f"SELECT id FROM streams WHERE name = '{quoted}' AND partition = {int(partition)}"
         try:
@@ -123,9 +129,9 @@ class ArrowPages:
         return int(found.column(0)[0].as_py()) if found.num_rows else None
 
     def read(self, stream_id: int, start: int, end: int, bytes_max: int, columns: Columns) -> ArrowPage:
-        """Read the rows from index `start` up to, not including, `end`, as far as they fit into `bytes_max` bytes.
+        """Read the rows from index `start` up to, not including, `end`: as many rows as fit into `bytes_max` bytes.
 
-        The page has at least one row if the range has one, however large that row is.
+        If the range is not empty, the page has at least one row, even if that row is larger than `bytes_max`.
 
         Raises StreamGone, PagesDamaged, PagesError.
         """
@@ -151,7 +157,10 @@ class ArrowPages:
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """Returns the rows of a range, or None if one row is larger than its share of MEMORY_BYTES_MAX."""
+        """Returns the rows of a range as Arrow. Returns None if one row is larger than its share of MEMORY_BYTES_MAX;
+        then
+        the caller asks for fewer rows.
+        """
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
         if columns.beside and stream_id not in self._with_beside:
@@ -175,9 +184,11 @@ class ArrowPages:
     def _plain_rows(
         self, stream_id: int, start: int, end: int, columns: Columns, share_bytes: int | None
     ) -> pa.RecordBatch:
-        """Returns the rows of a range that have neither key nor headers and are not larger than `share_bytes`.
+        """Returns the rows of a range that have neither key nor headers and at most `share_bytes` bytes of data.
 
-        Usually these are all rows of the range. Reading them without the two empty columns saves a tenth of the time.
+        share_bytes: None means no limit.
+
+        Usually this query returns all rows of the range. Without the two empty columns, it takes a tenth less time.
         """
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"
@@ -197,8 +208,9 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """Run a statement and return all its rows as one batch. The driver guesses the type of a column from the first
-        batch, so there must be only one."""
+        """Run a statement and return all its rows as one batch.
+
+        The driver guesses the type of a column from the first batch, so all rows must be in one batch."""
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
             cursor.execute(statement)
@@ -226,8 +238,9 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with the right type for every column, whatever type the driver guessed. Empty columns `key` and
-    `beside` are removed.
+    """Returns the batch with the right type for every column, since the driver may have guessed another type. The
+    columns
+    `key` and `beside` (headers) are removed if they are empty.
 
     Raises PagesDamaged if a value has another type than its column.
     """
@@ -249,7 +262,7 @@ def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _fitting(batch: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
-    """Returns the first rows of a batch, as many as fit into `bytes_max` bytes, but at least one row."""
+    """Returns as many of the first rows of a batch as fit into `bytes_max` bytes, but at least one row."""
     if _size(batch) <= bytes_max or batch.num_rows <= 1:
         return batch
     fitting = bisect_right(range(1, batch.num_rows + 1), bytes_max, key=lambda rows: _size(batch.slice(0, rows)))
@@ -262,12 +275,15 @@ def _size(batch: pa.RecordBatch) -> int:
 
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
-    """Check that no message is missing in a page. Returns its first index, or if it has no rows, the index at which the
-    next read has to start.
+    """Check that no message is missing in a page. Returns the index of the first row. If the page has no rows, returns
+    the
+    index at which the next read has to start.
 
-    bounds: the creation time, first index and next index of the stream, read after the rows. Retention may delete the
-    oldest messages while the page is read; the index of such a message is below the first index. Raises PagesDamaged if
-    any other message is missing.
+    start, end: the requested range of indexes. rows: the number of rows that the statement asked for. bounds: the
+    creation time, first index and next index of the stream, read after the rows.
+
+    Raises PagesDamaged if a message is missing. Messages below the first index may be missing, because retention may
+    delete the oldest messages while the page is read.
     """
     _, first_index, next_index = bounds
     if not batch.num_rows:
@@ -282,7 +298,7 @@ def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Seq
 
 
 def ipc_size_bytes(batch: pa.RecordBatch) -> int:
-    """Returns the number of bytes that `write_ipc` writes for a batch. The rows are not copied to count the bytes."""
+    """Returns the number of bytes that `write_ipc` writes for a batch. No row is copied."""
     sink = pa.MockOutputStream()
     _write(batch, sink)
     return int(sink.size())

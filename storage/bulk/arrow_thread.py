@@ -1,9 +1,9 @@
-"""ArrowThread: a thread that sends bulk reads to a child process and receives the pages. The thread itself reads no
-database.
+"""A thread for bulk reads (pages of a stream as Arrow). It sends the requests to a child process, which reads the
+database, and receives the pages.
 
-The first read starts the child, which lives until the runner closes. If the child has died, the thread starts a new
-child and repeats the request. If the new child dies too, or a child does not answer in time, the read fails; the next
-read then starts a new child.
+The first read starts the child, which runs until the storage runner closes. If the child has died, the thread starts a
+new child and repeats the request. If the new child dies too, or if a child does not answer in time, the read fails. The
+next read then starts a new child.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
-"""The thread rests after a page if the node has stored at least this many messages while the page was read. That is a
+"""The thread pauses after a page if the node has stored at least this many messages while the page was read. That is a
 rate of several thousand messages a second."""
 REST_PAGES = 2.0
-"""The length of a rest, as a multiple of the time that the last page took. With this value, bulk reads use a third of
-the time."""
+"""The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
+bulk
+reads use a third of the time.
+"""
 KEPT_BYTES = 64 * 1024 * 1024
-"""The amount of freed memory that the C library keeps. A page exists in four copies (read, packed, framed, half sent);
-this is twice the largest page for each copy."""
+"""The number of bytes of freed memory that the C library keeps for reuse. A page exists in four copies (read, packed,
+framed, half sent). This number has room for twice the largest page in each copy."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """The numbers of the two options of `mallopt`, from malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
@@ -42,8 +44,9 @@ logger = structlog.get_logger(__name__)
 
 
 class ArrowUnavailable(StorageError):
-    """The error of a bulk read in a node that cannot do bulk reads: packages are missing, or its database is not a
-    file."""
+    """The error of a bulk read in a node that cannot do bulk reads. Either packages are missing, or the runner has no
+    child process.
+    """
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
@@ -64,8 +67,9 @@ class ArrowRead(Operation):
     """A bulk read: reads the messages of one stream from index `start` up to, not including, `end`, as one page of
     Arrow rows.
 
-    bytes_max: the largest size of the page in bytes. A page has at least one message if the range has one, however
-    large the message is. answer: the page, set when the operation is done.
+    bytes_max: the largest size of the page in bytes. If the range is not empty, the page has at least one message, even
+    if that message is larger. data, checksum: whether to read these columns. beside: whether to read keys and headers.
+    answer: the page, set when the operation is done; None before, or after a failure.
     """
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
@@ -93,14 +97,13 @@ class ArrowRead(Operation):
         self.answer: ArrowAnswer | None = None
 
     def packed(self) -> bytes:
-        """Returns the request in the bytes that `storage.bulk.child_main` reads."""
+        """Returns the request to the child process, encoded as `storage.bulk.child_main` describes."""
         flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
         return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 
 
 def find_missing() -> str | None:
-    """Returns the reason why this program cannot do bulk reads (a text that names the missing packages), or None if it
-    can."""
+    """Returns a text that names the packages that are missing for bulk reads, or None if no package is missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
 
@@ -108,8 +111,8 @@ def find_missing() -> str | None:
 def keep_large_blocks() -> None:
     """Make the C library keep freed memory, up to KEPT_BYTES, instead of giving it back to the system (glibc only).
 
-    Without this, each copy of a page of some megabytes gets new memory from the system, with many page faults. That was
-    half of the cost of a bulk read.
+    Without this setting, each copy of a page of several megabytes gets new memory from the system, with many page
+    faults. The page faults were half of the cost of a bulk read.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -118,12 +121,12 @@ def keep_large_blocks() -> None:
 
 
 class ArrowThread(threading.Thread):
-    """The thread that does bulk reads, one after the other, until `stop`. It posts each read when the read is done or
-    has failed.
+    """The thread that does bulk reads, one after the other, until `stop`. After each read, done or failed, the thread
+    calls `post`.
 
-    path: the path of the database file. post: a function that is called with each finished read. rows_written: a
-    function that returns how many messages the node has stored so far. A bulk read can wait, so while the node stores
-    many messages, the thread rests after each page.
+    path: the path of the database file. post: a function that hands a finished read over to the trio thread.
+    rows_written: a function that returns how many messages the node has stored so far. While the node stores many
+    messages, the thread pauses after each page, since pushes and pulls are more urgent than bulk reads.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """rest: a function that lets this thread wait for a number of seconds. The default function also returns when
+        """rest: a function that makes this thread wait for a number of seconds. The default function also returns when
         `stop` is called."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
@@ -153,7 +156,10 @@ class ArrowThread(threading.Thread):
         self._queue.put(operation)
 
     def stop(self) -> None:
-        """Make the thread end when all submitted reads are done. It does not rest any more."""
+        """Make the thread end when all submitted reads are done.
+
+        From now on the thread does not pause between two reads.
+        """
         self._stopping.set()
         self._queue.put(None)
 

@@ -1,5 +1,5 @@
-"""BulkChild: starts the child process for bulk reads, sends requests to it and ends it. The child runs
-`storage.bulk.child_main`."""
+"""Starts the child process for bulk reads (pages of a stream as Arrow), sends requests to the child and ends the child.
+The child runs `storage.bulk.child_main`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from storage.bulk.child_main import ANSWER
 from storage.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
-"""The longest wait for the answer of the child. A page takes some ten milliseconds, and the child waits up to 5 s for a
-busy database."""
+"""The longest time that the node waits for an answer of the child. A page takes tens of milliseconds. If the database
+is
+busy, the child waits up to 5 s for it.
+"""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
-"""The answer of the child: its status; created_us, first_index, next_index, start and rows; and the bytes of the page
-or of the error text. `storage.bulk.child_main` describes these fields."""
+"""The answer of the child, a tuple of three values. The first value is the status. The second value is created_us,
+first_index, next_index, start and rows. The third value is the page as bytes, or the error text as bytes.
+`storage.bulk.child_main` describes these fields."""
 
 
 class BulkChild:
-    """A running child process that reads one database file. One thread uses it.
+    """A running child process that reads one database file. Only one thread may use this object.
 
     Raises OSError if the process cannot be started.
     """
@@ -45,7 +48,7 @@ class BulkChild:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C must reach the node only, which ends its child after its last work is done. So the child gets
+                # Ctrl-C must reach the node only, which ends the child after the last bulk read is done. So the child gets
                 # its own process group. The child stays in the session of the node: Linux may share the processor
                 # equally between sessions, and then the niceness of the child would count only within its session
                 # (sched(7), autogroup).

@@ -1,15 +1,17 @@
-"""The program of the child process for bulk reads, which has its own copy of SQLite and its own interpreter lock.
+"""The program of the child process for bulk reads, which reads pages of a stream as Arrow for the node.
 
-`storage.bulk.child` starts it as `python -m storage.bulk.child_main FILE DESCRIPTOR`. It reads requests from standard
-input and answers them on standard output, one after the other. It ends when the input ends, which also happens when the
-node is killed. `storage.bulk.arrow_pages` explains why bulk reads need a process.
+`storage.bulk.child` starts the program as `python -m storage.bulk.child_main FILE DESCRIPTOR`. The program reads
+requests from standard input and writes one answer to each request to standard output. The program ends when the input
+ends, which also happens when the node is killed. `storage.bulk.arrow_pages` explains why bulk reads need a separate
+process.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
-columns: a sum of 1 for data, 2 for key and beside, 4 for checksum. size: the number of bytes that the child has written
-into the shared memory of the descriptor. If the status is OK, they are an Arrow IPC stream, else the text of an error.
-They stay there until the next request.
+columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum. size: the number of bytes that the child
+has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC stream if the status is OK, else the text
+of an error. They stay unchanged until the next request. `storage.bulk.arrow_pages.ArrowPage` describes the other
+fields.
 """
 
 from __future__ import annotations
@@ -33,8 +35,7 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the input ends. If a request is wrong or the file cannot be read, the answer contains the
-    error."""
+    """Answer requests until the input ends. If the file cannot be read, the answer contains the text of the error."""
     from storage.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
@@ -71,6 +72,6 @@ def _share(page: ArrowPage, memory: SharedMemory) -> int:
 
 
 if __name__ == "__main__":
-    # If the machine has too few cores, the pushes and pulls of the node must go before bulk reads.
+    # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk reads.
     os.nice(NICE)
     serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,7 +1,7 @@
-"""SharedMemory: memory that a process shares with its child. This module does not decide which of the two may write at
-a time.
+"""Memory that a process shares with its child process. This module does not prevent both processes from writing at the
+same time.
 
-Through shared memory, a page of some megabytes is copied once by the child and once by the node. A pipe would cut the
+With shared memory, a page of several megabytes is copied once by the child and once by the node. A pipe would cut the
 page into pieces, and each piece would cost two switches between the processes.
 """
 
@@ -12,13 +12,14 @@ import os
 import tempfile
 
 STEP_BYTES = 4 * 1024 * 1024
-"""The first size of the memory. It grows by multiples of this size."""
+"""The initial size of the memory, in bytes. When the memory grows, its size stays a multiple of this number."""
 
 
 class SharedMemory:
-    """The memory of a file without a name, which two processes map.
+    """Shared memory: a file without a name that two processes map into their memory.
 
-    descriptor: the descriptor of the file. A child inherits it, and makes its own `SharedMemory` from it.
+    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory`
+    from this descriptor.
     Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
     """
 
@@ -43,8 +44,10 @@ class SharedMemory:
             _allocate(self.descriptor, -(-size_bytes // STEP_BYTES) * STEP_BYTES)
 
     def view(self, size_bytes: int) -> memoryview:
-        """Returns a view of the first `size_bytes` bytes, without a copy: later writes of the other process show in the
-        view. Raises EOFError if the memory is smaller."""
+        """Returns a view of the first `size_bytes` bytes. The bytes are not copied, so later writes of the other
+        process
+        change the view. Raises EOFError if the memory is smaller.
+        """
         if self._map is None or len(self._map) < size_bytes:
             # The old mapping is freed together with its last view.
             self._map = mmap.mmap(self.descriptor, 0)
