@@ -46,7 +46,8 @@ class Checkpointer:
     last checkpoint.
 
     The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write any
-    more. Invariant: `_copied_bytes` and `_copied_commits` are the bytes and commits that the session had written when
+    more.
+    Invariant: `_copied_bytes` and `_copied_commits` are the bytes and commits that the session had written when
     `after_commit` last started a checkpoint.
     """
 

@@ -26,7 +26,7 @@ _NONE_LENGTH = b"\xff\xff\xff\xff"
 def seed_base(stream_id: int, time_us: int) -> int:
     """Returns the checksum seed of the message with index 0, given its stream and time.
 
-    The seed of index i is larger by i.
+    The seed of the message with index i is larger by i.
     """
     return (stream_id * _MULTIPLIER + time_us) % _MODULUS
 

@@ -20,7 +20,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
     An operation with an error has stored nothing, unless the error is CommitInDoubt. The steps are:
 
-    1. Begin, and apply neighbouring operations of the same class together.
+    1. Begin, and apply consecutive operations of the same class together.
     2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint: then only the bad
        operations fail. A bad operation is one that raises an error.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: nobody

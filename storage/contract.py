@@ -127,7 +127,10 @@ class Append(Operation):
 
 
 class Log(Protocol):
-    """The interface of the log of messages: reads and writes the streams and messages of one database in one session."""
+    """The interface of the log of messages.
+
+    It reads and writes the streams and messages of one database in one session.
+    """
 
     # Writing: inside a transaction of a writing session.
 
@@ -139,15 +142,15 @@ class Log(Protocol):
     def append(self, appends: Sequence[Append]) -> None:
         """Store the messages of all appends, in order. After an error the caller must roll back the transaction.
 
-        Raises StreamNotFound. Raises IndexConflict if the first index of an append is not the next index of its stream;
-        earlier appends of the same call count.
+        Raises StreamNotFound. Raises IndexConflict if an append does not begin at the next index of its stream. Each
+        append moves the next index for the later appends of the same call.
         """
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
         """Set the first index and the next index of a stream that never had a message.
 
-        A copy of a stream begins at a later index than 0 if retention has deleted the first messages of the original.
+        Used to copy a stream whose first messages retention has deleted: the copy must begin at the same index.
 
         Raises StreamNotFound. Raises IndexConflict if the stream's next index is not 0.
         """

@@ -17,8 +17,9 @@ class StorageError(Exception):
     """The base class of all errors of this package.
 
     retriable: whether the same operation may succeed later, when the disk has room again or another program releases
-    the database. fatal: whether the connection must not write any more, so that the node must be stopped. in_doubt:
-    whether the operation may be on disk in spite of the error. If false, nothing of the operation is on disk.
+    the database.
+    fatal: whether the connection must not write any more, so that the node must be stopped.
+    in_doubt: whether the operation may be on disk in spite of the error. If false, nothing of it is on disk.
     """
 
     retriable = False

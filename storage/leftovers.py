@@ -49,7 +49,7 @@ def remove_parts(database: Path) -> int:
 
 
 def find_scratch(database: Path) -> list[Path]:
-    """Returns the scratch folders of interrupted log surveys and repairs, and incomplete copies of the write-ahead log."""
+    """Returns the scratch folders of interrupted surveys and repairs, and incomplete copies of the write-ahead log."""
     patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
     return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
 

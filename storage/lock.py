@@ -129,7 +129,7 @@ class DirectoryLock:
 
     def _write_owner(self, owner: bytes) -> None:
         """Write the content of the lock file, then cut off the rest of the old content. In this order, a reader never
-        finds an empty file in between."""
+        finds the file empty."""
         os.pwrite(self._file, owner, 0)
         os.ftruncate(self._file, len(owner))
         os.fsync(self._file)

@@ -99,7 +99,8 @@ class Runner(Protocol):
 class Batches(Protocol):
     """The interface through which a runner uses the batches of a node. `ockam.node.Node` implements it.
 
-    Inside a batch, calls only note the work of the node's workers. All of this work is done when the batch ends.
+    Inside a batch, the node collects messages for its workers. When the batch ends, each worker handles all its
+    messages in one run.
     """
 
     def batch(self) -> AbstractContextManager[None]:

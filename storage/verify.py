@@ -149,7 +149,7 @@ class _Verification:
             self._problem(f"{name} holds {size_bytes} bytes, its row says {record.size_bytes}")
 
     def _check_messages(self, name: str, record: StreamRecord) -> int:
-        """Check the indexes and checksums of one stream's messages, and return the total size of their data in bytes."""
+        """Check the indexes and checksums of one stream's messages. Returns the total size of their data in bytes."""
         expected, size_bytes = record.first_index, 0
         for index, *columns in self._connection.execute(READ_STREAM, (record.stream_id,)):
             # Check that the indexes have no gap.

@@ -1,4 +1,4 @@
-"""Reads a range of one stream from the database file as Arrow record batches, in another process than the node.
+"""Reads a range of one stream from the database file as Arrow record batches, in a process other than the node's.
 
 The database driver (ADBC) contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's
 locks, and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process

@@ -48,8 +48,8 @@ class BulkChild:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": search},
-                # Ctrl-C must reach the node only, which ends the child after the last bulk read is done. So the child gets
-                # its own process group. The child stays in the session of the node: Linux may share the processor
+                # Ctrl-C must reach the node only, which ends the child after the last bulk read is done. So the child
+                # gets its own process group. The child stays in the session of the node: Linux may share the processor
                 # equally between sessions, and then the niceness of the child would count only within its session
                 # (sched(7), autogroup).
                 process_group=0,

@@ -1,2 +1,1 @@
-"""Reads the write-ahead log of SQLite without SQLite: checks the log before a start, rewrites it, and finds the
-messages in it."""
+"""Checks SQLite's write-ahead log before a node starts, rewrites a damaged log, and finds the messages in the log."""

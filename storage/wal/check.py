@@ -1,8 +1,8 @@
 """Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
 
-SQLite reads a log up to the first frame whose checksum does not fit, and ignores the rest without an error.
-`storage.wal.scan_machine` judges whether the rest is damage; this module opens, copies, cuts and replaces the files.
-`storage.wal.survey` finds the streams that have messages behind the damage.
+SQLite reads a log up to the first frame with a wrong checksum, and ignores all later frames without an error.
+`storage.wal.scan_machine` judges whether such a frame means damage. This module opens, copies, cuts and replaces the
+files. `storage.wal.survey` finds the streams that have messages after the damage.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ WAL_SUFFIX: Final = "-wal"
 SHM_SUFFIX: Final = "-shm"
 KEPT_SUFFIX: Final = ".damaged"
 PAGE_BYTES: Final = 8192
-"""The assumed page size if neither the database file nor the log shows it."""
+"""The page size that is assumed if neither the database file nor the log has a valid page size."""
 CHUNK_BYTES: Final = 1024 * 1024
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class Examined(NamedTuple):
-    """An open log, the result of its scan, the verdict on it, and a function that reads pages of the database file."""
+    """A write-ahead log that has been opened and checked.
+
+    wal: the open log. found: the result of scanning the log. verdict: the state of the log. find_page: a function that
+    reads a page of the database file."""
 
     wal: WalReader
     found: Scan
@@ -50,15 +53,16 @@ def wal_path(database: Path) -> Path:
 
 
 def prepare_log(database: Path, *, rebooted: bool) -> None:
-    """Prepare the log so that SQLite reads all of it. The caller must hold the lock on the directory, and no connection
-    may have the database open.
+    """Prepare the write-ahead log of a database, so that SQLite reads the whole log.
 
-    1. Refuse a damaged log, and a log whose database is gone. The log stays, and a copy of a damaged log is kept.
-    2. Complete the last transaction if some of its frames are damaged but all its pages are known.
-    3. Cut off the frames that a kill or a power cut has left behind the last commit: the next commits would overwrite
-       some of them, and the others would look like damage.
+    1. Refuse a damaged log, and a log whose database is missing. The log is not changed. A damaged log is copied.
+    2. If only the last transaction has damaged frames, copy the log. Then complete the transaction if the content of
+       all its pages is certain, else cut the transaction off.
+    3. Cut off frames after the last commit, which a kill or a power cut can leave. Later commits would overwrite only
+       some of these frames, and the other frames would then look like damage.
 
-    Raises WalDamaged and other StorageError.
+    rebooted: whether the machine may have restarted since the log was written. The caller must hold the lock on the
+    directory, and no connection may have the database open. Raises WalDamaged and other StorageError.
     """
     try:
         with examined(database, rebooted=rebooted) as log:
@@ -90,8 +94,9 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: Examined) -> None:
-    """Raises StorageError if the log has commits and the database is gone: SQLite would create an empty database and
-    remove the log.
+    """Raises StorageError if the log has commits and the database file is missing or empty. SQLite would create an
+    empty
+    database and remove the log.
 
     A power cut cannot cause this state, since the first start syncs the database before it begins the log.
     """
@@ -104,11 +109,12 @@ def _check_not_alone(database: Path, log: Examined) -> None:
 
 
 def refuse_damaged(database: Path) -> None:
-    """Raises WalDamaged if the log of a database is damaged, so that nobody reads the database. The database of a
-    running node is not refused, since the node has checked the log.
+    """Raises WalDamaged if the write-ahead log of a database is damaged, so that the caller does not read the database.
+    Does nothing if a node runs on the database, since the node checked the log at its start.
 
-    A last transaction that the next start would cut off is no reason to refuse: it was probably never confirmed. This
-    function changes no file.
+    A log whose last transaction the next start would complete is refused too. A log whose last transaction the next
+    start would cut off is accepted, since that transaction was probably never confirmed. This function changes no
+    file.
     """
     try:
         if owner_lives(database.parent) and in_use(database.parent):
@@ -127,8 +133,8 @@ def refuse_damaged(database: Path) -> None:
 def in_use(directory: Path) -> bool:
     """Whether a node holds the lock on the data directory now.
 
-    If no node holds the lock, this function takes the lock for a moment, and a node that starts in this moment is
-    refused. So call this function only if a node probably runs, or if no node could start.
+    If no node holds the lock, this function takes the lock for a moment. A node that starts in this moment fails. So
+    call this function only if a node probably runs, or if a node could not start anyway.
     """
     try:
         lock = os.open(directory / LOCK_NAME, os.O_RDONLY)
@@ -145,8 +151,9 @@ def in_use(directory: Path) -> bool:
 
 @contextmanager
 def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
-    """Opens and judges the log of a database. Yields None if the database has no log or an empty log. Raises
-    OSError."""
+    """Opens and checks the write-ahead log of a database. Yields the result, or None if the log does not exist or is
+    empty. Raises OSError.
+    """
     try:
         opened = wal_path(database).open("rb")
     except FileNotFoundError:
@@ -165,7 +172,10 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
 
 @contextmanager
 def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
-    """Opens a database file. Yields the page size and a function that reads a page by its number."""
+    """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number (None if
+    the
+    file has no such page).
+    """
     try:
         opened: BinaryIO | None = database.open("rb")
     except FileNotFoundError:
@@ -190,10 +200,10 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 
 
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
-    """Keep a copy of the damaged log, and return the error that refuses it.
+    """Copy the damaged log, and return the error WalDamaged.
 
-    If the disk has no room for the copy, the error is still WalDamaged: the damage prevents the start of the node, and
-    the log itself stays.
+    If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is not
+    changed.
     """
     try:
         kept = keep_copy(database)
@@ -204,9 +214,9 @@ def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
 
 
 def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
-    """Returns the error that refuses a damaged log.
+    """Returns the error WalDamaged, which describes a damaged log.
 
-    kept: the path of the copy of the log, or None.
+    kept: the path of the copy of the log, or None if no copy was made.
     """
     found = log.found
     return WalDamaged(
@@ -221,9 +231,9 @@ def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamage
 
 
 def keep_copy(database: Path) -> Path:
-    """Make a copy of the log beside the log, and sync the copy. Returns the path of the copy.
+    """Copy the log to a file in the same folder, and sync the copy. Returns the path of the copy.
 
-    The name of the copy is made from the content of the log, so the same log is copied only once, and no copy is ever
+    The name of the copy has a hash of the log's content. So the same log is copied only once, and no copy is
     overwritten. Raises OSError.
     """
     source = wal_path(database)
@@ -237,8 +247,8 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Replace the log with a new log by one rename: after a kill or a power cut, either the old log or the new log is
-    there, complete.
+    """Replace the log with a new log by one rename. After a kill or a power cut, either the complete old log or the
+    complete new log exists.
 
     pieces: the bytes of the new log. No connection may have the database open. Raises OSError.
     """
@@ -248,7 +258,7 @@ def install_log(database: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Cuts off the part of the log after the last commit that SQLite reads. Without such a commit the log becomes
+    """Cuts off the part of the log after the last commit that SQLite reads. If SQLite reads no commit, the log becomes
     empty.
     """
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0

@@ -1,10 +1,10 @@
-"""Computes the checksum of SQLite's write-ahead log, and corrects one wrong word with its help.
+"""Computes the checksum of SQLite's write-ahead log, and uses the checksum to correct one wrong word.
 
 The checksum is two sums over pairs of 32-bit words, modulo 2**32: s0 += x0 + s1, then s1 += x1 + s0. The words are
 little-endian or big-endian, as the log's header says. A pair (x0, x1) turns the sums (s0, s1) into A * (s0, s1) + (x0,
-x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. This module uses the linearity twice: it sums
-many pairs at once, and it finds an error in one word, since such an error changes the sums by a multiple of the weight
-of that word.
+x0 + x1), where A is the matrix (1 1, 1 2). So the checksum is linear. This module uses the linearity for two things: to
+sum many pairs at once, and to find one wrong word. A wrong word changes each sum by a multiple of the word's weight, a
+number that depends only on the place of the word.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 Sums: TypeAlias = tuple[int, int]
 
 LANES_MIN: Final = 64
-"""The smallest number of pairs that are summed in lanes. Fewer pairs are summed one by one."""
+"""The smallest number of word pairs that `_sum_lanes` sums at once. Fewer pairs are summed one by one."""
 _MASK: Final = 0xFFFFFFFF
 _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -25,7 +25,7 @@ _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
     """Returns the two sums over `data`, whose size must be a multiple of 8 bytes.
 
-    seed: the sums of the data before.
+    seed: the two sums with which the checksum begins, such as the sums over earlier data.
     """
     pairs = len(data) // 8
     at_once = 1 << (pairs.bit_length() - 1) if pairs >= LANES_MIN else 0
@@ -39,11 +39,12 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """Returns the two sums over a number of pairs that is a power of two. This is four times as fast as adding pair by
-    pair.
+    """Returns the two sums over `data`, whose number of word pairs must be a power of two. This is four times as fast
+    as
+    adding pair by pair.
 
-    Two large integers hold the two sums of each pair in lanes of 64 bits. The first half of the lanes is added to the
-    second half, until one lane is left.
+    Two large integers contain the two sums of each pair, one for s0 and one for s1, in lanes of 64 bits. Each step
+    combines the first half of the lanes with the second half, until one lane remains.
     """
     plan = _plan(len(data) // 8)
     if big_endian:
@@ -69,8 +70,9 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 class _Plan(NamedTuple):
     """The constants of `_sum_lanes` for one number of pairs.
 
-    lanes: a mask of the lower halves of all lanes. halvings: for each step, the number of bits in half of the lanes, a
-    mask of these lanes, a mask of their lower halves, and the matrix A to the power of the number of these lanes.
+    A lane is 64 bits of a large integer, for one pair. lanes: a mask of the lower 32 bits of all lanes. halvings: for
+    each step, a tuple about the first half of the lanes: their number of bits, a mask of all their bits, a mask of
+    their lower 32 bits, and the matrix A to the power of the number of these lanes.
     """
 
     lanes: int
@@ -92,11 +94,11 @@ def _plan(pairs: int) -> _Plan:
 def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> list[bytes]:
     """Returns all versions of `data` in which one 32-bit word is changed so that the checksum becomes `wanted`.
 
-    sums: the present checksum of `data`.
+    sums: the checksum that `data` has.
 
-    Usually the result has one version or none. If only the upper ten bits of a word are wrong, changes of several words
-    give the same checksum, since the sums are modulo 2**32. The probability that a changed word fits by accident is one
-    in a million; for a single changed byte it is one in 2**43.
+    Usually the list has one version or none. If only the upper ten bits of a word are wrong, changes of different words
+    can give the same checksum, since the sums are modulo 2**32. A changed word fits by accident with a probability of
+    one in a million, and a single changed byte with a probability of one in 2**43.
     """
     need = ((wanted[0] - sums[0]) & _MASK, (wanted[1] - sums[1]) & _MASK)
     order = ">I" if big_endian else "<I"
@@ -112,11 +114,12 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """Returns the weights of each word (by how much each of the two sums grows when the word grows by one), and the
-    inverse of one weight.
+    """Returns a tuple for each of `words` 32-bit words: its two weights, an inverse, and which weight the inverse is
+    for.
 
-    The two weights are Fibonacci numbers that follow each other, so at least one of them is odd and has an inverse. The
-    last value of an entry is whether the inverse belongs to the first weight.
+    The two weights of a word tell by how much each of the two sums grows when the word grows by one. They are
+    consecutive Fibonacci numbers, so at least one of them is odd and has an inverse modulo 2**32. The last value of the
+    tuple is True if the inverse is for the first weight, and False if it is for the second weight.
     """
     first, second = (1, 1), (0, 1)
     backwards: list[Sums] = []

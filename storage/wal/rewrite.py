@@ -9,9 +9,9 @@ from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, 
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """Yields a new log in pieces: the frames up to `found.end`, with known pages corrected and with correct checksums.
+    """Yields a new log in pieces: the frames up to the last commit, with corrected pages and correct checksums.
 
-    A damaged page stays as it was read if it is lost, or if a later frame has the same page.
+    A damaged page is written as it was read if its right content is not known, or if a later frame has the same page.
     """
     yield from rewrite(wal, found.end, {each.frame: each for each in found.damaged})
 
@@ -19,7 +19,8 @@ def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
     """Yields a new log in pieces: a header and the first `end` frames, with correct checksums.
 
-    corrected: the damaged frames, by their numbers. A lost frame with an impossible page number is left out.
+    corrected: the damaged frames, by their numbers. A frame is omitted if its page cannot be recovered and its page
+    number is impossible.
     """
     last = corrected.get(end)
     pages = wal.head(end).commit if last is None else last.commit

@@ -1,27 +1,27 @@
 """Scans a write-ahead log of SQLite, and judges whether a frame with a wrong checksum is damage.
 
-SQLite stops reading a log at the first frame whose checksum does not fit, and ignores all frames behind it without an
-error. After a power cut, such a frame is at the end of the log, where nothing is lost. After damage, it is in the
-middle, and every commit behind it would be lost without notice. So this module reads the whole log. It works on bytes;
-`storage.wal.check` opens and changes the files.
+SQLite stops reading a log at the first frame with a wrong checksum, and ignores all later frames without an error.
+After a power cut, such a frame is at the end of the log, and no confirmed commit follows. After damage, such a frame is
+in the middle of the log, and every later commit would be lost without notice. So this module reads the whole log. This
+module works on bytes; `storage.wal.check` opens and changes the files.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
-         0     4   magic: 0x377f0682, or 0x377f0683 where checksums are taken over big-endian words
+         0     4   magic: 0x377f0682, or 0x377f0683 if the checksums are computed over big-endian words
          4     4   version: 3007000
          8     4   page size
-        12     4   sequence: how often the log has begun anew
-        16     8   two salts, others each time the log begins anew
-        24     8   checksum of the 24 bytes before
+        12     4   sequence: how often SQLite has restarted the log from its beginning
+        16     8   two salts, which are new at each restart of the log
+        24     8   checksum of bytes 0 to 23
 
     offset  size   a frame
          0     4   number of the page, from 1
-         4     4   pages of the database after the commit that this frame ends; 0 within a transaction
-         8     8   the header's salts; a frame with others is left over from before the log began anew
-        16     8   checksum of bytes 0 to 8 and of the page, begun with the checksum of the frame before, or with the
-                   header's
+         4     4   number of pages of the database after the commit, in the last frame of a transaction; else 0
+         8     8   the salts of the header; a frame with other salts is older than the last restart of the log
+        16     8   checksum of bytes 0 to 7 and of the page, begun with the checksum of the frame before; the first
+                   frame begins with the checksum of the header
         24         the page
 
-The checksum is that of `storage.wal.checksum`.
+`storage.wal.checksum` describes the checksum.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from typing import Final, NamedTuple, TypeAlias
 from storage.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
-"""A function that reads the log: from an offset and a size it returns the bytes at this place, fewer at the end of the
-log."""
+"""A function that reads bytes of the log. Its arguments are an offset and a size. It returns fewer bytes at the end of
+the
+log.
+"""
 FindPage: TypeAlias = Callable[[int], bytes | None]
 """A function that returns a page of the database file by its number, or None if the file has no such page."""
 
@@ -45,11 +47,16 @@ MAGIC: Final = 0x377F0682
 VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
-"""A transaction with at least this many pages may have been larger than the page cache (16 MiB, some 2,000 pages).
-SQLite then writes pages to the log early, may overwrite them, and corrects the checksums behind them only at the end. A
-kill in between leaves frames that do not fit before a commit frame that fits."""
+"""A transaction with at least this many pages may have been larger than the page cache (16 MiB, about 2,000 pages).
+SQLite
+then writes pages to the log early, may overwrite them, and corrects the checksums of the later frames only at the end.
+If the process is killed before that, the log can have wrong frames before a correct commit frame.
+"""
 CORRECTED_MAX: Final = 64
-"""The largest number of frames in which a wrong word is searched. The search takes some milliseconds for each frame."""
+"""The largest number of frames in which a scan searches for a wrong word. The search takes several milliseconds for
+each
+frame.
+"""
 HEADER: Final = struct.Struct(">IIIIII")
 PAIR: Final = struct.Struct(">II")
 
@@ -57,7 +64,8 @@ PAIR: Final = struct.Struct(">II")
 class Frame(NamedTuple):
     """The head of a frame of the log.
 
-    commit: the number of pages of the database after this frame; 0 if the frame does not end a transaction.
+    page: the number of the page. commit: the number of pages of the database after the transaction that this frame
+    ends; 0 if the frame does not end a transaction. sums: the checksum.
     """
 
     page: int
@@ -67,10 +75,11 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A damaged frame: its checksum or its salts do not fit.
+    """A damaged frame, whose checksum or salts are wrong.
 
-    frame: its number. how: how its page is known in spite of the damage, or that the page is lost. content: the page,
-    or None if it is not known. page, commit: the numbers in the head of the frame, corrected if possible.
+    frame: the number of the frame. how: how the content of the page was recovered, or that it was not recovered. page,
+    commit: the numbers in the head of the frame, corrected if possible. content: the page, or None if its content is
+    not known.
     """
 
     frame: int
@@ -81,12 +90,13 @@ class Damage(NamedTuple):
 
 
 class How(Enum):
-    """How the page of a damaged frame is known in spite of the damage.
+    """How the content of a damaged frame's page was recovered, if at all.
 
-    SALT, CHECKSUM: only this part of the frame's head is wrong. BYTE, WORD: one byte or one word is wrong, and the
-    checksum tells its right value. LATER: a later frame has the same page, so this one is not needed. FILE: the
-    database file has the page, and the checksum proves it. DOUBT: the page is not known, since one byte is wrong but
-    several bytes could be the wrong one. LOST: the page is not known for another reason.
+    SALT, CHECKSUM: only the salts, or only the checksum, in the head of the frame are wrong. BYTE, WORD: one byte or
+    one word is wrong, and the checksum shows the right value. LATER: a later frame has the same page, so the damaged
+    page is not needed. FILE: the database file has the page, and the checksum proves that it is the right content.
+    DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte. LOST: not recovered for
+    another reason.
     """
 
     SALT = "salt"
@@ -100,12 +110,13 @@ class How(Enum):
 
 
 class Verdict(Enum):
-    """The verdict on a log: its state, and so what has to be done with it.
+    """The verdict on a log: the state of the log, which decides what is done with the log.
 
-    SOUND: every commit can be read. TORN: frames without a commit stand behind the last commit, as a kill or a power
-    cut leaves them. COMPLETED: the last transaction has damaged frames, and the pages of all of them are known. CUT:
-    the last transaction has frames that are lost; a power cut explains that, so the transaction was never confirmed.
-    DAMAGED: a confirmed transaction cannot be read.
+    SOUND: every commit can be read. TORN: after the last commit there are frames of an unfinished transaction, as a
+    kill or a power cut leaves them. COMPLETED: the last transaction has damaged frames, but the right content of all
+    its pages is certain. CUT: the last transaction has damaged frames whose right content is not certain. A power cut
+    or a kill explains these frames, so the transaction was never confirmed. DAMAGED: a confirmed transaction cannot be
+    read.
     """
 
     SOUND = "sound"
@@ -118,9 +129,9 @@ class Verdict(Enum):
 class Scan(NamedTuple):
     """The result of scanning a log. Frames are numbered from 1; the number 0 means that no such frame exists.
 
-    frames: the number of frames in the file. good: the last commit frame that SQLite reads. bad: the first frame that
-    belongs to the log and does not fit. commits: the commit frames behind `good`; end: the last of them. damaged: the
-    frames from `bad` to `end` that do not fit.
+    header_valid: whether the header of the log is undamaged. frames: how many frames the file has. good: the number of
+    the last commit frame that SQLite reads. bad: the number of the first damaged frame. commits: the numbers of the
+    commit frames after `good`. end: the last number in `commits`. damaged: the damaged frames from `bad` to `end`.
     """
 
     header_valid: bool
@@ -133,25 +144,30 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of the last commit frame before the first lost frame, or 0 if no such frame exists."""
+        """The number of the last commit frame before the first frame that was not recovered, or 0 if no such frame
+        exists.
+        """
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
     @property
     def lost(self) -> tuple[Damage, ...]:
-        """The damaged frames whose page is not known."""
+        """The damaged frames whose page was not recovered."""
         return tuple(each for each in self.damaged if each.how in (How.LOST, How.DOUBT))
 
 
 class WalReader:
     """Reads a log frame by frame. It keeps only the heads of the frames in memory.
 
-    Invariant: `seed` is the value with which the checksum of the first frame begins, as far as the header tells.
+    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if
+    the header is damaged.
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
-        """read: reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of the database
-        file, which is used if the header of the log is damaged."""
+        """read: a function that reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of
+        the
+        database file; it is used if the header of the log is damaged.
+        """
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -188,7 +204,7 @@ class WalReader:
         return checksum(PAIR.pack(head.page, head.commit) + self.page(number), seed, self.big_endian)
 
     def links(self, number: int, seed: Sums) -> bool:
-        """Whether the checksum of a frame is correct behind a frame with the checksum `seed`."""
+        """Whether the checksum of a frame is correct if the frame before has the checksum `seed`."""
         head = self.head(number)
         return head.page > 0 and self.sums(number, seed) == head.sums
 
@@ -222,26 +238,26 @@ class WalReader:
 
 
 def scan(wal: WalReader, find_page: FindPage) -> Scan:
-    """Read the whole log, also behind the first frame that does not fit, and return what was found.
+    """Read the whole log, even after the first damaged frame, and return the undamaged commits and the damaged frames.
 
-    A frame behind a damaged frame is checked against the checksum that is stored in the damaged frame. So this function
-    can find that a frame is undamaged although frames before it are damaged.
+    Each checksum depends on the checksum of the frame before. After a damaged frame, the next frame is checked with the
+    checksum that is stored in the damaged frame. So an undamaged frame is recognized even after damaged frames.
     """
-    # `whole` has the frames that fit. `doubtful` has the frames that do not fit, each with the checksum of the frame
-    # before. `found` has the damaged frames whose damage is explained.
+    # `whole` has the frames with a correct checksum. `doubtful` has the frames with a wrong checksum, each with the
+    # checksum of the frame before. `found` has the damaged frames whose damage is explained.
     belong = [number for number, frame in enumerate(wal.heads, 1) if frame.salts == wal.salts]
     last = belong[-1] if belong else 0
     seed, good, bad = wal.seed, 0, 0 if wal.header_valid else 1
     whole: dict[int, Frame] = {}
     doubtful: dict[int, Sums | None] = {}
     found: dict[int, Damage] = {}
-    # Also read one frame behind the last frame with the salts of the log: that frame may have wrong salts only.
+    # Also read one frame after the last frame with the salts of the log: in that frame, only the salts may be wrong.
     for number in range(1, min(last + 1, wal.frames) + 1):
         head = wal.head(number)
         sums = wal.sums(number, seed)
-        # A frame with other salts may be left over from before the log began anew, and may fit behind another such
-        # frame. But if it fits behind an undamaged frame of this log, it belongs to this log, and only its salts are
-        # wrong.
+        # A frame with other salts may be older than the last restart of the log, and its checksum may fit to another
+        # old frame before it. But if its checksum fits to an undamaged frame of this log, it belongs to this log, and
+        # only its salts are wrong.
         proven = head.salts == wal.salts or number == 1 or number - 1 in whole
         if sums == head.sums and head.page > 0 and proven:
             whole[number] = head
@@ -251,21 +267,21 @@ def scan(wal: WalReader, find_page: FindPage) -> Scan:
         elif number > last:
             break
         elif number < wal.frames and head.page > 0 and proven and wal.links(number + 1, sums):
-            # The next frame fits behind the checksum that this frame should have, so only the stored checksum of this
-            # frame is wrong.
+            # The checksum of the next frame fits to the checksum that this frame should have, so only the stored
+            # checksum of this frame is wrong.
             whole[number] = head
             found[number] = Damage(number, How.CHECKSUM, head.page, head.commit, wal.page(number))
             seed = sums
         else:
             doubtful[number] = seed if proven else None
             seed = head.sums
-        # SQLite stops at the first frame that does not fit, so only the commits before it are good.
+        # SQLite stops at the first damaged frame, so only the commits before that frame are good.
         if number not in whole or number in found:
             bad = bad or number
         elif not bad and head.commit:
             good = number
-    # Search one wrong word in the frames that certainly belong to this log. In other frames a correction could fit by
-    # accident.
+    # Search for one wrong word in the frames that certainly belong to this log. In other frames, a correction could fit
+    # by accident.
     for number, seed in [(number, seed) for number, seed in doubtful.items() if seed is not None][:CORRECTED_MAX]:
         damage = _correct(wal, number, seed)
         if damage is not None:
@@ -282,11 +298,13 @@ def _finish(
     doubtful: dict[int, Sums | None],
     found: dict[int, Damage],
 ) -> Scan:
-    """Complete a scan: find the commits behind the first bad frame, and explain the damage of each frame up to the last
-    commit as far as possible.
+    """Complete a scan: find the commits after the first damaged frame, and recover the pages of the damaged frames up
+    to
+    the last commit, as far as possible.
 
-    whole: the frames that fit. doubtful: the frames that do not fit, each with the checksum of the frame before, or
-    None if the frame may be left over from before the log began anew. found: the damage that is explained already.
+    whole: the frames with a correct checksum. doubtful: the frames with a wrong checksum, each with the checksum of the
+    frame before, or None if the frame may be older than the last restart of the log. found: the damaged frames that are
+    explained already.
     """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
@@ -313,7 +331,9 @@ def _finish(
 
 
 def _correct(wal: WalReader, number: int, seed: Sums) -> Damage | None:
-    """Returns the damage of a frame if one wrong word explains the wrong checksum, else None."""
+    """Returns the damage of a frame if one wrong word can explain it, in the data or in the stored checksum; else None.
+
+    seed: the checksum of the frame before."""
     head = wal.head(number)
     data = PAIR.pack(head.page, head.commit) + wal.page(number)
     sums = checksum(data, seed, wal.big_endian)
@@ -338,21 +358,22 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
 
 
 def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
-    """Decides whether a power cut or a kill can have left the scanned frames, or whether they are damage. The rules:
+    """Returns the verdict on a scanned log: whether a power cut or a kill explains its bad frames, or only damage.
+
+    rebooted: whether the machine may have restarted since the log was written. in_file: whether the database file has
+    all pages of the log. The rules:
 
     - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
-      transaction only, and two commits behind a bad frame mean damage.
-    - A killed process leaves every write that it has finished. So unless the machine was started anew since
-      (`rebooted`), a whole frame behind a bad one means damage too. The exception is a transaction that was larger than
-      the page cache: SQLite writes it to the log in several passes.
-    - Unless the machine was started anew, one wrong byte in the last frame means damage too: a kill may leave an older
-      page in the place of the frame, but hardly a page that differs in one byte.
-    - A power cut or a kill explains everything else. If every byte of the last transaction is known, it is completed.
-      Otherwise it was never confirmed, and is cut off.
-
-    in_file: whether the database file has all pages of the log. SQLite syncs the log's header before it writes a frame,
-    so a bad header before commits means damage. The exception is a log that was about to begin anew: the file has all
-    its pages.
+      transaction only, and two commits after a bad frame mean damage.
+    - All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
+      frame after a bad frame means damage. The exception is a transaction that was larger than the page cache: SQLite
+      writes such a transaction to the log in several passes.
+    - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill may leave an
+      older page in the place of the frame, but hardly ever a page that differs in one byte.
+    - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
+      database file has all pages of the log: then SQLite may have been restarting the log from its beginning.
+    - A power cut or a kill explains everything else. If every byte of the last transaction is known, the transaction
+      can be completed. Otherwise the transaction was never confirmed, and can be cut off.
     """
     if not found.bad:
         return Verdict.SOUND
@@ -360,7 +381,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
         return Verdict.TORN
     if not found.header_valid:
         return Verdict.TORN if in_file else Verdict.DAMAGED
-    # After a mere kill, a transaction that was written in several passes can have a bad frame before its commit frame.
+    # After a kill, a transaction that was written in several passes can have a bad frame before its commit frame.
     spilled = found.end - found.good >= SPILL_FRAMES_MIN
     certain = found.end > found.bad or any(each.how is How.DOUBT for each in found.damaged)
     if len(found.commits) > 1 or (not rebooted and not spilled and certain):
@@ -370,7 +391,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
 
 
 def is_in_file(wal: WalReader, found: Scan, find_page: FindPage) -> bool:
-    """Whether the database file has, for every page in the log, the content that the last frame of the page has."""
+    """Whether the database file has all pages of the log, each with the content that the last frame of the page has."""
     if not found.end:
         return True
     contents = {each.frame: each for each in found.damaged}

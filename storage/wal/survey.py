@@ -1,7 +1,7 @@
-"""Finds the streams that have messages behind the damage of a write-ahead log, by asking SQLite.
+"""Finds the streams that have messages after the damage in a write-ahead log. It asks SQLite.
 
 SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with the
-whole log. The difference shows the messages behind the damage. The file is opened for reading only; nothing is
+whole log. The difference shows the messages after the damage. The database file is opened only for reading. Nothing is
 repaired.
 """
 
@@ -23,8 +23,8 @@ from storage.wal.scan_machine import Scan, WalReader
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:
-    """Returns the messages of each stream-partition that are in the log after `found.good`, the last commit that SQLite
-    reads. Returns None if SQLite cannot read them.
+    """Returns the messages of each stream-partition in the log after `found.good`, the last commit before the damage.
+    Returns None if SQLite cannot read these messages.
     """
     try:
         before = stream_ends(database, rewrite(wal, found.good, {}) if found.good else ())
@@ -40,7 +40,8 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
 
 
 def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Returns the first and next index of every stream-partition, as the database shows them with the given log.
+    """Returns the first and next index of every stream-partition, as SQLite reads them from the database with a given
+    log.
 
     log: the pieces of the log. Raises sqlite3.Error, OSError.
     """
@@ -57,10 +58,10 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 
 @contextmanager
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
-    """Opens a database with a different log, for reading only, and yields the connection. It makes a hard link to the
-    database file in a scratch folder, and writes the log beside the link.
+    """Opens a database with another write-ahead log, for reading only, and yields the connection.
 
-    Raises sqlite3.Error, OSError.
+    In a temporary folder, this function makes a hard link to the database file and writes the given log. log: the
+    pieces of the log. Raises sqlite3.Error, OSError.
     """
     folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
     try:
