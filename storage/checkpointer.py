@@ -28,8 +28,7 @@ this size usually means that readers have prevented this so far.
 CHECKPOINT_WAIT_MS = 100
 
 EXTEND_AFTER_COMMITS = 16
-"""The WAL is extended to EXTENDED_BYTES after this many commits. A node with fewer commits does not need a large
-WAL."""
+"""The WAL is extended to EXTENDED_BYTES after this many commits. A node with few commits needs no large WAL."""
 EXTENDED_BYTES = 24 * 1024 * 1024
 """The size of an extended WAL. It has room for more than CHECKPOINT_COMMITS commits of one push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
@@ -110,9 +109,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Copy the WAL into the database file and empty the WAL, before a clean stop. If the copy fails, the WAL keeps
-        its
-        content, and the next open of the database copies it.
-        """
+        its content, and the next open of the database copies it."""
         try:
             self._session.checkpoint("TRUNCATE")
         except StorageError as error:
@@ -120,9 +117,7 @@ class Checkpointer:
 
     def _extend(self) -> StorageError | None:
         """Extend the WAL to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are only logged, since a WAL
-        that
-        was not extended grows with the commits.
-        """
+        that was not extended grows with the commits."""
         try:
             if self._session.free_disk_bytes() >= EXTEND_FREE_BYTES_MIN:
                 self._session.extend_wal(EXTENDED_BYTES)

@@ -201,9 +201,7 @@ class Log(Protocol):
 
     def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
         """Returns the index of the first message, from `index` on, with at most `bytes_max` bytes of data. Returns None
-        if
-        no such message exists.
-        """
+        if no such message exists."""
         ...
 
 
@@ -242,9 +240,7 @@ class Session(Protocol):
 
     def savepoint(self) -> None:
         """Set a savepoint: the changes after the savepoint can be undone without the rest of the transaction.
-        Savepoints
-        nest.
-        """
+        Savepoints nest."""
         ...
 
     def release(self) -> None:

@@ -32,14 +32,12 @@ PAGE_BYTES = 8192
 messages of 1 KiB would take 1.35 times their size, since only three of them fit into a page."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
 """The size of the largest database file whose structure is checked after an unclean stop (1 GiB). Checking a larger
-file
-would delay the start of the node by minutes.
-"""
+file would delay the start of the node by minutes."""
 BUSY_TIMEOUT_MS = 5_000
 """The time that a connection waits for a lock of another process, such as a backup, before StorageBusy is raised."""
 CACHED_STATEMENTS = 256
-"""The number of prepared statements that a connection keeps. The log of messages uses about 45
-statements, and other packages use more."""
+"""The number of prepared statements that a connection keeps. The log of messages uses about 45 statements, and other
+packages use more."""
 
 PRAGMAS: Final[dict[str, int]] = {
     "busy_timeout": BUSY_TIMEOUT_MS,
@@ -59,8 +57,7 @@ writing thread decides when a checkpoint runs. A negative cache_size is in KiB. 
 builds of SQLite have 1 by default and overwrite all deleted data with zeros. The zeros would be written to the
 write-ahead log, so a deletion would need as much room as it frees."""
 FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "wal"}
-"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts this value only while the file
-is empty."""
+"""The settings of the file. auto_vacuum 2 is INCREMENTAL; SQLite accepts this value only while the file is empty."""
 
 
 class Database:

@@ -67,9 +67,7 @@ def _diagnose_write(database: Path) -> StorageError | None:
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
     """Returns DiskReadFailed if the disk caused the error: a part of the file cannot be read, or could not be read for
-    a
-    moment. Returns None if the file is damaged, or too large to check.
-    """
+    a moment. Returns None if the file is damaged, or too large to check."""
     # A damaged part of a file can still be read. A part that the disk has lost cannot be read.
     unreadable = find_unreadable(database)
     if unreadable is not None:
@@ -121,8 +119,7 @@ def _read_all(opened: int) -> None:
 
 def find_no_room(database: Path, size_bytes: int) -> OSError | None:
     """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot grow.
-    Returns
-    None if they can grow, or if the test is not possible.
+    Returns None if they can grow, or if the test is not possible.
 
     The test uses a temporary file and removes the file's name at once, so that no file remains if the process is
     killed.

@@ -35,9 +35,7 @@ class StorageBusy(StorageError):
 
 class DiskFull(StorageError):
     """The error of a write that found no room: the disk is full, or a quota or a limit on file sizes is reached.
-    Nothing
-    of the operation is stored.
-    """
+    Nothing of the operation is stored."""
 
     retriable = True
 
@@ -57,9 +55,7 @@ class WriteFailed(DiskFailed):
 
 class DiskReadFailed(StorageError):
     """The error of an operation that needs a part of the database that the disk cannot read. The operation stores
-    nothing.
-    Other operations continue.
-    """
+    nothing. Other operations continue."""
 
 
 class CommitInDoubt(DiskFailed):

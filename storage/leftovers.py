@@ -68,9 +68,7 @@ def remove_scratch(database: Path) -> None:
 
 def check_not_replaced(database: Path) -> None:
     """Raises StorageError if an interrupted restore has left an incomplete database and no database exists. A new,
-    empty
-    database would hide the interrupted restore.
-    """
+    empty database would hide the interrupted restore."""
     if not database.exists() and find_parts(database):
         raise StorageError(
             f"a restore into {database.parent} was interrupted before it was done, and there is no database; "

@@ -1,6 +1,5 @@
 """The lock on a data directory: only one node at a time can hold the lock. The lock file also shows whether the last
-stop
-was clean.
+stop was clean.
 
 The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A killed process
 loses the lock, but its id stays in the file. The second line of the file is the boot id of the machine, if the system
@@ -76,9 +75,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock.
-        Raises
-        other StorageError.
-        """
+        Raises other StorageError."""
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:

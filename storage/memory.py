@@ -21,8 +21,8 @@ from storage.schema import create_statements
 class _Stream(NamedTuple):
     """One stream in memory: its record and its messages.
 
-    The message rows[i] has the index offset + i. Ignore rows at or beyond the stream's next index: a
-    transaction that was rolled back has left them.
+    The message rows[i] has the index offset + i. Ignore rows at or beyond the stream's next index: a transaction that
+    was rolled back has left them.
     """
 
     record: StreamRecord

@@ -200,9 +200,7 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 
 def _integers(text: str | None) -> list[int]:
     """Returns the numbers of a comma-separated text. Returns an empty list if the text is None, or if damage has
-    changed
-    the text so that a number cannot be read.
-    """
+    changed the text so that a number cannot be read."""
     try:
         return list(map(int, text.split(","))) if text is not None else []
     except ValueError:

@@ -62,9 +62,9 @@ class Runner(Protocol):
     """The interface of a runner, which does operations (reads and writes) and completes them in the trio thread. To
     complete an operation means to call its `on_done`, after the commit or the failure.
 
-    Writes are done and completed in the order of submission. A read sees every write that was completed before the
-    read was submitted. Reads are done in any order. An operation is done and completed even if the
-    task that submitted it was cancelled.
+    Writes are done and completed in the order of submission. A read sees every write that was completed before the read
+    was submitted. Reads are done in any order. An operation is done and completed even if the task that submitted it
+    was cancelled.
     """
 
     def submit_write(self, operation: Operation) -> None:
@@ -77,8 +77,7 @@ class Runner(Protocol):
 
     def submit_bulk(self, operation: ArrowRead) -> None:
         """Submit a bulk read: a child process reads one page as Arrow. If this runner cannot do bulk reads, the read
-        fails
-        with ArrowUnavailable.
+        fails with ArrowUnavailable.
 
         Raises StorageClosed.
         """

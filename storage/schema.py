@@ -19,8 +19,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from storage.seal import seal_column
 
 SCHEMA_VERSION = 2
-"""The version of the tables, stored in the file header as `user_version`. The version rises
-with every change after which older programs cannot read the file."""
+"""The version of the tables, stored in the file header as `user_version`. The version rises with every change after
+which older programs cannot read the file."""
 APPLICATION_ID = 0x53744E64
 """The number that marks a database as a database of this program ("StNd"), stored in the file header as
 `application_id`. The program refuses a database with another number and never changes it, unless the file is empty."""
@@ -67,9 +67,7 @@ no row if the stream does not exist. A foreign key would repeat this check for e
 
 def create_statements() -> list[str]:
     """Returns the SQL statements that create the tables and indexes of `metadata`. Tables and indexes that exist
-    already
-    are not changed.
-    """
+    already are not changed."""
     dialect = sqlite.dialect()
     made: list[str] = []
     for table in metadata.sorted_tables:

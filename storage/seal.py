@@ -67,9 +67,7 @@ def stream_seal(
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
     """Yields an error text for each row of a table whose seal is wrong. Each text names the primary key of the row.
-    Raises
-    sqlite3.Error.
-    """
+    Raises sqlite3.Error."""
     columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]

@@ -212,9 +212,7 @@ FIND_FITTING: Final = compiled(
     *("stream_id", "index", "bytes_max", "limit"),
 )
 """Finds the first message, from an index on, whose data has at most a given size. SQLite stores the length of a value
-in
-the head of the row, so this query does not read the data.
-"""
+in the head of the row, so this query does not read the data."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
 """Reads the data of all messages of a page, joined to one value."""
 READ_JOINED_TIMES: Final = compiled(

@@ -124,8 +124,7 @@ class ThreadRunner:
 
     def save_room(self, tight: bool) -> None:
         """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
-        file
-        after every commit, so that the log does not grow.
+        file after every commit, so that the log does not grow.
 
         tight: whether the disk has little room left, so that the saving is switched on.
         """
@@ -199,9 +198,7 @@ class ThreadRunner:
 
     async def _end_with_trio(self) -> None:
         """Ends the threads if the trio run ends before the runner is closed. Runs as a system task of trio. Without
-        this
-        task, the process could not end.
-        """
+        this task, the process could not end."""
         try:
             await self._ended.wait()
         finally:
@@ -267,8 +264,7 @@ class WritingThread(threading.Thread):
 
     def save_room(self, tight: bool) -> None:
         """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
-        file
-        after every commit.
+        file after every commit.
 
         A commit that is only in the log needs room in the database file later, and the disk may have no room then.
 
@@ -341,9 +337,7 @@ class WritingThread(threading.Thread):
 
     def _write_again(self, batch: list[Operation]) -> None:
         """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before
-        that,
-        copy the log into the database file, so that the commit can overwrite the log from its beginning.
-        """
+        that, copy the log into the database file, so that the commit can overwrite the log from its beginning."""
         self.failure = self.checkpointer.copy()
         if self.failure is None:
             for operation in batch:

@@ -133,9 +133,7 @@ class _Verification:
 
     def _check_stream(self, stream_id: int) -> None:
         """Check the row of a stream and all its messages. If SQLite raises an error, note a problem and end the check
-        of
-        this stream.
-        """
+        of this stream."""
         try:
             record = StreamRecord(*self._connection.execute(GET_STREAM, (stream_id,)).fetchone())
             name = f"stream {stream_id} ({record.name}/{record.partition})"

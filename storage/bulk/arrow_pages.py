@@ -21,12 +21,10 @@ BUSY_TIMEOUT_MS = 5_000
 timeout, a read fails while another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
 """The number of bytes at the beginning of the file that are read through a memory mapping. This takes a fifth less
-time.
-SQLite allows no larger mapping.
-"""
+time. SQLite allows no larger mapping."""
 ROWS_MAX = 16_384
-"""The largest number of rows in a page. The limit is needed because the size of keys and headers (at most 20 KiB
-a row) is not known before they are read."""
+"""The largest number of rows in a page. The limit is needed because the size of keys and headers (at most 20 KiB a row)
+is not known before they are read."""
 ASSUMED_ROW_BYTES = 1_024
 """The assumed size of a row, in bytes, for a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
@@ -85,8 +83,7 @@ class Columns:
 
 class ArrowPages:
     """A read-only connection to the database file that reads pages as Arrow. It is a context manager. Only one thread
-    may
-    use it.
+    may use it.
 
     path: the path of the database file. Raises PagesError if the file cannot be opened.
     """
@@ -158,9 +155,7 @@ class ArrowPages:
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
         """Returns the rows of a range as Arrow. Returns None if one row is larger than its share of MEMORY_BYTES_MAX;
-        then
-        the caller asks for fewer rows.
-        """
+        then the caller asks for fewer rows."""
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
         if columns.beside and stream_id not in self._with_beside:
@@ -239,8 +234,7 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch with the right type for every column, since the driver may have guessed another type. The
-    columns
-    `key` and `beside` (headers) are removed if they are empty.
+    columns `key` and `beside` (headers) are removed if they are empty.
 
     Raises PagesDamaged if a value has another type than its column.
     """
@@ -276,8 +270,7 @@ def _size(batch: pa.RecordBatch) -> int:
 
 def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Sequence[int]) -> int:
     """Check that no message is missing in a page. Returns the index of the first row. If the page has no rows, returns
-    the
-    index at which the next read has to start.
+    the index at which the next read has to start.
 
     start, end: the requested range of indexes. rows: the number of rows that the statement asked for. bounds: the
     creation time, first index and next index of the stream, read after the rows.

@@ -30,9 +30,7 @@ BUSY_ROWS = 64
 rate of several thousand messages a second."""
 REST_PAGES = 2.0
 """The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
-bulk
-reads use a third of the time.
-"""
+bulk reads use a third of the time."""
 KEPT_BYTES = 64 * 1024 * 1024
 """The number of bytes of freed memory that the C library keeps for reuse. A page exists in four copies (read, packed,
 framed, half sent). This number has room for twice the largest page in each copy."""

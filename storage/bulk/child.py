@@ -16,9 +16,7 @@ from storage.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
 """The longest time that the node waits for an answer of the child. A page takes tens of milliseconds. If the database
-is
-busy, the child waits up to 5 s for it.
-"""
+is busy, the child waits up to 5 s for it."""
 END_TIMEOUT_S = 5.0
 
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]

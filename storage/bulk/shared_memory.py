@@ -18,8 +18,8 @@ STEP_BYTES = 4 * 1024 * 1024
 class SharedMemory:
     """Shared memory: a file without a name that two processes map into their memory.
 
-    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory`
-    from this descriptor.
+    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory` from this
+    descriptor.
     Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
     """
 
@@ -45,9 +45,7 @@ class SharedMemory:
 
     def view(self, size_bytes: int) -> memoryview:
         """Returns a view of the first `size_bytes` bytes. The bytes are not copied, so later writes of the other
-        process
-        change the view. Raises EOFError if the memory is smaller.
-        """
+        process change the view. Raises EOFError if the memory is smaller."""
         if self._map is None or len(self._map) < size_bytes:
             # The old mapping is freed together with its last view.
             self._map = mmap.mmap(self.descriptor, 0)

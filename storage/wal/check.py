@@ -95,8 +95,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 def _check_not_alone(database: Path, log: Examined) -> None:
     """Raises StorageError if the log has commits and the database file is missing or empty. SQLite would create an
-    empty
-    database and remove the log.
+    empty database and remove the log.
 
     A power cut cannot cause this state, since the first start syncs the database before it begins the log.
     """
@@ -173,9 +172,7 @@ def examined(database: Path, *, rebooted: bool) -> Iterator[Examined | None]:
 @contextmanager
 def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
     """Opens a database file. Yields the page size in bytes, and a function that returns a page by its number (None if
-    the
-    file has no such page).
-    """
+    the file has no such page)."""
     try:
         opened: BinaryIO | None = database.open("rb")
     except FileNotFoundError:

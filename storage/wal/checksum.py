@@ -40,8 +40,7 @@ def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 
 def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
     """Returns the two sums over `data`, whose number of word pairs must be a power of two. This is four times as fast
-    as
-    adding pair by pair.
+    as adding pair by pair.
 
     Two large integers contain the two sums of each pair, one for s0 and one for s1, in lanes of 64 bits. Each step
     combines the first half of the lanes with the second half, until one lane remains.

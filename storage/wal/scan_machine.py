@@ -35,9 +35,7 @@ from storage.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """A function that reads bytes of the log. Its arguments are an offset and a size. It returns fewer bytes at the end of
-the
-log.
-"""
+the log."""
 FindPage: TypeAlias = Callable[[int], bytes | None]
 """A function that returns a page of the database file by its number, or None if the file has no such page."""
 
@@ -48,15 +46,11 @@ VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
 """A transaction with at least this many pages may have been larger than the page cache (16 MiB, about 2,000 pages).
-SQLite
-then writes pages to the log early, may overwrite them, and corrects the checksums of the later frames only at the end.
-If the process is killed before that, the log can have wrong frames before a correct commit frame.
-"""
+SQLite then writes pages to the log early, may overwrite them, and corrects the checksums of the later frames only at
+the end. If the process is killed before that, the log can have wrong frames before a correct commit frame."""
 CORRECTED_MAX: Final = 64
 """The largest number of frames in which a scan searches for a wrong word. The search takes several milliseconds for
-each
-frame.
-"""
+each frame."""
 HEADER: Final = struct.Struct(">IIIIII")
 PAIR: Final = struct.Struct(">II")
 
@@ -159,15 +153,13 @@ class Scan(NamedTuple):
 class WalReader:
     """Reads a log frame by frame. It keeps only the heads of the frames in memory.
 
-    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if
-    the header is damaged.
+    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header is
+    damaged.
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
         """read: a function that reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of
-        the
-        database file; it is used if the header of the log is damaged.
-        """
+        the database file; it is used if the header of the log is damaged."""
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)
@@ -299,8 +291,7 @@ def _finish(
     found: dict[int, Damage],
 ) -> Scan:
     """Complete a scan: find the commits after the first damaged frame, and recover the pages of the damaged frames up
-    to
-    the last commit, as far as possible.
+    to the last commit, as far as possible.
 
     whole: the frames with a correct checksum. doubtful: the frames with a wrong checksum, each with the checksum of the
     frame before, or None if the frame may be older than the last restart of the log. found: the damaged frames that are
