@@ -1,13 +1,15 @@
-"""Makes Spark find `format("stream_node")` by itself: it looks for `DefaultSource` in packages named `pyspark_*`.
+"""Lets Spark find the format `stream_node` without registration. Spark looks for a class `DefaultSource` in all
+packages
+whose names begin with `pyspark_`.
 
-Nothing is here but that name. The source is `spark_export.source.StreamNodeSource`.
+This package contains only that class. `spark_export.source.StreamNodeSource` implements the format.
 """
 
 from spark_export.source import StreamNodeSource as _StreamNodeSource
 
 
 class DefaultSource(_StreamNodeSource):
-    """DefaultSource: the source under the name by which Spark looks for it."""
+    """The data source `stream_node`, with the class name that Spark looks for."""
 
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,4 @@
-"""Apache Spark reads and writes the streams of a node: by the source and sink `format("stream_node")`, and a session
-that knows them.
+"""Lets Apache Spark read and write the streams of a node. Spark uses the format `stream_node` for both.
 
     from spark_export import open_session
 
@@ -8,21 +7,25 @@ that knows them.
     rows = spark.readStream.format("stream_node").option("subscribe", "orders").load()
     frame.write.format("stream_node").mode("append").option("stream", "copy").save()
 
-- `open_session(master="local[*,4]", *, remote=None, name=…, config=None, aot_cache=None)` gives a SparkSession with the
-  source registered; `stop()` it at the end.
-- `register(spark)` adds the source to a session made elsewhere; its workers need pyarrow, but not this project. Where
-this project is installed on driver and workers, Spark finds the source by itself (`pyspark_stream_node`).
-- Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`, and by
-  option `headers`. All options are in `spark_export.source.StreamNodeSource`.
-- Offsets of a streaming query are `{"orders": {"0": 17, "1": 4}}`: the next index to read of each partition.
+- `open_session(master="local[*,4]", *, remote=None, name=…, config=None, aot_cache=None)` returns a SparkSession that
+  knows the format `stream_node`. The caller stops the session at the end with `stop()`.
+- `register(spark)` adds the format to an existing session. The workers need pyarrow, but not this project. If this
+  project is installed on the driver and on the workers, Spark finds the format itself (`pyspark_stream_node`).
+- The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
+  and with the option `includeHeaders` also `headers`. `spark_export.source.StreamNodeSource` explains all options.
+- The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
+  the next message to read.
 
-For a program that reads without Spark's source (an exporter whose tasks write files):
-`spark_export.options.read_options`; `spark_export.catalog.find_catalog` and `selected` for the existing streams;
-`spark_export.plan.split` for ranges; and `spark_export.range_reader.RangeReader(range, options).batches()` for record
-batches of `spark_export.schema.arrow_schema(options)`, each range proven complete at its end.
+A program that does not use the format, such as an exporter whose tasks write files, calls these functions:
 
-The node does not import this package. The package imports no module until a name is asked for, so that importing it is
-cheap.
+- `spark_export.options.read_options` checks the options.
+- `spark_export.catalog.find_catalog` and `spark_export.catalog.selected` list the existing streams.
+- `spark_export.plan.split` cuts the index ranges into tasks.
+- `spark_export.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
+  `spark_export.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
+
+The node does not import this package. The package imports its modules only when a public name is used, so that
+`import spark_export` is fast.
 """
 
 from __future__ import annotations

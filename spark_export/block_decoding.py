@@ -1,8 +1,9 @@
-"""Decodes messages that hold blocks of the block node: the mark of each part of a block, and the block's items. Blocks
-are not verified here; the block node verified each block before it stored the block.
+"""Decodes messages that contain blocks of the block node: the number and root of the block, and its items. This module
+verifies no block, because the block node verifies each block before storing it.
 
-A block is one message, or several if it has more than a mebibyte (`block_node.persist.mark`). Items lie across these
-parts, so only a block of one message can be decoded alone; `pipeline.silver_blocks` joins the others.
+A block of more than one MiB is stored as several messages (`block_node.persist.mark`). An item may begin in one message
+and end in the next, so this module decodes the items of one-message blocks only. `pipeline.silver_blocks` joins the
+messages of larger blocks.
 """
 
 from __future__ import annotations
@@ -45,14 +46,18 @@ BLOCK = (
     StructField("items", ArrayType(ITEM, False)),
     StructField("problem", StringType()),
 )
-"""One row a message. The last five but `problem` are of the block's items, and null where it is more than one message.
-item_count, block_bytes, block_root: of the whole block. block_root is the most likely root at the time when the block
-was stored; where `previous_root` of the next block is another one, that one is right. data of an item: as it is
-serialized."""
+"""The columns of the option `decode=block`. Each row describes one message, which is a whole block or one part of it.
+
+part: the number of this message within the block, from 0. parts: the number of messages of the block. item_count,
+block_bytes, block_root: the number of items, the size in bytes and the root hash of the whole block. block_root: the
+most likely root when the block was stored; if `previous_root` of the next block differs, `previous_root` is right.
+hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The `data`
+of an item is the serialized item. problem: why the message could not be decoded; null if there was no error."""
 
 
 class BlockMessages:
-    """Decodes messages that hold a block of the block node, or a part of one. Workers need this project installed."""
+    """The decoder of messages that contain a block of the block node or a part of a block. Workers need this project
+    installed."""
 
     needs_headers = True
 
@@ -76,7 +81,7 @@ class BlockMessages:
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """The columns that this message has values for."""
+    """Returns the values of one row by column name. A column without a value is absent, and becomes null."""
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)
@@ -102,14 +107,17 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """The corrected root of the block before, if these headers have one."""
+    """Returns the corrected root hash of the previous block; None if these headers contain no correction."""
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """The `BlockMark` in these headers; None if they have none that can be read."""
+    """Returns the `BlockMark` in these headers: the number, parts, size and root of the block.
+
+    None if there is no readable mark.
+    """
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 
@@ -124,8 +132,10 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
 
 @dataclass(frozen=True)
 class ReadBlock:
-    """A decoded block: the values of its header and footer (None without one), and the kind and bytes of each item, in
-    order."""
+    """A decoded block.
+
+    hapi_version, time_us: from the block header; None without a header. time_us is in microseconds since 1970.
+    previous_root: from the block footer; None without a footer. items: kind and bytes of each item, in order."""
 
     hapi_version: str | None
     time_us: int | None
@@ -134,7 +144,7 @@ class ReadBlock:
 
 
 def read_block(data: bytes) -> ReadBlock:
-    """Decodes a block. Raises BlockFormatError."""
+    """Decodes a serialized block. Raises BlockFormatError."""
     from block_node.blocks.items import ItemKind, item_kind, read_footer, read_header, split_block
 
     names = {int(kind): kind.name.lower() for kind in ItemKind}
@@ -153,7 +163,11 @@ def read_block(data: bytes) -> ReadBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Microseconds since 1970 of a serialized `Timestamp` (seconds = 1, nanos = 2); None if the bytes have no time."""
+    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds), in microseconds
+    since 1970.
+
+    None if `serialized` is None.
+    """
     from block_node.blocks.protobuf import read_fields
 
     if serialized is None:

@@ -1,5 +1,5 @@
-"""Reads pages of a range by `node/stream_bulk/1`, with several requests under way at once. The caller checks for
-missing messages."""
+"""Reads an index range of a partition in pages, by the protocol `node/stream_bulk/1`. Several requests wait for their
+answers at the same time. The caller checks for missing messages."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from spark_export.plan import Range
 
 PROTOCOL = "node/stream_bulk/1"
 PAGES_AHEAD = 2
-"""One page is read and sent while another is taken; more only fill memory."""
+"""The number of requests that wait for an answer at once.
+
+The node sends one page while the caller handles another; more requests would only fill memory.
+"""
 ROW_OVERHEAD_BYTES = 40
-"""What the node counts for a row beside its columns."""
+"""The bytes that the node adds to the size of each row when it measures a page."""
 FIRST_ROWS = 4_096
-"""Asked for until the size of a row is known."""
+"""The number of rows of a request before the first page shows the size of a row."""
 
 
 @dataclass(frozen=True)
 class BulkPage:
-    """A page (see `stream_service.bulk.BulkPage`). batch: its Arrow columns; None if the page has no rows."""
+    """A page of consecutive messages (see `stream_service.bulk.BulkPage`). batch: the messages as Arrow columns; None
+    if
+    the page has no rows.
+    """
 
     stream_id: int
     created_us: int
@@ -37,7 +43,10 @@ class BulkPage:
 
 
 def read_bulk_page(body: memoryview) -> BulkPage:
-    """Decodes an answer. Raises BadAnswer, also if the number of rows or their indexes are not as announced."""
+    """Decodes a page from the body of the node's answer.
+
+    Raises BadAnswer for unreadable bytes, or if the rows differ from the announced count or indexes.
+    """
     reader = BareReader(body)
     reader.uint()
     stream_id, created_us = reader.uint(), reader.u64()
@@ -56,7 +65,10 @@ def read_bulk_page(body: memoryview) -> BulkPage:
 
 
 def read_batch(stream: memoryview) -> pa.RecordBatch | None:
-    """The one batch of an Arrow IPC stream, without copying; None if the stream has none. Raises BadAnswer."""
+    """Returns the batch of an Arrow IPC stream without copying data; None if the stream has no batch.
+
+    Raises BadAnswer for two or more batches, or unreadable bytes.
+    """
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             batches = list(reader)
@@ -68,9 +80,10 @@ def read_batch(stream: memoryview) -> pa.RecordBatch | None:
 
 
 class BulkPages:
-    """One pass over a range through one connection. Rows come in order, and each is requested once.
+    """A single read of an index range through one connection. Pages arrive in the order of their indexes.
 
-    Invariant: the ranges in `_asked` follow each other, from the caller's position to the next request.
+    Invariant: the ranges in `_asked`, the unanswered requests, are consecutive. They begin at the next index that
+    `pages` will yield and end at `_ask_from`, where the next request begins.
     """
 
     def __init__(self, node: NodeConnection, wanted: Range, options: ReadOptions) -> None:
@@ -84,7 +97,7 @@ class BulkPages:
         self._answers: dict[bytes, BulkPage] = {}
 
     def pages(self) -> Iterator[BulkPage]:
-        """Pages in order of their indexes. Raises RequestRefused, ConnectionBroken, BadAnswer."""
+        """Yields the pages in the order of their indexes. Raises RequestRefused, ConnectionBroken, BadAnswer."""
         while True:
             while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
                 stop = min(self._end, self._ask_from + self._rows_per_page)
@@ -96,10 +109,10 @@ class BulkPages:
             page = self._take(wanted)
             reached = page.start + page.rows
             if reached < min(stop, page.next_index):
-                # The answer had room for fewer rows. The rest must be requested before the ranges behind it.
+                # The page has fewer rows than requested. The remaining rows are read before the later ranges.
                 self._asked.insert(0, self._ask(reached, stop))
             if page.rows and page.batch is not None:
-                # Some room is added, so that a page that is a little larger needs no second answer.
+                # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
                 row_bytes = ROW_OVERHEAD_BYTES + page.batch.nbytes // page.rows
                 fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
                 self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))

@@ -1,4 +1,7 @@
-"""The catalog of streams, for the driver: the existing streams, and where they begin and end. It reads no messages."""
+"""Finds the existing streams and their first and last indexes, for the Spark driver.
+
+This module returns no messages.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,22 @@ from spark_export.plan import Place, by_place, resolve
 
 
 class Catalog(Protocol):
-    """The interface of a catalog: a node, or its data directory."""
+    """The interface of a catalog, which lists streams. A node or a data directory answers its questions."""
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        """The partitions of all streams whose name begins with this prefix."""
+        """Returns the partitions of all streams whose name begins with `prefix`."""
         ...
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """The index of the first message that was stored at that time or later; the stream's end if there is none."""
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
+        after
+        the last message if there is no such message.
+        """
         ...
 
 
 class NodeCatalog:
-    """The catalog of a node. Each request makes a connection of its own, since the driver asks seldom."""
+    """A catalog that asks a node. Each request opens its own connection, because the driver sends few requests."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -41,15 +47,15 @@ class NodeCatalog:
 
 
 def find_catalog(options: ReadOptions) -> Catalog:
-    """The catalog that the options name."""
+    """Returns the catalog of the data directory in the option `path`, or without `path` the catalog of the node."""
     return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
-    """The present partitions of the streams that the options choose.
+    """Returns the existing partitions of the streams that the options choose.
 
-    must_exist: whether a stream given by name must exist; a query that already runs goes on without the stream. Raises
-    StreamMissing.
+    must_exist: True raises StreamMissing for a missing stream or partition that the options name; False leaves it out,
+    so that a running query continues.
     """
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
@@ -72,8 +78,10 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
 def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
-    """The indexes where a new read begins. default: EARLIEST or LATEST, for options that do not say. Raises
-    OptionError."""
+    """Returns the index where a new read begins, for each partition. default: EARLIEST or LATEST, used if the options
+    give
+    no start. Raises OptionError.
+    """
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
     found = {place: catalog.index_at(end, options.starting_time_us) for place, end in ends.items()}
@@ -88,14 +96,14 @@ def starting_indexes(
 
 
 def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
-    """The indexes where a batch read ends; exclusive."""
+    """Returns the index where a batch read ends, for each partition. The message at this index is not read."""
     if options.ending_time_us is not None:
         return {place: catalog.index_at(end, options.ending_time_us) for place, end in ends.items()}
     return resolve(options.ending, ends, "endingOffsets")
 
 
 def is_latest(options: ReadOptions) -> bool:
-    """Whether the read starts at the end of some partition."""
+    """Returns True if the option `startingOffsets` is `latest` for at least one partition."""
     starting = options.starting
     if isinstance(starting, dict):
         return any(LATEST in each.values() for each in starting.values())

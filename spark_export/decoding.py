@@ -1,8 +1,9 @@
-"""Decoders, which turn the contents of messages into columns: the option `decode`. Each kind of message has a decoder.
-A message of another kind gives nulls, and never fails a query.
+"""The decoders of the option `decode`, which turn the contents of messages into columns. Each kind of message has its
+own
+decoder. A message of another kind gives nulls, and the query continues.
 
-JSON and CBOR objects have the columns that the reader's `.schema(…)` names. Arrow's reader decodes the messages of a
-batch together; if one of them cannot be read, all messages of the batch are read one by one.
+For JSON and CBOR objects the user names the columns with `.schema(…)`. Arrow decodes all JSON messages of a batch
+together. If Arrow rejects the batch, this module decodes the messages of the batch one by one.
 """
 
 from __future__ import annotations
@@ -31,27 +32,32 @@ DECODE_NAMES = ("json", "cbor", "cardinal", "block")
 
 
 class Decoder(Protocol):
-    """The interface of a decoder, which makes columns of keys, data and headers."""
+    """The interface of a decoder, which turns the keys, data and headers of messages into columns."""
 
     @property
     def needs_headers(self) -> bool:
-        """Whether the decoder needs headers; if not, they are not read."""
+        """Whether the decoder needs the headers of messages.
+
+        If False, headers are read only if the query asks for them.
+        """
         ...
 
     def columns(self) -> list[StructField] | None:
-        """The decoder's columns; None if the reader's schema names them."""
+        """Returns the columns of this decoder; None if the user names the columns with `.schema(…)`."""
         ...
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """One array for each field, as long as the data. A row is null if its message has no such value, or one of
-        another type."""
+        """Returns one array for each of `fields`, with one row for each message. A row is null if the message has no
+        value
+        for the field, or a value of another type.
+        """
         ...
 
 
 def find_decoder(name: str | None) -> Decoder | None:
-    """The decoder with this name. Raises OptionError."""
+    """Returns the decoder with this name; None if `name` is None. Raises OptionError for an unknown name."""
     if name is None:
         return None
     if name.lower() == "json":
@@ -66,7 +72,7 @@ def find_decoder(name: str | None) -> Decoder | None:
 
 
 class JsonObjects:
-    """Decodes messages that are one JSON object each."""
+    """The decoder of messages that consist of one JSON object."""
 
     needs_headers = False
 
@@ -81,7 +87,10 @@ class JsonObjects:
 
 
 def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | None:
-    """Decodes all messages at once. None if a message is no single object, or has a value of another type."""
+    """Decodes all messages at once. Returns None if the batch must be decoded message by message.
+
+    This is the case for an empty batch, a binary field, or a message that does not fit the fields or is not one object.
+    """
     if not len(data) or any(pa.types.is_binary(field.type) for field in fields):
         return None
     offsets = pa.array([0, len(data)], pa.int32())
@@ -91,7 +100,7 @@ def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | N
         newlines_in_values=True,
         unexpected_field_behavior="ignore",
     )
-    # All data is one block, so that no object is cut between two blocks.
+    # Arrow reads its input in blocks; one block for all data keeps every object whole.
     read = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
     try:
         table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
@@ -103,7 +112,7 @@ def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | N
 
 
 class CborObjects:
-    """Decodes messages that are one CBOR map each, with text keys. Workers need cbor2."""
+    """The decoder of messages that consist of one CBOR map with text keys. Workers need the package cbor2."""
 
     needs_headers = False
 
@@ -123,7 +132,10 @@ class CborObjects:
 
 
 def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[bytes], Any]) -> list[pa.Array]:
-    """The columns of messages that were decoded one by one."""
+    """Decodes messages one by one with `load`, and returns one column for each of `fields`.
+
+    A message that is no object gives nulls.
+    """
     objects = []
     for message in data.to_pylist():
         try:
@@ -131,7 +143,7 @@ def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[b
         except (ValueError, RecursionError, OverflowError):
             found = None
         except Exception as error:
-            # In some versions, cbor2's errors are no ValueErrors; then the name of their module tells them.
+            # Some versions of cbor2 raise errors that are no ValueErrors. The module of the type identifies these errors.
             if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
                 raise
             found = None
@@ -140,7 +152,7 @@ def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[b
 
 
 def typed_array(values: list[Any], wanted: pa.DataType) -> pa.Array:
-    """The values as an array of this type; null for a value of another type."""
+    """Returns the values as an array of the type `wanted`. A value of another type becomes null."""
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -172,12 +184,14 @@ CARDINAL = (
     StructField("sub_batches", MapType(StringType(), BinaryType(), False)),
     StructField("problem", StringType()),
 )
-"""One row a message. kind: batch, header, item, value, delete, reorg, reorg_complete, ping, or null where `problem`
-says what is wrong with it. weight: of up to 256 bits, in decimal digits."""
+"""The columns of the option `decode=cardinal`. Each row describes one message of Cardinal Streams.
+
+kind: batch, header, item, value, delete, reorg, reorg_complete or ping; null for a message that cannot be decoded.
+problem: why the message cannot be decoded, else null. weight: a number of up to 256 bits, in decimal digits."""
 
 
 class CardinalMessages:
-    """Decodes messages of Cardinal Streams, by key and data. Workers need this project installed."""
+    """The decoder of messages of Cardinal Streams, which uses keys and data. Workers need this project installed."""
 
     needs_headers = False
 
@@ -202,7 +216,7 @@ class CardinalMessages:
 
 
 def cardinal_row(message: Any) -> dict[str, Any]:
-    """The columns that this message has values for."""
+    """Returns the values of one row by column name. A column without a value is absent, and becomes null."""
     kinds = {
         "Batch": "batch",
         "SubBatchHeader": "header",

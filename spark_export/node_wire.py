@@ -1,9 +1,9 @@
-"""The frames and payloads that a Spark worker reads and writes, as bytes. This module opens no connection.
+"""Encodes and decodes the frames and payloads between a Spark worker and a node. This module opens no connection.
 
-A worker need not have this project installed; `spark_export.register` sends it these functions by value. So this module
-has the few message formats of docs/wire.md that the source needs, and uses the standard library alone. The packages
-`ockam`, `bare` and `stream_service` have all formats; tests/spark_export/test_node_wire.py compares this module with
-them, byte by byte.
+A worker need not have this project installed, because `spark_export.register` makes Spark send this code to workers. So
+this module uses only the standard library, and has only the message formats of docs/wire.md that Spark needs. The
+packages `ockam`, `bare` and `stream_service` have all formats. tests/spark_export/test_node_wire.py compares the bytes
+of this module with the bytes of those packages.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ ADDRESS_DIGITS = 24
 
 
 def stream_address(name: str, partition: int) -> bytes:
-    """The address of a stream's worker (docs/wire.md, "Names")."""
+    """Returns the address of the worker of a stream-partition (docs/wire.md, "Names")."""
     digest = hashlib.sha256(f"{name}\0{partition}".encode()).hexdigest()
     return b"ST_S_" + digest[:ADDRESS_DIGITS].encode()
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key, of `partitions` (docs/wire.md, "Names")."""
+    """Returns the partition for a key, from 0 to `partitions` - 1 (docs/wire.md, "Names")."""
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % partitions
 
 
 def uint(value: int) -> bytes:
-    """BARE uint: seven bits a byte, the lowest first."""
+    """Encodes a BARE uint: seven bits in each byte, the lowest bits first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -42,7 +42,7 @@ def uint(value: int) -> bytes:
 
 
 def data(value: bytes) -> bytes:
-    """BARE data: the size, then the bytes."""
+    """Encodes a BARE data: the size, then the bytes."""
     return uint(len(value)) + value
 
 
@@ -51,7 +51,7 @@ def text(value: str) -> bytes:
 
 
 def optional(value: bytes | None) -> bytes:
-    """BARE optional of a value that is already encoded."""
+    """Encodes a BARE optional. value: the encoded value; None: no value."""
     return b"\x00" if value is None else b"\x01" + value
 
 
@@ -60,12 +60,15 @@ def u64(value: int) -> bytes:
 
 
 def payload(protocol: str, body: bytes) -> bytes:
-    """The envelope of a request."""
+    """Encodes the payload of a request: the name of the protocol, then the body."""
     return text(protocol) + data(body)
 
 
 def frame(address: bytes, return_address: bytes, body: bytes) -> bytes:
-    """One frame of the head framing, from one local address to another."""
+    """Encodes one frame of the head framing (docs/wire.md): the length, then the message.
+
+    `body` is the payload of the message.
+    """
     message = b"\x84" + _route(address) + _route(return_address) + _cbor_bytes(body) + b"\xf6"
     return struct.pack(">I", len(message)) + message
 
@@ -86,7 +89,8 @@ def _cbor_bytes(value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that came to one of our return addresses. body: the contents of its envelope."""
+    """An answer of the node to one request. return_address: the address that the request gave for its answer. body: the
+    payload without the name of the protocol."""
 
     return_address: bytes
     protocol: str
@@ -94,7 +98,7 @@ class Answer:
 
 
 def read_frame(message: memoryview) -> Answer | None:
-    """The message in a frame, without the frame's length; None for a heartbeat. Raises BadAnswer."""
+    """Decodes a frame, given without the 4-byte length. Returns None for a heartbeat. Raises BadAnswer."""
     reader = CborReader(message)
     reader.array(4)
     onward = reader.route()
@@ -108,7 +112,10 @@ def read_frame(message: memoryview) -> Answer | None:
 
 
 class CborReader:
-    """Reads the shapes of a message of the head framing. Raises BadAnswer."""
+    """A reader of the CBOR values that a message of the head framing (docs/wire.md) contains.
+
+    Raises BadAnswer for other values.
+    """
 
     def __init__(self, source: memoryview) -> None:
         self._source = source
@@ -152,7 +159,7 @@ class CborReader:
 
 
 class BareReader:
-    """Reads BARE values one after the other. Raises BadAnswer if the bytes end too early."""
+    """A reader of consecutive BARE values. Raises BadAnswer for an invalid value, or if the bytes end too early."""
 
     def __init__(self, source: memoryview) -> None:
         self._source = source
@@ -199,17 +206,17 @@ class BareReader:
         return int.from_bytes(self._source[self._at - 8 : self._at], "little")
 
     def is_there(self) -> bool:
-        """Reads whether an optional has a value. The value follows."""
+        """Reads the first byte of an optional. Returns True if a value follows."""
         return self.byte() == 1
 
 
 @dataclass(frozen=True)
 class StreamEnds:
-    """One partition of a stream and its present ends (see `stream_service.extensions.StreamInfo`).
+    """A partition of a stream with its first and next index (see `stream_service.extensions.StreamInfo`).
 
-    first_index: the index of the earliest stored message. next_index: the index of the next message to come.
-    created_us: the time of creation in microseconds since 1970, which tells a stream from a later one with the same
-    name.
+    first_index: the index of the earliest stored message. next_index: the index that the next message will get.
+    size_bytes: the total size of the stored data. created_us: when the stream was created, in microseconds since 1970.
+    A stream that is deleted and created again under the same name has another created_us.
     """
 
     stream: str
@@ -221,7 +228,7 @@ class StreamEnds:
 
 
 def read_stream_info(reader: BareReader) -> StreamEnds:
-    """Reads a StreamInfo; its times and its retention are skipped."""
+    """Decodes a StreamInfo. Skips the times of the first and last message, and the retention."""
     stream, partition, first_index, next_index, size_bytes = reader.text(), *(reader.uint() for _ in range(4))
     created_us = reader.u64()
     for _ in range(2):
@@ -236,7 +243,9 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message of a page. headers: the names and values, in order."""
+    """A message of a page. time_us: when the message was stored, in microseconds since 1970. headers: the names and
+    values, in order.
+    """
 
     index: int
     time_us: int
@@ -247,8 +256,8 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """An answer to `node/stream_pull/1`. first_index, next_index: the ends of the stream. resume_index: the index where
-    the next pull begins."""
+    """An answer to `node/stream_pull/1`. first_index: the index of the stream's earliest message. next_index: the index
+    that the stream's next message will get. resume_index: the index where the next pull begins."""
 
     first_index: int
     next_index: int
@@ -257,7 +266,7 @@ class StoredPage:
 
 
 def read_page(body: memoryview) -> StoredPage:
-    """Reads a RichPage, which follows its request id."""
+    """Decodes a RichPage (see `stream_service.extensions.RichPage`). Ignores the request id."""
     reader = BareReader(body)
     reader.uint()
     first_index, next_index, resume_index = reader.uint(), reader.uint(), reader.uint()
@@ -271,5 +280,5 @@ def read_page(body: memoryview) -> StoredPage:
 
 
 def read_headers(reader: BareReader) -> list[tuple[str, bytes]]:
-    """Reads a list of headers, with names and values."""
+    """Decodes a list of headers into names and values."""
     return [(reader.text(), bytes(reader.data())) for _ in range(reader.uint())]

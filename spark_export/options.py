@@ -1,5 +1,5 @@
-"""The options of the source and the sink: their names, their values, and the nearest name for a wrong one. This module
-uses neither streams nor Spark, so that a wrong option fails at the place where it is given.
+"""Checks the names and values of the options for reading and writing, and suggests a name for an unknown option. This
+module needs neither a node nor Spark, so a wrong option fails in the call that contains the option.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ P = TypeVar("P")
 D = TypeVar("D")
 
 EARLIEST, LATEST = -2, -1
-"""In the JSON of offsets, as in Spark's Kafka source."""
+"""The numbers for the earliest index and the latest index in the JSON of offsets, as in Spark's Kafka source."""
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
-"""Stream -> partition -> index."""
+"""Offsets as a mapping: stream name -> partition -> index."""
 
 READ_OPTIONS = (
     *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
@@ -32,7 +32,7 @@ READ_OPTIONS = (
 WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
 
 SPARKS_OWN = ("checkpointlocation",)
-"""Options that Spark hands on to a source although they are not meant for it."""
+"""Options, in lower case, that Spark passes to every source. The format `stream_node` ignores these options."""
 
 KAFKA_NAMES = {
     "kafka.bootstrap.servers": "endpoint",
@@ -43,10 +43,13 @@ KAFKA_NAMES = {
     "kafkaconsumer.polltimeoutms": "requestTimeoutMs",
     "fetchoffset.numretries": "fetchRetries",
 }
-"""What Spark's Kafka source calls what has another name here."""
+"""The names of options of Spark's Kafka source, in lower case, and the names of the same options in this module."""
 
 RECORDS_PER_PARTITION = 2_000_000
-"""A task costs about 0.15 s of a core, however little it reads; a million rows are worth one."""
+"""The default of `maxRecordsPerPartition`.
+
+A task costs about 0.15 s of one core even if it reads little, so a task should read a million rows or more.
+"""
 FETCH_BYTES = 4 * 1024 * 1024
 REQUEST_TIMEOUT_MS = 120_000
 FETCH_RETRIES = 3
@@ -55,10 +58,11 @@ WINDOW = 1_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The checked options of a read. `spark_export.source.StreamNodeSource` explains each.
+    """The checked options of a read. `spark_export.source.StreamNodeSource` explains each option.
 
-    starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if it was not given. *_time_us:
-    microseconds since 1970; None if not given.
+    starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
+    starting_time_us, ending_time_us: microseconds since 1970; None if the option is absent. late_start_is_error:
+    whether a partition without a message at starting_time_us or later raises an error.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -86,8 +90,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of a write. stream: the stream of rows without a column `stream`. partitions: the number of
-    partitions of a stream that the sink creates."""
+    """The checked options of a write. stream: the stream for rows without a value in the column `stream`. partitions:
+    the
+    number of partitions that `stream` gets. window: the largest number of unconfirmed pushes.
+    """
 
     endpoint: str = "127.0.0.1:4000"
     stream: str | None = None
@@ -98,7 +104,7 @@ class WriteOptions:
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises OptionError for an option that neither reading nor writing has, and names the nearest option."""
+    """Raises OptionError for an unknown option. The error suggests an option with a similar name, if there is one."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
     for name in given:
         lower = name.lower()
@@ -111,7 +117,7 @@ def check_names(given: Mapping[str, str]) -> None:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Raises OptionError."""
+    """Checks the options of a read, given as text. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, READ_OPTIONS, "reading")
     start_s, end_s = taken.find("startingTimestamp"), taken.find("endingTimestamp")
@@ -143,7 +149,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError."""
+    """Checks the options of a write, given as text. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, WRITE_OPTIONS, "writing")
     return WriteOptions(
@@ -157,7 +163,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def _check_together(options: ReadOptions) -> None:
-    """Raises OptionError for options that contradict each other, or that need another option."""
+    """Raises OptionError for contradictory options, and unless exactly one option names the streams to read."""
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
     if sum(chosen) != 1:
         raise OptionError("say which streams to read by exactly one of subscribe, subscribePattern and assign")
@@ -178,7 +184,7 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 
 class _Taken:
-    """The given options. Their names are compared without regard to case."""
+    """The given options, whose values are found by name and converted. Upper and lower case in names are equal."""
 
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -251,7 +257,7 @@ def _offsets(value: str) -> int | Offsets:
         str(stream): {
             _whole(partition, 0): _whole(index, EARLIEST)
             for partition, index in found[stream].items()
-            # The offsets in a query's progress have this key, and may be given as starting offsets.
+            # The offsets in a query's progress contain this key. They may be used as starting offsets.
             if partition != "created_us"
         }
         for stream in sorted(found)
@@ -259,7 +265,10 @@ def _offsets(value: str) -> int | Offsets:
 
 
 def _whole(value: object, least: int) -> int:
-    """A whole number, which may be given as text, as in the keys of JSON objects."""
+    """Returns a whole number, given as a number or as text, since keys of JSON objects are text.
+
+    Raises ValueError if the number is less than `least`.
+    """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is not a whole number")
     number = int(value)

@@ -7,10 +7,11 @@ import warnings
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern. Raises re.error for a text that is no regular expression.
+    """Compiles a regular expression. Raises re.error for an invalid regular expression.
 
-    Python's warning that it may read a pattern such as "[[a]" in another way one day is suppressed: it would appear
-    among the lines of an export, or stop a program whose warnings are errors.
+    For a pattern such as "[[a]" Python warns that a later version may read the pattern in another way. This function
+    suppresses the warning: it would appear in the output of an export, or stop a program that treats warnings as
+    errors.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -1,6 +1,7 @@
-"""Plans the ranges that a query reads, once and on the driver. This module is pure: it asks neither a node nor Spark.
+"""Plans the index ranges that a query reads. The driver plans each range once, so that a repeated task reads the same
+rows.
 
-A range is fixed when it is planned, so that a repeated task reads the same rows.
+This module is pure: it asks neither a node nor Spark.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from spark_export.node_wire import StreamEnds
 from spark_export.options import EARLIEST, LATEST, Offsets
 
 Place: TypeAlias = tuple[str, int]
-"""Stream and partition."""
+"""The name of a stream and the number of a partition."""
 CREATED = "created_us"
-"""In the JSON of offsets, beside the numbers of partitions."""
+"""The key for the creation times in the JSON of offsets. The other keys are the numbers of partitions."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a query in a partition: the next index, and the time of the stream's creation.
+    """The position of a query in a partition: the next index to read, and when the stream was created.
 
-    created_us: in microseconds since 1970; 0 if it is not known, as in checkpoints of older versions.
+    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
     """
 
     index: int
     created_us: int = 0
 
     def is_of_another(self, later: Position) -> bool:
-        """Whether the stream was deleted and made anew between this position and a later one."""
+        """Returns True if the stream was deleted and created again between this position and the position `later`."""
         return 0 not in (self.created_us, later.created_us) and self.created_us != later.created_us
 
 
@@ -39,8 +40,8 @@ class Position:
 class Range:
     """The indexes of one partition from `start` up to, but not including, `end`.
 
-    created_us: the time of the stream's creation, by which a later stream with the same name is noticed; 0 if it is not
-    known.
+    created_us: when the stream was created, in microseconds since 1970; 0 if unknown. A stream that is deleted and
+    created again under the same name has another created_us.
     """
 
     stream: str
@@ -56,8 +57,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """A lost part of a range; an empty range if its length is not known. reason: a text that says why the messages are
-    lost.
+    """A part of a range whose messages no longer exist. range: the lost indexes; empty if their number is unknown.
+    reason:
+    a text that says why the messages are lost.
     """
 
     range: Range
@@ -71,12 +73,15 @@ class Loss:
 
 
 def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
-    """The key by which offsets are ordered: name, then number."""
+    """Returns the partitions by (stream name, partition number), sorted by name and then by number."""
     return {(each.stream, each.partition): each for each in sorted(ends, key=lambda end: (end.stream, end.partition))}
 
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """The index that each partition's offset means at this moment. Raises OptionError if a partition has no offset."""
+    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes.
+
+    option: the name of the option for error messages. Raises OptionError if a partition in `ends` has no offset, or if
+    `offsets` names any other partition."""
     if isinstance(offsets, int):
         return {place: _marked(offsets, end) for place, end in ends.items()}
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}
@@ -96,18 +101,18 @@ def _listed(places: Sequence[Place]) -> str:
 
 
 def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, Position]:
-    """The positions at these indexes, with the creation times of the present streams."""
+    """Returns the positions at these indexes, with the creation times of the streams in `ends`."""
     return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
 
 
 def ranges_between(
     start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
 ) -> tuple[list[Range], list[Loss]]:
-    """The ranges to be read, without empty ones, and the parts that are already lost.
+    """Returns the non-empty ranges to read between two sets of positions, and the losses found so far.
 
-    A partition that only `end` has was added later, and is read from index 0. A partition of a stream that was made
-    anew is read from index 0, too; the unread rest of the earlier stream is a loss. Indexes before a partition's first
-    message or beyond its end are a loss, and are left out of the ranges.
+    A partition that only `end` contains was added later, and is read from index 0. If a stream was deleted and created
+    again, the new stream is read from index 0, and the unread messages of the deleted stream are a loss. Indexes before
+    the first message of a partition or after the last message are a loss, and the ranges do not contain these indexes.
     """
     ranges, losses = [], []
     for place, stop in end.items():
@@ -123,7 +128,9 @@ def ranges_between(
 
 
 def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
-    """The existing part of a range and its lost parts, given the stream's present ends."""
+    """Splits a range into the part that can be read and the lost parts. now: the present partition; None if it does not
+    exist.
+    """
     if now is None or wanted.created_us not in (0, now.created_us):
         reason = "the stream no longer exists" if now is None else "the stream was deleted and made again"
         return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
@@ -143,8 +150,9 @@ def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list
 
 
 def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = None) -> list[Range]:
-    """Cuts ranges into pieces of at most `records_max` indexes; at least `pieces_min` pieces if there are so many
-    indexes."""
+    """Cuts ranges into pieces of at most `records_max` indexes.
+
+    There are at least `pieces_min` pieces, unless the ranges have fewer than `pieces_min` indexes."""
     total = sum(each.count for each in ranges)
     piece_max = records_max
     if pieces_min is not None and total:
@@ -160,10 +168,10 @@ def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = No
 
 
 def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:
-    """Limits the end to about `messages_max` messages, shared among partitions in proportion to their new messages.
+    """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end.
 
-    Every partition with new messages gets at least one, so that none starves. The sum exceeds `messages_max` only if
-    more than `messages_max` partitions have new messages.
+    Each partition gets a share in proportion to its new messages, and at least one message if it has new messages. The
+    minimum of one message can make the sum larger than `messages_max`.
     """
     begins = {place: _first_wanted(start.get(place), stop) for place, stop in end.items()}
     sizes = {place: max(0, stop.index - begins[place]) for place, stop in end.items()}
@@ -182,11 +190,12 @@ def _first_wanted(begin: Position | None, stop: Position) -> int:
 
 
 def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
-    """The offsets as Spark keeps them in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1":
-    1700…}}}`.
+    """Encodes positions as the offsets that Spark stores in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us":
+    {"0":
+    1700…, "1": 1700…}}}`.
 
-    Spark compares offsets as JSON text, so the order of the keys is part of the value: streams by name, partitions by
-    number ("10" behind "9").
+    Spark compares offsets as JSON text, so the keys must have a fixed order: streams by name, partitions by number ("9"
+    before "10").
     """
     offsets: dict[str, dict[str, Any]] = {}
     for stream, partition in sorted(reached):
@@ -198,7 +207,10 @@ def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
 
 
 def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Position]:
-    """Reads offsets that `to_offsets` wrote, in this version or in an older one that kept indexes only."""
+    """Decodes offsets that `to_offsets` encoded.
+
+    Offsets of older versions contain no creation times, and give created_us 0.
+    """
     return {
         (stream, int(partition)): Position(int(index), int(each.get(CREATED, {}).get(partition, 0)))
         for stream, each in offsets.items()

@@ -1,5 +1,5 @@
-"""Projections: they turn the columns of messages into the columns of a read, which are some of them and those of a
-decoder."""
+"""Turns the columns of messages into the columns that a query requests. A query may request columns of the message and
+columns of a decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_export.schema import spark_schema
 
 
 def full_schema(options: ReadOptions) -> StructType:
-    """The schema of a read for which the caller names no schema. Raises OptionError."""
+    """Returns the schema of a read without `.schema(…)`. Raises OptionError if the decoder needs `.schema(…)`."""
     decoder = find_decoder(options.decode)
     if decoder is None:
         return spark_schema(options)
@@ -29,11 +29,12 @@ def full_schema(options: ReadOptions) -> StructType:
 
 
 class Projection:
-    """Makes batches of the requested schema. options: the options for reading; columns that nobody requested are not
-    read."""
+    """A conversion of record batches to the requested schema.
+
+    options: the options of the read, changed so that unrequested data and headers are not read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError if a column does not exist, or not in that type."""
+        """Raises OptionError if a column of `schema` does not exist, or has another type."""
         self._decoder = find_decoder(options.decode)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()
@@ -56,7 +57,7 @@ class Projection:
         self._is_plain = schema.fieldNames() == plain.fieldNames() and schema == plain
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Turns a batch of `schema.arrow_schema(self.options)` into a batch of the requested schema."""
+        """Converts a batch with the schema `schema.arrow_schema(self.options)` to the requested schema."""
         if self._is_plain:
             return batch
         columns = {name: batch.column(name) for name in batch.schema.names}

@@ -1,7 +1,8 @@
-"""Reads one range of one partition in a Spark task, as record batches, and proves that every index of the range was
-read.
+"""Reads an index range of one partition in a Spark task, as record batches. At the end it checks that every index of
+the
+range was read or is lost.
 
-Removed messages raise DataLoss, or are reported and skipped. The driver has planned the range.
+Lost messages raise DataLoss, or are logged and skipped. The driver plans the range.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger("stream_node.spark")
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
-    """Raises DataLoss, or logs each loss if losses are to be skipped."""
+    """Raises DataLoss if there are losses and `fail` is True. With `fail` False logs each loss."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
         raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
@@ -37,12 +38,12 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
 
 
 class RangeReader:
-    """One pass over a range. `batches` yields all rows in order, each once.
+    """A single read of an index range. `batches` yields all rows of the range in order, each row once.
 
-    rows: the number of rows yielded so far. lost: the number of rows that were skipped as lost. bulk_refusal: the
-    reason why the node was read by pulls, or None.
+    rows: the number of rows yielded so far. lost: the number of lost rows that were skipped. bulk_refusal: why the node
+    refused a bulk read, so that the rest was read by pulls; None if the node did not refuse.
 
-    Invariant: exactly the rows below `next_index` that the stream still had when it was asked were yielded.
+    Invariant: every row of the range with an index less than `next_index` was yielded or counted in `lost`.
     """
 
     def __init__(self, wanted: Range, options: ReadOptions) -> None:
@@ -76,7 +77,10 @@ class RangeReader:
         self._check()
 
     def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
-        """Reads in bulk. If the node refuses that, reads the rest by plain pulls, which every node serves."""
+        """Reads by bulk requests.
+
+        If the node refuses a bulk request, reads the remaining rows by pulls, which every node supports.
+        """
         try:
             yield from self._bulk(node)
         except RequestRefused as error:
@@ -101,8 +105,7 @@ class RangeReader:
         return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
 
     def _file(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Reads from the file of a data directory on this machine, with the code that the node itself uses for bulk
-        reads."""
+        """Reads the database file of a data directory on this machine, with the same code as bulk reads of the node."""
         options, wanted = self._options, self.wanted
         columns = Columns(options.include_data, True, options.verify_checksums)
         try:
@@ -150,12 +153,18 @@ class RangeReader:
         return batch
 
     def _skip_to(self, index: int, first_index: int) -> None:
-        """Notes that the rows up to this index are lost. Raises DataLoss."""
+        """Counts the rows from `next_index` up to, not including, `index` as lost.
+
+        Raises DataLoss if the query does not skip losses.
+        """
         if index > self.next_index:
             self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
 
     def _check_same(self, created_us: int | None) -> None:
-        """Raises DataLoss and stops reading if the stream does not exist, or is a later one with the same name."""
+        """Handles the loss of the remaining rows if the stream was deleted, or deleted and created again.
+
+        created_us: when the present stream was created; None if there is no stream. Raises DataLoss, or counts the
+        remaining rows as lost if the query skips losses."""
         if created_us is None:
             self._lose(self.wanted.end, "the stream no longer exists")
         elif self.wanted.created_us not in (0, created_us):
@@ -168,11 +177,11 @@ class RangeReader:
         self.next_index = end
 
     def _check(self) -> None:
-        """Checks that the yielded rows and the lost rows together are the whole range. Raises BadAnswer."""
+        """Raises BadAnswer if the yielded rows and the lost rows together are not the whole range."""
         if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
             raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
 
 
 def pause(delay_s: float) -> None:
-    """Waits between two attempts."""
+    """Waits `delay_s` seconds before a failed request is repeated."""
     threading.Event().wait(delay_s)

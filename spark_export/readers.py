@@ -1,8 +1,9 @@
-"""The readers that Spark calls, for batch and for streaming queries. `spark_export.plan` plans their ranges, and
-`range_reader` reads them.
+"""Implements the readers that Spark calls for batch queries and for streaming queries. `spark_export.plan` plans the
+index
+ranges, and `spark_export.range_reader` reads the ranges.
 
-Neither reader implements `pushFilters`: in PySpark 4.3 the filters of one query leak into all other queries of the same
-DataFrame, which gives wrong results.
+Neither reader implements `pushFilters`. In PySpark 4.3 the filters of one query also apply to all other queries of the
+same DataFrame, and so give wrong results.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from spark_export.range_reader import RangeReader, report_losses
 
 
 class RangePartition(InputPartition):
-    """One task of Spark: a range that the driver has planned."""
+    """A Spark task that reads one index range. The driver plans the range."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -42,7 +43,10 @@ class RangePartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. If there was no range, Spark calls this with an InputPartition of None."""
+    """Yields the rows of one Spark task.
+
+    If the driver planned no range, Spark passes a partition with the value None, which yields nothing.
+    """
     wanted = partition.value
     if wanted is not None:
         for batch in RangeReader(wanted, projection.options).batches():
@@ -50,11 +54,13 @@ def read_partition(partition: InputPartition, projection: Projection) -> Iterato
 
 
 class BatchReader(DataSourceReader):
-    """The batch reader. It reads the messages that existed when the DataFrame was loaded; every action on that
-    DataFrame reads the same ranges."""
+    """The reader of batch queries.
+
+    Every action on one DataFrame reads the same index ranges, which are planned once.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: the columns to be read; None: all columns that the options give. Raises OptionError."""
+        """schema: the columns to read; None: all columns that the options provide. Raises OptionError."""
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
 
@@ -75,14 +81,13 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The streaming reader. It reads endlessly, in micro-batches between offsets, and lives in one process on the
-    driver.
+    """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
 
-    `_target`: the offsets where an AvailableNow query ends; they are fixed when the query starts.
+    `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: as in `BatchReader`. Raises OptionError."""
+        """schema: the columns to read; None: all columns that the options provide. Raises OptionError."""
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
         self._projection = Projection(options, schema or full_schema(options))
@@ -102,11 +107,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The offsets where the next micro-batch ends.
+        """Returns the offsets where the next micro-batch ends.
 
-        A partition that vanished keeps its offset. The offset of a partition whose end lies before `start` goes back,
-        and a stream that was made anew gets another time of creation; so a batch is planned for both, and the loss is
-        found. ReadAllAvailable overrides the limits of the options.
+        A deleted partition keeps the offset in `start`. In two cases the result differs from `start` although no
+        messages were added: a partition ends at a smaller index, or a stream was deleted and created again and has a
+        new creation time. Spark then plans a micro-batch, and the planning finds the loss. With the limit
+        ReadAllAvailable the micro-batch has no maximum size.
         """
         begin = from_offsets(start)
         end = begin | (self._latest() if self._target is None else self._target)
@@ -127,8 +133,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: Spark does not call this for the last micro-batch of an AvailableNow query, so nothing may
-        depend on it."""
+        """Does nothing. Spark does not call this method for the last micro-batch of an AvailableNow query, so no work
+        may
+        depend on the call.
+        """
 
     def _latest(self) -> dict[Place, Position]:
         ends = selected(self._options, self._catalog, must_exist=False)

@@ -1,17 +1,21 @@
-"""Registers `stream_node` with a Spark session whose workers need not have this project installed."""
+"""Registers the format `stream_node` with a Spark session. The workers need not have this project installed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
-"""Packages whose code goes to the workers with the task. They need pyarrow there, and nothing of ours."""
+"""Packages and modules whose code is sent to the workers with each task.
+
+The workers need pyarrow, but not this project.
+"""
 
 
 def register(spark: Any) -> None:
-    """Registers the source with this session; `spark.read.format("stream_node")` works afterwards. Safe to repeat.
+    """Registers the format `stream_node` with a session, so that `spark.read.format("stream_node")` works.
 
-    Not needed if the project is installed on driver and workers: then Spark finds the source by itself.
+    A repeated call has no further effect. If this project is installed on the driver and on the workers, Spark finds
+    the format without this call.
     """
     from spark_export.source import StreamNodeSource
 
@@ -20,7 +24,10 @@ def register(spark: Any) -> None:
 
 
 def send_by_value() -> None:
-    """Makes this process send our modules to workers, together with the objects that use them. Safe to repeat."""
+    """Makes this process send the code of `SENT_BY_VALUE` to workers with every object that uses the code.
+
+    A repeated call has no further effect.
+    """
     from importlib import import_module
 
     from pyspark import cloudpickle

@@ -1,8 +1,8 @@
-"""The columns of the source, for Spark and for Arrow, and record batches with exactly these columns. Data is not
-decoded here.
+"""Defines the columns of messages for Spark and for Arrow, and makes record batches with exactly these columns. This
+module does not decode the data of messages.
 
-Spark compares the first batch of a task with the declared schema, nullability too, but no later batch: a later batch
-that differs fails without a reason. So all batches are made here, from one schema.
+Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
+differs fails without a helpful error. So this module makes all batches from one schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ ARROW_HEADERS = pa.list_(
 
 
 def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """The schema of a read with these options. extra: the columns of a decoder, which come last."""
+    """Returns the Spark schema of a read with these options. extra: the columns of a decoder, which become the last
+    columns.
+    """
     fields = [StructField("key", BinaryType(), True)]
     if options.include_data:
         fields.append(StructField("data", BinaryType(), False))
@@ -54,7 +56,7 @@ def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> Str
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """The schema of a read with these options for Arrow, without the columns of a decoder."""
+    """Returns the Arrow schema of a read with these options, without the columns of a decoder."""
     fields = [pa.field("key", pa.binary(), True)]
     if options.include_data:
         fields.append(pa.field("data", pa.binary(), False))
@@ -72,7 +74,10 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 def batch_of_messages(
     messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
-    """The messages of a plain page as a batch of `arrow_schema`. The headers of a message without headers are null."""
+    """Returns the messages of a pull as a record batch with the schema of `arrow_schema`.
+
+    A message without headers has null in the column `headers`.
+    """
     columns = {
         "key": pa.array([each.key for each in messages], pa.binary()),
         "index": pa.array([each.index for each in messages], pa.int64()),
@@ -86,7 +91,7 @@ def batch_of_messages(
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
-    """The columns of a bulk page (docs/wire.md) as a batch of `arrow_schema`. Columns that need no change are not
+    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`. Unchanged columns are not
     copied."""
     rows, names = page.num_rows, page.schema.names
     columns = {
@@ -104,8 +109,10 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
 
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
-    """Checks that every message of a bulk page has the checksum with which it was written. Raises BadAnswer, which
-    names the first message that differs."""
+    """Computes the checksum of every message of a bulk page again. Raises BadAnswer, which names the first message
+    whose
+    stored checksum differs.
+    """
     nothing = [None] * page.num_rows
     keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
     beside = page.column("beside").to_pylist() if "beside" in page.schema.names else nothing
@@ -116,7 +123,7 @@ def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
 
 
 def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
-    """The column `headers` of messages; null for a message without headers, as in Spark's Kafka source."""
+    """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
     listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
     return pa.array(listed, ARROW_HEADERS)
 
@@ -124,7 +131,9 @@ def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
 def with_place(
     columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Adds the stream and the partition of all rows to a batch."""
+    """Returns `columns` as a record batch with the columns `stream` and `partition` added, which are the same in all
+    `rows` rows.
+    """
     columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
     columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

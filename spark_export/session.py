@@ -1,4 +1,8 @@
-"""Starts Spark sessions: embedded by default, without output, and on the loopback interface only."""
+"""Starts and closes Spark sessions.
+
+By default Spark runs in processes on this machine, prints only warnings and errors, and listens on the loopback
+interface only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ from spark_export.errors import SourceError
 from spark_export.registration import register
 
 EMBEDDED = "local[*,4]"
-"""All cores, and four tries for a task; `local[*]` alone would give it one."""
+"""The default master: all cores of this machine, and up to four attempts for each task.
+
+`local[*]` would allow only one attempt.
+"""
 LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -42,7 +49,8 @@ logger.manager.level = error
 logger.manager2.name = org.apache.spark.sql.execution.datasources.DataSourceManager
 logger.manager2.level = error
 """
-"""What fails in a task is raised where the job is waited for, with the same trace-back: it is not printed as well."""
+"""The log settings of the driver. They silence the log of task failures, because the caller of the job gets the same
+error and trace-back as an exception."""
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -52,10 +60,10 @@ QUIET = {
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 AOT_JAVA_MIN = 25
 CONNECT_PARTS = ("grpc", "grpc_status", "pandas")
-"""Of the extra `spark-connect`."""
+"""The packages that a Spark Connect client needs, from the extra `spark-connect`."""
 SPARKS_PACKAGES = ("pyspark", "py4j", "grpc")
 CONNECT_PORT = 15002
-"""Spark's default."""
+"""The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
 
@@ -71,13 +79,14 @@ def open_session(
     config: Mapping[str, str] | None = None,
     aot_cache: Path | None = None,
 ) -> Any:
-    """A SparkSession with `stream_node` registered. Raises JavaMissing, SparkUnavailable.
+    """Starts a SparkSession that knows the format `stream_node`. Raises JavaMissing, SparkUnavailable.
 
-    master: the master of Spark. A master that begins with `local` is embedded: it prints no lines, is bound to the
-    loopback interface, and runs on the Java that `java.find_java_home` finds. remote: a Connect server
-    `sc://host:port`, in place of a master. config: settings of Spark, which override ours. aot_cache: a file that keeps
-    the classes that Spark loads at its start (Java 25 or newer; older ones ignore it). If the file exists, the session
-    uses it, which halves the time of the start. If it does not exist, it is written when the session ends.
+    master: the master of Spark. With a master that begins with `local`, Spark runs on this machine and listens on the
+    loopback interface only. remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
+    config: settings of Spark, which override the settings of this module.
+
+    aot_cache: a file for the classes that Spark loads at the start. If the file exists, the start takes half the time.
+    If the file does not exist, Java writes the file at the end of the session. Java older than 25 ignores the file.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
@@ -103,7 +112,7 @@ def open_session(
         if not is_sparks(error):
             raise
         if remote is None:
-            # If Java is too old or cannot run, this error says so more clearly than Spark's.
+            # `java_version` raises a clearer error than Spark's if Java is too old or cannot run.
             java.java_version(Path(os.environ["JAVA_HOME"]))
         hint = "" if is_embedded(where) else f"; is {where} there, and is this machine allowed to use it?"
         raise SparkUnavailable(f"Spark did not start: {first_line(error)}{hint}") from error
@@ -111,51 +120,59 @@ def open_session(
 
 
 def close_session(session: Any) -> None:
-    """Stops a session, even if its JVM has died; another session can be opened after that. Safe if the session has
-    already stopped."""
+    """Stops a session, even if the JVM of the session has died. Afterwards another session can be opened. A stopped
+    session may be closed again.
+    """
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
     try:
         with warnings.catch_warnings():
-            # The caller closes the session because the JVM is gone, so an error about that says nothing new.
+            # If the JVM has died, the caller knows about the death, so PySpark's warning says nothing new.
             warnings.simplefilter("ignore", RuntimeWarning)
             session.stop()
     except Exception as error:
         if not is_sparks(error):
             raise
-        # PySpark keeps references to the dead JVM; the next session would take it for a live one.
+        # PySpark keeps references to the dead JVM, and would use the dead JVM for the next session.
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether this error came from Spark, or from the connection to Spark."""
+    """Returns True if the error comes from Spark or from the connection to Spark."""
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of Spark's error, without the stack traces that follow it."""
+    """Returns the first line of an error from Spark, without stack traces.
+
+    An error without text gives the name of its type.
+    """
     java_error = getattr(error, "java_exception", None)
     text = str(error) if java_error is None else str(error).partition("\n: ")[2] or str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def _hush_accumulators(session: Any) -> None:
-    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies. The caller that waits for
-    Spark reports that in words."""
+    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies. The caller of the failed
+    Spark
+    call gets an exception anyway.
+    """
     session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:
-    """Whether Spark runs embedded: on this machine only, in our own processes."""
+    """Returns True if Spark runs embedded with this master: only on this machine, as a child of this process."""
     return master.startswith("local")
 
 
 def _require_connect(remote: str) -> None:
-    """Raises SparkUnavailable if packages of the Connect client are missing, or if no server listens at that
-    address."""
+    """Raises SparkUnavailable if packages of the Spark Connect client are missing, or if no server listens at the
+    address
+    `remote`.
+    """
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
@@ -163,7 +180,7 @@ def _require_connect(remote: str) -> None:
         )
     try:
         place = urlsplit(remote)
-        # Spark's own client would try for ten minutes before it reports that.
+        # Spark's own client would try for ten minutes before it reports a missing server.
         address = (place.hostname or "", place.port or CONNECT_PORT)
         socket.create_connection(address, CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
@@ -171,13 +188,16 @@ def _require_connect(remote: str) -> None:
 
 
 def _driver(aot_cache: Path | None) -> dict[str, str]:
-    """The process of the driver's JVM, which is a child of this process with every master."""
+    """Returns the Spark settings for the driver's JVM and sets JAVA_HOME.
+
+    With every master, this JVM is a child of this process.
+    """
     home = java.find_java_home()
     os.environ["JAVA_HOME"] = str(home)
     options = [f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}"]
     if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
         aot_cache.parent.mkdir(parents=True, exist_ok=True)
-        # The JVM prints warnings about its cache on standard output, which belongs to the command.
+        # The JVM would print warnings about its class cache on the standard output of the command.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
 
@@ -188,8 +208,10 @@ def _embedded() -> dict[str, str]:
 
 
 def _ensure_log4j(directory: Path) -> Path:
-    """Makes the file with the settings of Spark's log. An option of the JVM names this file, since a SPARK_CONF_DIR on
-    the class path would make the class cache unusable."""
+    """Writes the settings of Spark's log to a file in `directory`, and returns the path. A JVM option names this file.
+    The
+    usual way, a SPARK_CONF_DIR on the class path, would make the class cache unusable.
+    """
     path = directory / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The data source `format("stream_node")`, from which Spark makes readers and writers."""
+"""Defines the format `stream_node`, a data source from which Spark makes readers and writers."""
 
 from __future__ import annotations
 
@@ -16,49 +16,64 @@ FORMAT = "stream_node"
 
 
 class StreamNodeSource(DataSource):
-    """Streams of a stream node as a table of messages.
+    """The Spark data source for the format `stream_node`: a table whose rows are the messages of streams.
 
     Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`; with
     `includeHeaders` also `headers` array<struct<key: string, value: binary>>, null for a message without headers.
 
-    Options of a read. Exactly one of these says what to read:
+    A read has exactly one of these options, which names the streams:
 
-    - `subscribe`: stream names, separated by commas. `subscribePattern`: a regular expression for whole names;
-      streams that are created later are read, too. `assign`: `{"orders":[0,1]}`.
+    - `subscribe`: stream names, separated by commas.
+    - `subscribePattern`: a regular expression that must match whole stream names. A streaming query also reads matching
+      streams that are created later.
+    - `assign`: partitions of streams, such as `{"orders":[0,1]}`.
 
-    The range to read, all optional:
+    These optional options of a read choose the range of messages:
 
-    - `startingOffsets`: `earliest`, `latest`, or `{"orders":{"0":23,"1":-1}}` (-2 earliest, -1 latest). Without
-      this option a batch read starts at the earliest message, and a streaming read at the end. Partitions that are
-      added later are read from their earliest message. A checkpoint overrides this option.
-    - `endingOffsets`, batch only: `latest`, or indexes; exclusive.
-    - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970; the read starts or ends at the first message
-      of that time or later. `startingOffsetsByTimestampStrategy`: `error` or `latest`, for a partition without such
-      a message.
-    - `failOnDataLoss` (true): if messages of a range were removed, or a stream was deleted and made anew during a
-      query, the query fails (true), or logs the loss and goes on, with a new stream from its beginning (false).
+    - `startingOffsets`: `earliest`, `latest`, or indexes such as `{"orders":{"0":23,"1":-1}}`, where -2 means
+      earliest and -1 means latest. Default: `earliest` for a batch read, `latest` for a streaming read. Partitions
+      that are added later are read from index 0. A checkpoint overrides this option.
+    - `endingOffsets`, only for a batch read: `latest` (the default), or indexes. The message at such an index is not
+      read.
+    - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970. The read starts at, or ends before, the first
+      message that was stored at this time or later.
+    - `startingOffsetsByTimestampStrategy`, for a partition without a message at `startingTimestamp` or later: `error`
+      (the default) fails the query, `latest` starts at the end of the partition.
+    - `failOnDataLoss` (true): whether the query fails if messages were removed, or if a stream was deleted and created
+      again. With false the query logs the loss and continues; it reads the new stream from the beginning.
 
-    The way of reading:
+    These optional options of a read control how messages are read:
 
-    - `endpoint` (127.0.0.1:4000): `host:port`; each executor looks `env:NAME` or `file:PATH` up for itself.
-    - `path`: the node's data directory, read as a file if node and executors share the machine.
-    - `maxOffsetsPerTrigger`: the number of messages of a micro-batch, shared among partitions in proportion to
-      their new messages.
-    - `minPartitions`, `maxRecordsPerPartition` (2,000,000): how ranges are split into tasks.
-    - `includeHeaders` (false), `includeData` (true).
-    - `decode`: `json` or `cbor`: the members of an object become columns, as named by `.schema("index LONG, a
-      INT")`; `cardinal`, for Cardinal Streams (`spark_export.decoding.CARDINAL`); `block`, for blocks and items of
-      the block node (`spark_export.block_decoding.BLOCK`). Values that cannot be decoded are null.
-    - `verifyChecksums` (false): whether the checksum of every message is computed again, which takes about half a
-      second of one core for a million messages.
-    - `fetchBytes` (4 MiB): the size of one answer; `fetchRetries` (3), `requestTimeoutMs` (120,000).
+    - `endpoint` (127.0.0.1:4000): the node's address `host:port`, or `env:NAME` for an environment variable or
+      `file:PATH` for a file with this address. Each executor reads its own variable or file.
+    - `path`: the node's data directory, if the node and all executors run on one machine. Spark then reads the
+      database file, without requests to the node.
+    - `maxOffsetsPerTrigger`: about how many messages a micro-batch reads at most. Each partition gets a share in
+      proportion to its new messages.
+    - `minPartitions`: the smallest number of Spark tasks, if there are that many messages.
+      `maxRecordsPerPartition` (2,000,000): the largest number of messages that one task reads.
+    - `includeHeaders` (false), `includeData` (true): whether the table has the column `headers` or `data`.
+    - `decode`: the kind of message to decode into columns. Values that cannot be decoded are null.
+      `json`, `cbor`: members of an object, as named by `.schema("index LONG, a INT")`.
+      `cardinal`: messages of Cardinal Streams (columns: `spark_export.decoding.CARDINAL`).
+      `block`: blocks and block items of the block node (columns: `spark_export.block_decoding.BLOCK`).
+    - `verifyChecksums` (false): whether the checksum of every message is computed again. This takes about half a second
+      of one core for a million messages.
+    - `fetchBytes` (4 MiB): the approximate size of one page. `fetchRetries` (3): how often a read is repeated after a
+      broken connection. `requestTimeoutMs` (120,000): the milliseconds to wait for an answer.
 
-    A schema given to the reader chooses columns, in any order; other columns are not read. Spark 4.3 itself does not
-    prune columns of a Python source.
+    A schema given by `.schema(…)` chooses the columns and their order. Data and headers that no column needs are not
+    read. Spark 4.3 itself does not remove unused columns of a Python data source.
 
-    Options of a write: `endpoint`; `stream`, the stream of rows without a column `stream`, which is created with
-    `partitions` (1) if it does not exist; `window` (1,000), the number of pushes under way; `fetchRetries`,
-    `requestTimeoutMs`. Columns: `data` binary or string, and optionally `key`, `headers`, `stream`, `partition`.
+    A write has these options:
+
+    - `endpoint`, `requestTimeoutMs`: as for a read. `fetchRetries` (3): how often a broken connection is opened again.
+    - `stream`: the stream for rows without a value in the column `stream`. If the stream is missing, the
+      write creates the stream with `partitions` (1) partitions.
+    - `window` (1,000): the largest number of unconfirmed pushes of a task.
+
+    The DataFrame to write has the column `data`, binary or string. The columns `key`, `headers`, `stream` and
+    `partition` are optional.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -1,9 +1,10 @@
-"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`. Every confirmed row is on the node's
-disk.
+"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`. The node confirms a row when the
+message
+is on the node's disk.
 
-Rows are written at least once, as by Spark's Kafka sink: a task that Spark repeats pushes its rows again. Within one
-attempt no row is stored twice, even if the connection breaks: each message has a sequence number, by which the node
-recognises it.
+Every row is written at least once, as by Spark's Kafka sink: if Spark repeats a failed task, the task pushes all its
+rows again. A single run of a task stores no row twice, even if the connection breaks. Each message has a sequence
+number, so the node recognises a repeated message.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from spark_export.range_reader import RETRY_DELAY_S, pause
 PROTOCOL = "node/stream_push/1"
 FAILED = "node/push_failed/1"
 RETURN_ADDRESS = b"node/1/push-%d"
-"""It begins so that a push that fails is answered with FAILED, which has the reason (docs/wire.md)."""
+"""The form of the return addresses of pushes.
+
+To an address that begins with `node/1/`, the node answers a failed push with FAILED, which contains the reason
+(docs/wire.md).
+"""
 OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
 OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Of what is on its way and has no answer, whatever the option `window` says of its count."""
+"""The largest total size of unconfirmed pushes, in bytes. The option `window` also limits their number."""
 TYPES: dict[str, tuple[type, ...]] = {
     "data": (BinaryType, StringType),
     "key": (BinaryType, StringType),
@@ -38,7 +43,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "partition": (IntegerType, LongType, ShortType),
     "headers": (ArrayType,),
 }
-"""The columns that a row to write can have."""
+"""The columns that a DataFrame to write may have, and the allowed Spark types of each column."""
 
 
 @dataclass
@@ -53,7 +58,7 @@ class PushFailed(SourceError):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises OptionError if rows of this schema cannot be written."""
+    """Raises OptionError if rows with this schema cannot be written."""
     for field in schema.fields:
         allowed = TYPES.get(field.name)
         if allowed is None:
@@ -68,7 +73,10 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 class StreamWriter(DataSourceArrowWriter):
-    """Pushes the rows of a job. The driver creates the stream of the option `stream` if it does not exist."""
+    """The writer of one Spark job, which pushes rows in tasks.
+
+    The driver creates the stream of the option `stream` if the stream does not exist.
+    """
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Raises OptionError, NodeUnreachable."""
@@ -93,15 +101,14 @@ class StreamWriter(DataSourceArrowWriter):
         """Does nothing: all pushed messages are stored already."""
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Does nothing: pushed messages stay, since a stream never takes a message back."""
+        """Does nothing: a pushed message cannot be removed from a stream."""
 
 
 class Pushes:
-    """The pushes of one attempt at a task, with a window of pushes under way.
+    """The pushes of a single run of a Spark task. Up to `window` pushes wait for the confirmation of the node.
 
-    Invariant: `_unconfirmed` has, in order, the pushes that were sent and have no answer. They are sent again after a
-    reconnect, and the node confirms those that it has stored already. `_retries`: the number of connections since the
-    last answer.
+    Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
+    sent again, and the node stores no message a second time. `_retries`: the reconnects since the last answer.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -124,7 +131,10 @@ class Pushes:
         self._node.close()
 
     def push(self, row: dict[str, Any]) -> None:
-        """Sends one row. Waits first while the window is full. Raises SourceError."""
+        """Pushes one row as a message.
+
+        Waits first if the number or the size of unconfirmed pushes is at the limit. Raises SourceError.
+        """
         place = self._place(row)
         number = self._numbers.get(place, 0)
         self._numbers[place] = number + 1
@@ -141,12 +151,16 @@ class Pushes:
         self._kept(lambda: self._send(place, body))
 
     def flush(self) -> None:
-        """Waits until all sent messages are stored. Raises SourceError."""
+        """Waits until the node has confirmed all sent messages. Raises SourceError."""
         while self._unconfirmed:
             self._kept(self._confirm_one)
 
     def _place(self, row: dict[str, Any]) -> tuple[str, int]:
-        """The stream and partition of a row: as the row says, else by its key, else partitions take turns."""
+        """Returns the stream and partition for a row.
+
+        The stream is the column `stream`, else the option `stream`. The partition is the column `partition`, else
+        follows from the key. Rows without both are distributed over all partitions in turn.
+        """
         stream = row.get("stream") or self._options.stream
         if stream is None:
             raise OptionError("a row has null in the column 'stream', and there is no option stream")
@@ -163,7 +177,7 @@ class Pushes:
         return stream, int(partition)
 
     def _count(self, stream: str) -> int:
-        """The number of partitions of a stream. A stream that does not exist is created with one."""
+        """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
         with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
             found = node.list_partitions(stream)
             if not found:
@@ -171,7 +185,7 @@ class Pushes:
             return max((each.partition + 1 for each in found), default=1)
 
     def _send(self, place: tuple[str, int], body: bytes) -> None:
-        # The push is noted before it is sent, so that it is repeated if sending breaks.
+        # The push is recorded before it is sent, so that a reconnect repeats the push if sending fails.
         self._sent += 1
         return_address = RETURN_ADDRESS % self._sent
         self._unconfirmed[return_address] = (place, body)
@@ -203,7 +217,11 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """Does one step. If the connection breaks in it, connects again and sends all unconfirmed pushes again."""
+        """Calls `step`.
+
+        If the connection breaks during the call, connects again and sends all unconfirmed pushes again; `step` is not
+        repeated.
+        """
         try:
             step()
         except ConnectionBroken as error:

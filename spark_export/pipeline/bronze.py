@@ -1,4 +1,7 @@
-"""Bronze: messages as they are stored, from an export's folder. It decodes nothing."""
+"""Reads the bronze table, which contains exported messages as stored, from the folder of an export.
+
+This module decodes no data.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ SCHEMA = (
     "partition int, index bigint, timestamp timestamp, key binary, "
     "headers array<struct<key: string, value: binary>>, data binary, run int, stream string, date date"
 )
-"""Columns of the files, then those of their folders. They are stated, because Spark would take a stream named 7 for a
-number."""
+"""The columns in the Parquet files, then the columns in the names of their folders. Without this schema, Spark would
+read the stream name "7" as a number."""
 
 
 def read_bronze(spark: Any, folder: Path) -> Any:
-    """The table of a plain Parquet export.
+    """Returns the table of an export in plain Parquet files.
 
-    The link to the table is followed here, once: files that a compaction replaces meanwhile stay readable.
+    The link `messages` is resolved once, in this call. If a compaction turns the link later, this table still reads the
+    earlier files.
     """
     return spark.read.schema(SCHEMA).parquet(str((folder / "messages").resolve()))
 
 
 def find_header(name: str) -> Any:
-    """The first header of this name as a column; null for messages without one. Names may repeat."""
+    """Returns a column with the value of the first header named `name`; null for a message without this header."""
     from pyspark.sql import functions as f
 
     return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]

@@ -1,7 +1,7 @@
-"""Finds the blocks of a chain that a reorg left behind, from their links alone. It is pure.
+"""Finds the blocks that a reorg removed from the canonical chain, by the hashes of blocks and their parents. Pure.
 
-The chain that counts ends at the heaviest block; among equals at the highest, then at the one whose hash is greatest,
-so that the answer does not depend on the order of the blocks.
+The canonical chain ends at the block with the greatest weight. Among equal weights the greatest number wins, then the
+greatest hash. So the result does not depend on the order of the given blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BlockLink:
-    """A block: its hash, its parent's, its number and its cumulative weight."""
+    """A block without its contents. parent: the hash of the previous block. weight: the cumulative weight of the chain
+    up
+    to this block.
+    """
 
     hash: bytes
     parent: bytes
@@ -22,8 +25,10 @@ class BlockLink:
 
 @dataclass(frozen=True)
 class Mark:
-    """reorged: whether the block is not on the chain that counts. fork_number: of its latest ancestor that is; None
-    where that was never seen."""
+    """The result for one block. reorged: True if a reorg removed the block from the canonical chain. fork_number: the
+    number of the latest ancestor on the canonical chain; None for a block that is not reorged, or if no such ancestor
+    is known.
+    """
 
     hash: bytes
     reorged: bool
@@ -31,10 +36,10 @@ class Mark:
 
 
 def mark_chain(blocks: Iterable[BlockLink]) -> Iterator[Mark]:
-    """A mark for each block.
+    """Yields a `Mark` for each block: whether the block is reorged, and where its branch began.
 
-    A block that is older than all known blocks of the chain that counts is not called reorged: its place in that chain
-    may just not have been exported.
+    A block with a smaller number than all known blocks of the canonical chain is not marked as reorged. The block may
+    belong to the canonical chain, if the export lacks the blocks between.
     """
     known = {block.hash: block for block in blocks}
     if not known:
@@ -51,7 +56,7 @@ def mark_chain(blocks: Iterable[BlockLink]) -> Iterator[Mark]:
 
 
 def _counting(known: dict[bytes, BlockLink]) -> set[bytes]:
-    """The hashes from the best block down, as far as its ancestors are known."""
+    """Returns the hashes of the canonical chain: the last block and all its known ancestors."""
     best: BlockLink | None = max(known.values(), key=lambda block: (block.weight, block.number, block.hash))
     counting: set[bytes] = set()
     while best is not None and best.hash not in counting:
@@ -63,9 +68,10 @@ def _counting(known: dict[bytes, BlockLink]) -> set[bytes]:
 def _fork_of(
     block: BlockLink, known: dict[bytes, BlockLink], counting: set[bytes], forks: dict[bytes, int | None]
 ) -> int | None:
-    """The number of the latest ancestor on the chain that counts.
+    """Returns the number of the latest ancestor on the canonical chain; None if no such ancestor is known.
 
-    `forks` remembers that number for each block on the way, so that a side branch is walked once.
+    `forks` stores this number for each visited block, so that every branch is followed only once. counting: the hashes
+    of the canonical chain.
     """
     path: list[bytes] = []
     at: BlockLink | None = block
@@ -77,7 +83,7 @@ def _fork_of(
         if at.hash in forks:
             fork = forks[at.hash]
             break
-        # Noted before the walk goes on, so that a ring of parents, which only a broken producer makes, ends it.
+        # Stored before the next step, so that the loop ends even if a broken producer made a cycle of parents.
         forks[at.hash] = None
         path.append(at.hash)
         at = known.get(at.parent)

@@ -1,4 +1,4 @@
-"""Gold: small tables with answers about streams and chains: rates and sizes, latency, gaps, reorganisations."""
+"""Computes the gold tables, small summaries of streams and chains: rates and sizes, latency, gaps, and reorgs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ MINUTE = "1 minute"
 
 
 def rates(messages: Any, every: str = MINUTE) -> Any:
-    """Per stream and minute: messages, bytes, mean_bytes, max_bytes. messages: those of `silver_messages`."""
+    """Returns the number and sizes of messages for each stream and each interval of length `every`.
+
+    Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes. messages: the table of
+    `silver_messages`."""
     from pyspark.sql import functions as f
 
     return (
@@ -24,10 +27,11 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Per stream and minute: messages, p50_ms, p99_ms, max_ms between what a publisher says happened and its storing.
+    """Returns the latency from an event to its storage, for each stream and each interval of length `every`.
 
-    events: anything with stream, timestamp and event_time. Rows without an event_time do not count. Negative
-    latencies are clocks that disagree, and are kept.
+    Columns: stream, minute (the start of the interval), messages, p50_ms, p99_ms, max_ms, in milliseconds. events: a
+    table with the columns stream, timestamp (when stored) and event_time (when the event happened, says the publisher).
+    Rows without an event_time are ignored. A negative latency, from clocks that differ, is kept.
     """
     from pyspark.sql import functions as f
 
@@ -47,11 +51,14 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 
 
 def gaps(rows: Any, place: list[str], number: str) -> Any:
-    """Numbers that are missing between others: the columns of `place`, first, last, missing, after (the time of the
-    row before) and before (of the row behind).
+    """Returns the ranges of missing numbers, such as indexes of a partition or numbers of blocks.
 
-    Indexes of a partition have a gap where retention was faster than the export; block numbers where a block never
-    came. number: the column that counts.
+    Columns: the columns of `place`, first and last missing number, missing (their count), after and before (timestamps
+    of the rows just before and just after the gap). place: the columns whose values number the rows separately, such as
+    stream and partition. number: the column with the numbers.
+
+    Indexes are missing if retention removed messages before the export. Block numbers are missing if a block never
+    arrived.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -70,9 +77,11 @@ def gaps(rows: Any, place: list[str], number: str) -> Any:
 
 
 def reorgs(batches: Any) -> Any:
-    """Per fork that lost: stream, fork_number, depth, blocks, began, ended (when its blocks were stored).
+    """Returns one row for each stream and fork number with blocks that a reorg removed.
 
-    batches: those of `mark_reorged`. depth: how far above the fork the lost chain had come.
+    Columns: stream, fork_number (the number of the last common block), depth (the greatest number of a removed block
+    minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last of these blocks
+    were stored). batches: the table of `mark_reorged`.
     """
     from pyspark.sql import functions as f
 

@@ -1,9 +1,11 @@
-"""The whole pipeline as one plain job: it reads an export's folder, and writes silver and gold tables into another.
+"""Runs the whole pipeline as one Spark job: reads the folder EXPORT of an export, and writes silver and gold tables
+into
+the folder OUT.
 
     python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX]
 
-Each build has a folder of its own in OUT/builds. OUT/latest is a link to the last whole build; it changes when a new
-build is complete. Every build computes all tables anew, because a reorg changes rows that earlier builds have.
+Each build writes a new folder in OUT/builds. OUT/latest is a link to the last complete build, and changes when a new
+build is complete. Every build computes all tables again, because a reorg changes rows of earlier builds.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from spark_export.pipeline.silver_messages import silver_messages
 
 LATEST, BUILDS = "latest", "builds"
 KEPT_BUILDS = 2
-"""The build before the last one stays for programs that began to read it."""
+"""The number of builds that are kept: the last build, and the previous build for programs that still read it."""
 
 
 def build(spark: Any, export: Path, out: Path, *, cardinal: str | None = None) -> Path:
-    """Build all tables. Returns the folder that has them, as `silver/NAME` and `gold/NAME`.
+    """Builds all tables. Returns the folder with the tables, which are the folders `silver/NAME` and `gold/NAME`.
 
-    cardinal: streams whose whole name matches this regular expression are topics of Cardinal Streams.
+    cardinal: a regular expression; streams whose whole name matches are read as topics of Cardinal Streams. None: no
+    tables of Cardinal Streams are built.
     """
     folder = out.absolute() / BUILDS / f"{time.time_ns():020d}"
     bronze = read_bronze(spark, export)
@@ -66,7 +69,9 @@ def _build_cardinal(bronze: Any, folder: Path, topics: str) -> None:
 
 @contextmanager
 def _kept(frame: Any) -> Iterator[Any]:
-    """The frame, computed once for all tables that are made of it inside the `with` block."""
+    """Caches a DataFrame inside the `with` block, so that Spark computes the DataFrame once for all tables made from
+    it.
+    """
     kept = frame.persist()
     try:
         yield kept

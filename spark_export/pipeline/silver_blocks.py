@@ -1,7 +1,10 @@
-"""Silver: blocks of the block node. It verifies nothing, because the block node verified each block before storing it.
+"""Makes the silver tables of the block node's blocks. This module verifies no block, because the block node verifies
+each
+block before storing it.
 
-A block is one message or several, by its parts (`block_node.persist.mark`). The root in their marks is the most
-likely one at the time of storing; the next block's first message names the root where that was another one.
+A block is stored as one message or several messages. Each message has a header with the most likely root hash at the
+time of storing (`block_node.persist.mark`). If another root was right, the first message of the next block contains the
+right root.
 """
 
 from __future__ import annotations
@@ -24,8 +27,12 @@ BLOCK_SCHEMA = struct(
 
 
 def silver_blocks(bronze: Any) -> Any:
-    """One row a whole block: chain, number, root, items, size_bytes, timestamp (stored), event_time (produced),
-    hapi_version, previous_root, kinds (items of each kind), sizes (of each item, in order)."""
+    """Returns one row for each completely stored block.
+
+    Columns: chain, number, root, items (their number), size_bytes, timestamp (when stored), event_time (when produced),
+    hapi_version, previous_root, kinds (the number of items of each kind), sizes (position, kind and size in bytes of
+    each item, in order). bronze: the table of `read_bronze`.
+    """
     from pyspark.sql import functions as f
 
     part = f.udf(decode_part, PART_SCHEMA, useArrow=False)
@@ -35,7 +42,7 @@ def silver_blocks(bronze: Any) -> Any:
         .select("stream", "index", "timestamp", "data", part("headers").alias("mark"))
         .where("mark IS NOT NULL")
     )
-    # One row for each change of how a chain is hashed: a handful, so that every worker can have them all.
+    # There is one row for each corrected root. There are few rows, so Spark sends all rows to every worker.
     corrected = (
         parts.where("mark.root_before IS NOT NULL")
         .select("stream", (f.col("mark.number") - 1).alias("number"), f.col("mark.root_before").alias("corrected"))
@@ -48,7 +55,7 @@ def silver_blocks(bronze: Any) -> Any:
         .groupBy("stream", "number", "root", "mark.parts", "mark.items", "mark.size_bytes")
         .agg(
             f.max("timestamp").alias("timestamp"),
-            # The same part twice is the same bytes; the set has it once.
+            # A part that was stored twice has the same bytes, and the set contains it once.
             f.array_sort(f.collect_set(f.struct(f.col("mark.part").alias("part"), "data"))).alias("cut"),
         )
         .where(f.size("cut") == f.col("parts"))
@@ -77,14 +84,19 @@ def silver_blocks(bronze: Any) -> Any:
 
 
 def silver_items(blocks: Any) -> Any:
-    """One row an item of a block: chain, number, position, kind, size_bytes."""
+    """Returns one row for each block item, with the columns chain, number, position, kind and size_bytes. blocks: the
+    table of `silver_blocks`.
+    """
     from pyspark.sql import functions as f
 
     return blocks.select("chain", "number", f.explode("sizes").alias("item")).select("chain", "number", "item.*")
 
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """The mark of a message, and the root of the block before if the message corrects it; None if it has no mark."""
+    """Decodes the headers of a message into the fields of `PART_SCHEMA`; None if the message is not part of a block.
+
+    The last field is the corrected root of the previous block, or None.
+    """
     mark = find_mark(headers)
     if mark is None:
         return None
@@ -93,9 +105,12 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:
-    """Reads a block from its parts, which are given in order. Returns the version and time of its header, the previous
-    root of its footer, the number of items of each kind, and the position, kind and size of each item; None if the
-    bytes are no block.
+    """Decodes a block from its messages, given in order, into the fields of `BLOCK_SCHEMA`. Returns None if the bytes
+    are
+    no block.
+
+    The fields are the version and the time in the block header, the previous root in the block footer, the number of
+    items of each kind, and the position, kind and size in bytes of each item.
     """
     from block_node.blocks.errors import BlockFormatError
 

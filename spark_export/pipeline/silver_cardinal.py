@@ -1,6 +1,7 @@
-"""Silver: the batches and updates of Cardinal Streams, and the blocks that a reorg left behind.
+"""Makes the silver tables of Cardinal Streams: batches, updates, and the blocks that a reorg removed from the canonical
+chain.
 
-It reads each stored message by itself. Reassembly and order are the business of `cardinal_streams`.
+This module decodes each message separately. Only `cardinal_streams` reassembles and orders the messages of a block.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ ITEM_SCHEMA = struct(updates=UPDATES, deletes=array(STRING))
 MARKS_SCHEMA = array(struct(hash=BINARY, fork_number=LONG))
 HASH_BYTES = 32
 BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
-"""Prefix bytes of keys, in hex (`cardinal_streams.message.messages`)."""
+"""The first byte of a message key, in hex, which gives the kind of message (`cardinal_streams.message.messages`)."""
 
 
 def cardinal_messages(bronze: Any) -> Any:
-    """The Cardinal messages, with the two parts that every key has: kind (prefix byte in hex) and hash."""
+    """Returns the messages of Cardinal Streams with two parts of the key as columns: kind (the first byte, in hex) and
+    hash (the hash of the block).
+    """
     from pyspark.sql import functions as f
 
     return bronze.where(f.octet_length("key") > HASH_BYTES).select(
@@ -44,9 +47,11 @@ def cardinal_messages(bronze: Any) -> Any:
 
 
 def silver_batches(messages: Any) -> Any:
-    """One row for each block: stream, hash, number, parent, weight (decimal text), timestamp (first stored), and the
-    contents of its Batch: updates, deletes, counts, sub_batches. Redundant producers send the same Batch; the table has
-    it once."""
+    """Returns one row for each block that has a readable Batch message.
+
+    Columns: stream, hash, timestamp (when first stored), number, parent, weight (decimal digits), and from the Batch
+    message updates, deletes, counts and sub_batches. If redundant producers send the same Batch, the table contains the
+    first Batch only. messages: the table of `cardinal_messages`."""
     from pyspark.sql import functions as f
 
     decode = f.udf(decode_batch, BATCH_SCHEMA, useArrow=False)
@@ -63,10 +68,13 @@ def silver_batches(messages: Any) -> Any:
 
 
 def mark_reorged(batches: Any) -> Any:
-    """The batches with `reorged`, whether a heavier chain left the block behind, and `fork_number`, that of the last
-    block that such a block has in common with the chain that won; null where it is not known.
+    """Adds the columns reorged and fork_number to the table of `silver_batches`.
 
-    The links of a stream's blocks (not their contents) are walked in one task: about 0.5 KiB of memory each.
+    reorged: whether a reorg removed the block from the canonical chain. fork_number: for a removed block, the number of
+    its latest ancestor on the canonical chain; null for other blocks, or if the ancestor is unknown.
+
+    One task processes the hashes, numbers and weights of all blocks of a stream. It needs about 0.5 KiB of memory for
+    each block.
     """
     from pyspark.sql import functions as f
 
@@ -81,7 +89,10 @@ def mark_reorged(batches: Any) -> Any:
 
 
 def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
-    """Hash and fork number of each block of one stream that a reorg left behind."""
+    """Returns the hash and fork number of each block of one stream that a reorg removed from the canonical chain.
+
+    A fork number is None if unknown.
+    """
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"])) for each in links
     ]
@@ -89,10 +100,11 @@ def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
 
 
 def silver_updates(messages: Any, batches: Any) -> Any:
-    """One row for each key that a block sets or deletes: stream, hash, number, reorged, key, value, source.
+    """Returns one row for each key that a block sets or deletes.
 
-    value: null if the key is deleted. source: `batch`, `message` or `sub_batch`. batches: those of `mark_reorged`.
-    An update that was sent twice is in the table once.
+    Columns: stream, hash, number, reorged, key, value (null if the block deletes the key), source (the message with the
+    update: `batch`, `message` for a message of its own, or `sub_batch`). An update that was sent twice appears once.
+    messages: the table of `cardinal_messages`. batches: the table of `mark_reorged`.
     """
     from pyspark.sql import functions as f
 
@@ -120,13 +132,13 @@ def silver_updates(messages: Any, batches: Any) -> Any:
     for part in found[1:]:
         united = united.unionByName(part.select(columns))
     blocks = batches.select("stream", "hash", "number", "reorged")
-    # Not `dropDuplicates`, which asks the session for the columns: a declarative pipeline may not.
+    # `dropDuplicates` would ask the session for the columns, and a declarative pipeline forbids that call.
     once = united.groupBy("stream", "hash", "key", "source").agg(f.first("value").alias("value"))
     return once.join(blocks, ["stream", "hash"], "left")
 
 
 def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
-    """The fields of BATCH_SCHEMA; None where the message is not a Batch that can be read."""
+    """Decodes a Batch message into the fields of `BATCH_SCHEMA`. Returns None if the message is no readable Batch."""
     from cardinal_streams.errors import MessageError
     from cardinal_streams.message.messages import decode
     from cardinal_streams.message.types import Batch
@@ -142,7 +154,10 @@ def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
 
 
 def decode_item(key: Any, data: Any) -> tuple[Any, ...] | None:
-    """The fields of ITEM_SCHEMA; None where the message is not an item of a sub batch that can be read."""
+    """Decodes an item of a sub-batch into the fields of `ITEM_SCHEMA`.
+
+    Returns None if the message is no readable item of a sub-batch.
+    """
     from cardinal_streams.errors import MessageError
     from cardinal_streams.message.messages import decode
     from cardinal_streams.message.types import SubBatchMsg

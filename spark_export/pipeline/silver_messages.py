@@ -1,4 +1,4 @@
-"""Silver: messages of any kind, with their sizes, their text and the time of the event that the publisher reports."""
+"""Makes the silver table of all messages, with their sizes, their text and the event times that publishers report."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ EVENT_TIME_HEADER = "event_time_us"
 
 
 def silver_messages(bronze: Any) -> Any:
-    """stream, partition, index, timestamp, key, data_bytes, text, event_time.
+    """Returns one row for each message.
 
-    text: the data if it is UTF-8, else null. event_time: from the header `event_time_us`, null without one.
+    Columns: stream, partition, index, timestamp (when stored), key, data_bytes (the size of the data), text,
+    event_time. text: the data if it is UTF-8, else null. event_time: from the header `event_time_us`; null without a
+    valid header.
     """
     from pyspark.sql import functions as f
 
-    # A header that is no number makes the time null; it must not stop the query.
+    # A header that is no number gives a null time, and does not fail the query.
     event_time_us = find_header(EVENT_TIME_HEADER).cast("string").try_cast("bigint")
     return bronze.select(
         "stream",

@@ -1,4 +1,5 @@
-"""Spark's types, made without asking a session: a declarative pipeline may not, while its tables are defined."""
+"""Makes Spark types without a call to the Spark session, because a declarative pipeline forbids such calls while it
+defines its tables."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ BINARY, INT, LONG, STRING = BinaryType(), IntegerType(), LongType(), StringType(
 
 
 def struct(**fields: DataType) -> StructType:
-    """Members in that order, each of which may be null."""
+    """Returns a struct type with these fields in order. Every field may be null."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
@@ -27,5 +28,5 @@ def array(element: DataType) -> ArrayType:
 
 
 def strings_to(value: DataType) -> MapType:
-    """A map whose keys are text."""
+    """Returns a map type with text keys and values of the type `value`."""
     return MapType(STRING, value)
