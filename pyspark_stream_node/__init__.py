@@ -1,6 +1,5 @@
 """Lets Spark find the format `stream_node` without registration. Spark looks for a class `DefaultSource` in all
-packages
-whose names begin with `pyspark_`.
+packages whose names begin with "pyspark_".
 
 This package contains only that class. `spark_export.source.StreamNodeSource` implements the format.
 """

@@ -29,8 +29,7 @@ FIRST_ROWS = 4_096
 @dataclass(frozen=True)
 class BulkPage:
     """A page of consecutive messages (see `stream_service.bulk.BulkPage`). batch: the messages as Arrow columns; None
-    if
-    the page has no rows.
+    if the page has no rows.
     """
 
     stream_id: int

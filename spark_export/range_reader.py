@@ -1,6 +1,5 @@
 """Reads an index range of one partition in a Spark task, as record batches. At the end it checks that every index of
-the
-range was read or is lost.
+the range was read or is lost.
 
 Lost messages raise DataLoss, or are logged and skipped. The driver plans the range.
 """

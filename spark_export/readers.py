@@ -1,6 +1,5 @@
 """Implements the readers that Spark calls for batch queries and for streaming queries. `spark_export.plan` plans the
-index
-ranges, and `spark_export.range_reader` reads the ranges.
+index ranges, and `spark_export.range_reader` reads the ranges.
 
 Neither reader implements `pushFilters`. In PySpark 4.3 the filters of one query also apply to all other queries of the
 same DataFrame, and so give wrong results.
@@ -60,7 +59,10 @@ class BatchReader(DataSourceReader):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: the columns to read; None: all columns that the options provide. Raises OptionError."""
+        """Checks the options. Raises OptionError.
+
+        schema: the columns to read; None: all columns that the options provide.
+        """
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
 
@@ -87,7 +89,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
-        """schema: the columns to read; None: all columns that the options provide. Raises OptionError."""
+        """Checks the options. Raises OptionError.
+
+        schema: the columns to read; None: all columns that the options provide.
+        """
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
         self._projection = Projection(options, schema or full_schema(options))
@@ -134,8 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing. Spark does not call this method for the last micro-batch of an AvailableNow query, so no work
-        may
-        depend on the call.
+        may depend on the call.
         """
 
     def _latest(self) -> dict[Place, Position]:

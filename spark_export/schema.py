@@ -110,8 +110,7 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
     """Computes the checksum of every message of a bulk page again. Raises BadAnswer, which names the first message
-    whose
-    stored checksum differs.
+    whose stored checksum differs.
     """
     nothing = [None] * page.num_rows
     keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing

@@ -157,8 +157,7 @@ def first_line(error: BaseException) -> str:
 
 def _hush_accumulators(session: Any) -> None:
     """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies. The caller of the failed
-    Spark
-    call gets an exception anyway.
+    Spark call gets an exception anyway.
     """
     session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
@@ -170,8 +169,7 @@ def is_embedded(master: str) -> bool:
 
 def _require_connect(remote: str) -> None:
     """Raises SparkUnavailable if packages of the Spark Connect client are missing, or if no server listens at the
-    address
-    `remote`.
+    address `remote`.
     """
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
@@ -209,8 +207,7 @@ def _embedded() -> dict[str, str]:
 
 def _ensure_log4j(directory: Path) -> Path:
     """Writes the settings of Spark's log to a file in `directory`, and returns the path. A JVM option names this file.
-    The
-    usual way, a SPARK_CONF_DIR on the class path, would make the class cache unusable.
+    The usual way, a SPARK_CONF_DIR on the class path, would make the class cache unusable.
     """
     path = directory / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:

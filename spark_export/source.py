@@ -77,7 +77,10 @@ class StreamNodeSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Spark passes `options` by name. Raises OptionError."""
+        """Checks the names of the options.
+
+        Raises OptionError for an unknown name. Spark passes `options` as a keyword.
+        """
         check_names(options)
         self.options = dict(options)
 

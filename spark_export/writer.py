@@ -1,6 +1,5 @@
 """Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`. The node confirms a row when the
-message
-is on the node's disk.
+message is on the node's disk.
 
 Every row is written at least once, as by Spark's Kafka sink: if Spark repeats a failed task, the task pushes all its
 rows again. A single run of a task stores no row twice, even if the connection breaks. Each message has a sequence
@@ -79,7 +78,7 @@ class StreamWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Raises OptionError, NodeUnreachable."""
+        """Checks the columns and options, and creates the stream. Raises OptionError and errors of the connection."""
         if overwrite:
             raise OptionError("a stream is never overwritten: write with mode('append')")
         check_columns(schema, options)

@@ -19,8 +19,8 @@ read the stream name "7" as a number."""
 def read_bronze(spark: Any, folder: Path) -> Any:
     """Returns the table of an export in plain Parquet files.
 
-    The link `messages` is resolved once, in this call. If a compaction turns the link later, this table still reads the
-    earlier files.
+    The link `messages` is resolved once, in this call. If a compaction changes the link later, this table still reads
+    the earlier files.
     """
     return spark.read.schema(SCHEMA).parquet(str((folder / "messages").resolve()))
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class BlockLink:
     """A block without its contents. parent: the hash of the previous block. weight: the cumulative weight of the chain
-    up
-    to this block.
+    up to this block.
     """
 
     hash: bytes

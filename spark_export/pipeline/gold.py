@@ -30,8 +30,8 @@ def latency(events: Any, every: str = MINUTE) -> Any:
     """Returns the latency from an event to its storage, for each stream and each interval of length `every`.
 
     Columns: stream, minute (the start of the interval), messages, p50_ms, p99_ms, max_ms, in milliseconds. events: a
-    table with the columns stream, timestamp (when stored) and event_time (when the event happened, says the publisher).
-    Rows without an event_time are ignored. A negative latency, from clocks that differ, is kept.
+    table with the columns stream, timestamp (when stored) and event_time (when the event happened, as the publisher
+    reports). Rows without an event_time are ignored. A negative latency, from clocks that differ, is kept.
     """
     from pyspark.sql import functions as f
 
@@ -54,8 +54,8 @@ def gaps(rows: Any, place: list[str], number: str) -> Any:
     """Returns the ranges of missing numbers, such as indexes of a partition or numbers of blocks.
 
     Columns: the columns of `place`, first and last missing number, missing (their count), after and before (timestamps
-    of the rows just before and just after the gap). place: the columns whose values number the rows separately, such as
-    stream and partition. number: the column with the numbers.
+    of the rows just before and just after the gap). place: the columns that group the rows, such as stream and
+    partition; each group has its own sequence of numbers. number: the column with the numbers.
 
     Indexes are missing if retention removed messages before the export. Block numbers are missing if a block never
     arrived.

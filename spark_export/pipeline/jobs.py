@@ -1,6 +1,5 @@
 """Runs the whole pipeline as one Spark job: reads the folder EXPORT of an export, and writes silver and gold tables
-into
-the folder OUT.
+into the folder OUT.
 
     python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX]
 

@@ -1,6 +1,5 @@
 """Makes the silver tables of the block node's blocks. This module verifies no block, because the block node verifies
-each
-block before storing it.
+each block before storing it.
 
 A block is stored as one message or several messages. Each message has a header with the most likely root hash at the
 time of storing (`block_node.persist.mark`). If another root was right, the first message of the next block contains the
@@ -106,8 +105,7 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 def decode_block(cut: Any) -> tuple[Any, ...] | None:
     """Decodes a block from its messages, given in order, into the fields of `BLOCK_SCHEMA`. Returns None if the bytes
-    are
-    no block.
+    are no block.
 
     The fields are the version and the time in the block header, the previous root in the block footer, the number of
     items of each kind, and the position, kind and size in bytes of each item.
