@@ -17,8 +17,9 @@ from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 CHECKPOINT_COMMITS = 1_000
-"""The WAL is copied after CHECKPOINT_BYTES of data or CHECKPOINT_COMMITS commits, as soon as no operation waits. After
-four times as many bytes or commits, the WAL is copied even while operations wait. A commit writes about five pages."""
+"""The limits for a checkpoint, which copies the WAL into the database file. It runs after CHECKPOINT_BYTES of data or
+CHECKPOINT_COMMITS commits, as soon as no operation waits. After four times as many bytes or commits, it runs even while
+operations wait. A commit writes about five pages."""
 WAL_PAGES_MAX = 8_192
 """If the WAL has at least this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS.
 
@@ -38,7 +39,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Checkpointer:
-    """Keeps the write-ahead log of one writing session short. Used in the thread of that session.
+    """Keeps the write-ahead log (WAL) of one writing session short. Must be used in the thread of that session.
 
     checkpoints: the number of checkpoints that were tried. checkpoint_failures: the number of checkpoints that failed.
     checkpoint_s_last: the duration of the last checkpoint, in seconds. wal_pages: the number of pages in the WAL at the

@@ -80,7 +80,7 @@ class Operation:
 
 
 def ignore_done(operation: Operation) -> None:
-    """Does nothing. It is the `on_done` of an operation for whose completion no caller waits."""
+    """Does nothing. Serves as the `on_done` of an operation if no caller waits for the operation."""
 
 
 class Append(Operation):

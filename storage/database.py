@@ -165,8 +165,8 @@ class Database:
     def _clear_unfinished(self) -> None:
         """Remove the files that an interrupted restore, log survey or log repair has left.
 
-        A survey examines a damaged write-ahead log in a scratch folder with a hard link to the database. While the link
-        exists, deleting the database frees no disk room. Raises StorageError.
+        A survey examines a damaged write-ahead log in a temporary folder with a hard link to the database. While the
+        link exists, deleting the database frees no disk room. Raises StorageError.
         """
         check_not_replaced(self.path)
         try:

@@ -68,7 +68,7 @@ def _diagnose_write(database: Path) -> StorageError | None:
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
     """Returns DiskReadFailed if the disk caused the error: a part of the file cannot be read, or could not be read for
     a moment. Returns None if the file is damaged, or too large to check."""
-    # A damaged part of a file can still be read. A part that the disk has lost cannot be read.
+    # A damaged part of a file can still be read. A part that the disk cannot read gives an error.
     unreadable = find_unreadable(database)
     if unreadable is not None:
         return DiskReadFailed(f"a part of the database cannot be read: {unreadable}; {CHECK_IT}")

@@ -30,8 +30,8 @@ SITES: Final = frozenset(
 
 
 class _Armed:
-    """The failpoint that the environment variable names. It kills the process when its place has been visited the given
-    number of times."""
+    """The failpoint that the environment variable names. It kills the process when the named place has been reached
+    the given number of times."""
 
     def __init__(self, setting: str) -> None:
         self.site, _, visits = setting.partition(":")
@@ -60,7 +60,7 @@ _sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
 
 
 def failpoint(site: str) -> None:
-    """Kill the process or wait, if an environment variable names this place. Otherwise do nothing.
+    """Kill the process or wait, if an environment variable demands this for the place `site`. Otherwise do nothing.
 
     site: the name of this place, one of SITES.
     """

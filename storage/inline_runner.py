@@ -1,4 +1,7 @@
-"""A storage runner without threads, for tests and for simulations of a whole node. Its operations take virtual time."""
+"""A storage runner without threads, for tests and for simulations of a whole node.
+
+Its operations take simulated time.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Delay = Callable[[], Awaitable[None]]
 
 
 class InlineRunner:
-    """A `storage.runner.Runner` without threads, whose operations take virtual time.
+    """A `storage.runner.Runner` without threads, whose operations take simulated time.
 
     All waiting writes become one batch, as in the runner of a node. The runner waits for one delay, commits the batch,
     waits for a second delay, and then calls `on_done` of each operation.

@@ -2,10 +2,10 @@
 
 A restore writes a new database under the name of the old database with `PART_SUFFIX` added. When the new database is
 complete, the restore renames it. A survey lists the messages in a damaged write-ahead log. A survey and a repair work
-in scratch folders, which contain a hard link to the database or a copy of the database.
+in temporary folders, which contain a hard link to the database or a copy of the database.
 
 A process holds the lock of the directory while it makes or removes such files. There is one exception: a process that
-only reads may survey the write-ahead log of a stopped node without the lock. If another process removes the scratch
+only reads may survey the write-ahead log of a stopped node without the lock. If another process removes the temporary
 folder meanwhile, SQLite reports an error to the reader.
 """
 
@@ -20,10 +20,10 @@ PART_SUFFIX = ".part"
 FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 """The suffixes of the files of a database: the database itself, its journals and its shared memory."""
 SURVEY_PREFIX = ".wal-survey-"
-"""The name prefix of the scratch folders in which `storage.wal.survey` opens the database with another write-ahead log.
+"""The name prefix of the folders in which `storage.wal.survey` opens the database with another write-ahead log.
 """
 REPAIR_PREFIX = ".repair-"
-"""The name prefix of the scratch folders in which `stream-node repair` makes a write-ahead log without the lost frames.
+"""The name prefix of the folders in which `stream-node repair` makes a write-ahead log without the lost frames.
 """
 
 
@@ -49,14 +49,16 @@ def remove_parts(database: Path) -> int:
 
 
 def find_scratch(database: Path) -> list[Path]:
-    """Returns the scratch folders of interrupted surveys and repairs, and incomplete copies of the write-ahead log."""
+    """Returns the temporary folders of interrupted surveys and repairs of the write-ahead log, and incomplete copies of
+    the log.
+    """
     patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
     return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
 
 
 def remove_scratch(database: Path) -> None:
-    """Remove everything that `find_scratch` finds. The database itself is not removed, since a scratch folder contains
-    only a hard link or a copy. Raises OSError.
+    """Remove the temporary folders and incomplete copies that `find_scratch` finds. The database itself is not removed,
+    since a temporary folder contains only a hard link or a copy. Raises OSError.
     """
     for path in find_scratch(database):
         if path.is_dir() and not path.is_symlink():

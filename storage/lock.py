@@ -67,7 +67,7 @@ def left_in_this_boot(directory: Path) -> bool:
 
 
 class DirectoryLock:
-    """The lock on one data directory. It is held from the creation of this object until `release`.
+    """The lock on one data directory. The object owns the lock from its creation until `release`.
 
     left_unclean: whether the last stop was not clean. same_boot: true if the machine has certainly not restarted since
     the last owner wrote to the directory.

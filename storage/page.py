@@ -35,23 +35,24 @@ from storage.statements import (
 
 WINDOW_MIN = 16
 WINDOW_MAX = 1024
-"""The largest number of messages that one statement measures. The actual number is an estimate of how many messages fit
-into the page, made from the size of the messages that were measured before."""
+"""The largest number of messages whose sizes one statement returns. The actual number is an estimate of how many
+messages fit into the page, made from the size of the messages that were measured before."""
 ASSUMED_BYTES = 1024
 """The assumed size of a message, in bytes, until a message of the page has been measured."""
 JOIN_ROWS_MIN = 8
-"""A page with fewer messages than this is read row by row: for so few rows, joining the data would cost more."""
+"""A page with fewer messages than this is read row by row: for so few rows, reading the data as one joined value would
+cost more."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
 """A page with more bytes of data than this is read row by row. Joined data is in memory three times for a moment: in
 SQLite, as one Python value, and as separate messages."""
 
 
 class Measure(NamedTuple):
-    """The one row that the statement `MEASURE_PAGE` returns.
+    """The row that the statement `MEASURE_PAGE` returns: the sizes and checksums of several messages.
 
     rows: the number of measured messages. first, last: their smallest and largest index. time_us_min, time_us_max:
-    their smallest and largest time. attributed: the number of messages with a key or headers. sizes_text,
-    checksums_text: the size and the checksum of each message, as numbers joined with commas.
+    their smallest and largest time, in microseconds since 1970. attributed: the number of messages with a key or
+    headers. sizes_text, checksums_text: the size and the checksum of each message, as numbers joined with commas.
     """
 
     rows: int
@@ -129,7 +130,7 @@ def _window(room_bytes: int, message_bytes: int) -> int:
 def _messages(
     connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
 ) -> list[Record]:
-    """Reads the first `len(totals)` of the measured messages.
+    """Reads the first `len(totals)` of the messages that `measure` describes.
 
     totals: for each message, the total size of the data up to the end of that message, in bytes.
     """

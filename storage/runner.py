@@ -125,7 +125,8 @@ class NoBatches:
 class Completions:
     """Counts the outstanding operations of a runner, and completes operations by calling their `on_done`.
 
-    An operation is outstanding from its submission until its `on_done` has returned. Used in the trio thread only.
+    An operation is outstanding from its submission until its `on_done` has returned. Must be used in the trio thread
+    only.
 
     `on_done` must not raise. If it raises, the code that submitted the operation has a mistake: the exception is logged
     and counted in `callback_failures`, and the other operations of the batch are completed all the same.
@@ -164,7 +165,7 @@ class Completions:
                     except Exception:
                         self._note_failure(operation)
         except Exception:
-            # The end of the batch raised: that is where the workers of the node run.
+            # A worker of the node raised: the workers run at the end of the batch.
             self._note_failure(operations[0])
         # Count after the calls, so that every `on_done` has been called when `wait_idle` returns.
         if not self._abandoned:

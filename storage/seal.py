@@ -8,11 +8,12 @@ against an attacker.
                      mod 2**61 - 1
 
 The CRC-32 is computed over a text: Python's `ascii` of a tuple of the table's name and the values. Two different rows
-have different texts, the text does not depend on a version of Unicode, and no other way is faster.
+have different texts, the text does not depend on a version of Unicode, and no other encoding is faster.
 
-The seal of a stream is linear in first_index, next_index and size_bytes, which appends and deletions change. So the
-UPDATE statement that changes these numbers also changes the seal, without reading the row. If the row was damaged
-before, the seal is still wrong after the UPDATE, so the damage is still found.
+A, B and C are FIRST_FACTOR, NEXT_FACTOR and SIZE_FACTOR. So the seal of a stream is linear in first_index, next_index
+and size_bytes, the numbers that appends and deletions change. Because of this, the UPDATE statement that changes these
+numbers also changes the seal, without reading the row. If the row was damaged before, the seal is still wrong after the
+UPDATE, so the damage is still found.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
 
 
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:
-    """Raises DatabaseCorrupt if the seal of a row is wrong. Not for rows of the table of streams.
+    """Raises DatabaseCorrupt if the seal of a row is wrong. Must not be used for the table of streams.
 
     row: the values of the row, with the seal last. do: the advice for the user in the text of the error.
     """

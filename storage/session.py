@@ -29,8 +29,8 @@ class Checkpoint(NamedTuple):
 class SqliteSession:
     """A session on one SQLite connection: a `storage.contract.Session`.
 
-    writes: whether this session may write. If so, each transaction takes the write lock at its begin: a transaction
-    that takes the lock later can fail halfway.
+    writes: whether this session may write. If so, each transaction takes the write lock when the transaction
+    begins: a transaction that takes the lock later can fail halfway.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, writes: bool) -> None:

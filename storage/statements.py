@@ -88,8 +88,8 @@ LIST_STREAMS_BELOW: Final = compiled(
     _listed.where(streams.c.name < bindparam("end_name")),
     *("after_name", "after_partition", "end_name", "limit"),
 )
-"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. So it can list the streams
-whose names have a prefix."""
+"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. The log uses this
+statement to list the streams whose names begin with a prefix."""
 BEGIN_STREAM_AT: Final = compiled(
     update(streams)
     .where(_by_id, streams.c.next_index == _zero)
@@ -127,8 +127,8 @@ def advance_streams(count: int) -> str:
 # Statements that write messages.
 
 CHUNKS: Final = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""The numbers of rows for which an INSERT statement exists. Any number of rows can be inserted with a few of these
-statements, so few prepared statements are enough."""
+"""The numbers of rows for which an INSERT or UPDATE statement exists. Any number of rows can be written with a few of
+these statements, so few prepared statements are enough."""
 
 
 def insert_run(count: int) -> str:

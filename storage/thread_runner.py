@@ -11,7 +11,7 @@ The path of a write, from the worker that submits it to the confirm:
        batch, call each `on_done`
     7. `on_done` makes the confirms, which are sent when the batch ends
 
-A read takes the same path through a reading thread, but each read goes alone and skips steps 2 and 4.
+A read takes the same path through a reading thread, but each read is done alone, and steps 2 and 4 are skipped.
 
 No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
 the next transaction, so a slower disk leads to larger transactions.
@@ -50,10 +50,11 @@ logger = structlog.get_logger(__name__)
 class ThreadRunner:
     """A `storage.runner.Runner` with one writing thread and several reading threads.
 
-    Created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager; the
-    database stays open. If the trio run ends before the runner is closed, the threads still do all submitted operations
-    before they end.
-    Invariant: `_wake_planned` is true if and only if `_wake_writer` is to be called at the end of the open batch.
+    Must be created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager;
+    the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
+    operations before they end.
+    Invariant: `_wake_planned` is true if and only if `_wake_writer` is to be called at the
+    end of the open batch.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class WritingThread(threading.Thread):
 
     post: a function that this thread calls with each finished batch, in the order of submission. failure: the reason
     why the thread does not write any more, or None if it writes.
-    Invariant: each operation that was submitted is posted exactly once.
+    Invariant: each submitted operation is passed to `post` exactly once.
     """
 
     def __init__(self, session: SqliteSession, post: Callable[[list[Operation]], None]) -> None:

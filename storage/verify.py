@@ -23,7 +23,7 @@ from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESS
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""
 PROGRESS_MESSAGES = 10_000
-"""The progress function is called each time this many more messages have been checked."""
+"""The number of checked messages after which the progress function is called again."""
 
 Progress = Callable[[int, int], None]
 """A function that is called with the numbers of streams and messages checked so far."""

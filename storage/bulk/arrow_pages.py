@@ -20,8 +20,8 @@ BUSY_TIMEOUT_MS = 5_000
 """How long a read waits for another connection, in milliseconds. The driver (ADBC) sets no such timeout. Without a
 timeout, a read fails while another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
-"""The number of bytes at the beginning of the file that are read through a memory mapping. This takes a fifth less
-time. SQLite allows no larger mapping."""
+"""The number of bytes at the beginning of the file that are read through a memory mapping. Such a read takes a fifth
+less time. SQLite allows no larger mapping."""
 ROWS_MAX = 16_384
 """The largest number of rows in a page. The limit is needed because the size of keys and headers (at most 20 KiB a row)
 is not known before they are read."""
@@ -220,7 +220,7 @@ INTEGERS = ("index", "time_us", "checksum")
 
 
 def _names(columns: Columns) -> list[str]:
-    """Returns the SQL names of the requested columns that have a value in every row, without `data`."""
+    """Returns the SQL names of the columns index and time, and of the column checksum if it is requested."""
     return ['idx AS "index"', "time_us", *(["checksum"] if columns.checksum else [])]
 
 

@@ -26,8 +26,8 @@ from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
-"""The thread pauses after a page if the node has stored at least this many messages while the page was read. That is a
-rate of several thousand messages a second."""
+"""The number of stored messages that makes the thread pause: it pauses after a page if the node has stored at least
+this many messages while the page was read. That is a rate of several thousand messages a second."""
 REST_PAGES = 2.0
 """The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
 bulk reads use a third of the time."""

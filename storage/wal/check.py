@@ -75,7 +75,7 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
             if log.verdict is Verdict.TORN:
                 _cut(database, log)
                 return
-            # The last transaction will be changed or lost. Keep a copy of the log, so that a user can look into it.
+            # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
             kept = keep_copy(database)
             behind = list_behind(database, log.wal, log.found)
             if log.verdict is Verdict.COMPLETED:
@@ -94,10 +94,10 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: Examined) -> None:
-    """Raises StorageError if the log has commits and the database file is missing or empty. SQLite would create an
-    empty database and remove the log.
+    """Raises StorageError if the write-ahead log has commits and the database file is missing or empty. SQLite would
+    create an empty database and remove the log.
 
-    A power cut cannot cause this state, since the first start syncs the database before it begins the log.
+    A power cut cannot cause this state, since a node syncs a new database before it begins the log.
     """
     found = log.found
     if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
@@ -197,7 +197,7 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 
 
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
-    """Copy the damaged log, and return the error WalDamaged.
+    """Copy the damaged write-ahead log, and return the error WalDamaged.
 
     If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is not
     changed.
@@ -211,7 +211,7 @@ def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
 
 
 def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamaged:
-    """Returns the error WalDamaged, which describes a damaged log.
+    """Returns the error WalDamaged, which describes a damaged write-ahead log.
 
     kept: the path of the copy of the log, or None if no copy was made.
     """
@@ -228,7 +228,7 @@ def damaged_error(database: Path, log: Examined, kept: Path | None) -> WalDamage
 
 
 def keep_copy(database: Path) -> Path:
-    """Copy the log to a file in the same folder, and sync the copy. Returns the path of the copy.
+    """Copy the write-ahead log to a file in the same folder, and sync the copy. Returns the path of the copy.
 
     The name of the copy has a hash of the log's content. So the same log is copied only once, and no copy is
     overwritten. Raises OSError.
@@ -244,8 +244,8 @@ def keep_copy(database: Path) -> Path:
 
 
 def install_log(database: Path, pieces: Iterable[bytes]) -> None:
-    """Replace the log with a new log by one rename. After a kill or a power cut, either the complete old log or the
-    complete new log exists.
+    """Replace the write-ahead log with a new log by one rename. After a kill or a power cut, either the complete old
+    log or the complete new log exists.
 
     pieces: the bytes of the new log. No connection may have the database open. Raises OSError.
     """
@@ -255,9 +255,8 @@ def install_log(database: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _cut(database: Path, log: Examined) -> None:
-    """Cuts off the part of the log after the last commit that SQLite reads. If SQLite reads no commit, the log becomes
-    empty.
-    """
+    """Cuts off the part of the write-ahead log after the last commit that SQLite reads. If SQLite reads no commit, the
+    log becomes empty."""
     size_bytes = log.wal.offset(log.found.good + 1) if log.found.good else 0
     with wal_path(database).open("rb+") as file:
         file.truncate(size_bytes)

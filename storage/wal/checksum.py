@@ -23,7 +23,7 @@ _LANE: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
-    """Returns the two sums over `data`, whose size must be a multiple of 8 bytes.
+    """Returns the checksum (two sums) of `data`, whose size must be a multiple of 8 bytes.
 
     seed: the two sums with which the checksum begins, such as the sums over earlier data.
     """

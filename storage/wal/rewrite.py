@@ -9,7 +9,8 @@ from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, 
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """Yields a new log in pieces: the frames up to the last commit, with corrected pages and correct checksums.
+    """Yields a new write-ahead log in pieces: the frames up to the last commit, with corrected pages and correct
+    checksums.
 
     A damaged page is written as it was read if its right content is not known, or if a later frame has the same page.
     """
@@ -17,7 +18,7 @@ def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
 
 
 def rewrite(wal: WalReader, end: int, corrected: dict[int, Damage]) -> Iterator[bytes]:
-    """Yields a new log in pieces: a header and the first `end` frames, with correct checksums.
+    """Yields a new write-ahead log in pieces: a header and the first `end` frames, with correct checksums.
 
     corrected: the damaged frames, by their numbers. A frame is omitted if its page cannot be recovered and its page
     number is impossible.

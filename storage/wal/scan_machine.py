@@ -56,7 +56,7 @@ PAIR: Final = struct.Struct(">II")
 
 
 class Frame(NamedTuple):
-    """The head of a frame of the log.
+    """The head of a frame of the write-ahead log.
 
     page: the number of the page. commit: the number of pages of the database after the transaction that this frame
     ends; 0 if the frame does not end a transaction. sums: the checksum.
@@ -104,7 +104,7 @@ class How(Enum):
 
 
 class Verdict(Enum):
-    """The verdict on a log: the state of the log, which decides what is done with the log.
+    """The verdict on a write-ahead log: the state of the log, which decides what is done with it.
 
     SOUND: every commit can be read. TORN: after the last commit there are frames of an unfinished transaction, as a
     kill or a power cut leaves them. COMPLETED: the last transaction has damaged frames, but the right content of all
@@ -121,7 +121,8 @@ class Verdict(Enum):
 
 
 class Scan(NamedTuple):
-    """The result of scanning a log. Frames are numbered from 1; the number 0 means that no such frame exists.
+    """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such frame
+    exists.
 
     header_valid: whether the header of the log is undamaged. frames: how many frames the file has. good: the number of
     the last commit frame that SQLite reads. bad: the number of the first damaged frame. commits: the numbers of the
@@ -151,7 +152,7 @@ class Scan(NamedTuple):
 
 
 class WalReader:
-    """Reads a log frame by frame. It keeps only the heads of the frames in memory.
+    """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory.
 
     Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header is
     damaged.
