@@ -121,6 +121,7 @@ def test_deliveries_are_counted_for_every_consumer() -> None:
     assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
 
 
+@pytest.mark.soak
 def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:
     output = tmp_path / "report.json"
     for part, size_bytes in (("latency", 10), ("fanout", 10), ("latency", 20)):
@@ -133,6 +134,7 @@ def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) ->
     assert report.started < report.ended
 
 
+@pytest.mark.soak
 def test_a_report_in_json_has_all_that_is_told_of_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Goal: who reads `--json` needs to compute nothing. Method: a part with servers; the fields by name."""
     run_bench("streams", Options(quick=True, as_json=True, messages=100, size_bytes=10))
@@ -264,6 +266,7 @@ def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     assert all(sample.server_memory_bytes for sample in samples if sample.work == backfill.LARGE)
 
 
+@pytest.mark.soak
 @pytest.mark.network
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_peer_does_the_same_work(tmp_path: Path, name: str) -> None:
