@@ -3,11 +3,13 @@
     service = IndexService(runner, wall_clock_us)
     service.register(node)
 
-- A position is the next index to read. The service keeps the highest one ever saved.
-- `protocol` defines the messages of the specification, `extensions` our own: fenced saves, lists, sets, leases.
-- `lease_machine.LeaseMachine` decides which member has which partition. `lease_groups.LeaseGroups` stores the leases.
+- A position is the next index that the consumer will read. A save can raise a position, but never lower it.
+- `protocol` defines the messages of the specification. `extensions` defines this project's own messages: saves with an
+  answer, lists of positions, changes by an operator, and leases.
+- `lease_machine.LeaseMachine` decides which consumer may process which partition. `lease_groups.LeaseGroups` stores the
+  leases in the database.
 
-The service does not read streams. The names of this package are imported on first use, because clients need only the
+The service does not read streams. Each name of this package is imported at its first use, because clients need only the
 messages and must not load the worker.
 """
 
@@ -115,7 +117,7 @@ _MODULES = {
     "SetRequest": "extensions",
     "SetResponse": "extensions",
 }
-"""The module that defines each name."""
+"""Maps each public name of this package to the module that defines the name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""Computes which member should have which partition: equal shares, with as few changes as possible. It grants no
-leases.
+"""Computes which member of a group of consumers should process which partition of a stream. It grants no leases.
 
-While a stream grows, members may know different numbers of partitions. A member gets only partitions that it knows.
+The members get equal shares as far as possible, and as few partitions as possible change from one member to another.
+While a stream grows, members may know different numbers of partitions. A member gets only partitions that the member
+knows.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import msgspec
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A member that wants partitions. partitions: how many partitions it knows; it can get only those with lower
-    numbers."""
+    """A member of a group of consumers that wants partitions.
+
+    partitions: the number of partitions that the member knows. The member can get only partitions with lower numbers.
+    """
 
     member_id: str
     partitions: int
@@ -25,25 +28,29 @@ def assign(
 ) -> dict[int, str]:
     """Returns the member that should have each partition. Partitions that no candidate knows are left out.
 
-    owners: for each partition, the member that has it now or was assigned it before. Members that are not candidates do
-    not count. settled: the partitions whose owner has them and was assigned them. A member with too many partitions
-    loses others first.
+    owners: for each partition, the member that has the partition now or was assigned it before. Members that are not
+    candidates are ignored.
+    settled: the partitions whose owner has them now and was also assigned them before. A member with too many
+    partitions loses its other partitions first.
 
-    If all candidates know the same partitions, their shares differ by at most one, a new member takes away at most its
-    own share, and a member that leaves moves only its own partitions. Otherwise this holds as far as possible.
+    If all candidates know the same partitions, these rules hold. Otherwise they hold as far as possible.
+
+    - The shares of two members differ by at most one partition.
+    - A new member takes at most its own share from the other members.
+    - When a member leaves, only the partitions of that member move.
     """
-    # Find the partitions that each candidate had and knows.
+    # Find the partitions of each candidate so far that the candidate also knows.
     partitions = max((each.partitions for each in candidates), default=0)
     had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
     known = {each.member_id: each.partitions for each in candidates}
     for partition, owner in owners.items():
         if partition < known.get(owner, 0):
             had[owner].append(partition)
-    # Each candidate keeps as many of these as its share allows.
+    # Each candidate keeps as many of its partitions as its share allows.
     shares = _shares(partitions, candidates, {member_id: len(owned) for member_id, owned in had.items()})
     assigned: dict[int, str] = {}
     for member_id, owned in had.items():
-        # It keeps settled partitions first, then partitions with high numbers, because fewer other members know them.
+        # A candidate keeps settled partitions first, then those with high numbers, because fewer members know these.
         owned.sort(key=lambda partition: (partition in settled, partition), reverse=True)
         assigned.update(dict.fromkeys(owned[: shares[member_id]], member_id))
     # The other partitions are free. They go to the candidates that are furthest below their share.
@@ -55,8 +62,11 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """Returns how many partitions each candidate should have. Of unequal shares, the candidates that had most get the
-    larger."""
+    """Returns the number of partitions that each candidate should have.
+
+    If the shares cannot be equal, the candidates with the most partitions so far get the larger shares.
+    had: the number of partitions that each candidate has so far.
+    """
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 
@@ -71,11 +81,13 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Gives each partition to the candidate that knows it and has the lowest (load, rank, place). Returns the
-    assignment.
+    """Assigns each partition to one of the candidates that know it, and returns the assignment.
 
-    partitions: in descending order. ranks: for each member, its load at the start and its rank. The load grows by 1
-    with each partition. place: the position in `candidates`.
+    The candidate with the lowest tuple (load, rank, place) gets the partition.
+
+    partitions: the partitions in descending order.
+    ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
+    place: the position of the candidate in `candidates`.
     """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []

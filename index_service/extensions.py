@@ -1,13 +1,14 @@
-"""The messages of our own protocols for the positions of consumers. The specification does not have them.
+"""The messages of this project's own protocols for the positions and leases of consumers. The specification lacks them.
 
-Clients send them to the index service:
+Clients send these requests to the index service:
 
-- `node/index_save/1` saves a position with an answer. A member that has lost its lease is refused.
-- `node/index_list/1` lists positions and the members that hold them.
+- `node/index_save/1` saves a position and gets an answer. The save is refused if the consumer has lost its lease.
+- `node/index_list/1` lists positions. For each position it names the member that has the lease of the partition.
 - `node/index_set/1` sets or deletes a position, for an operator.
-- `node/lease/1` shares the partitions of a stream among the members of one client id.
+- `node/lease/1` divides the partitions of a stream among the members of a group: the consumers with one client id.
 
-A request that cannot be served is answered with `error`. docs/wire.md describes these protocols for other clients.
+If the service cannot serve a request, it answers with `error`. docs/wire.md describes these protocols for authors of
+other clients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from ockam.protocol import Protocol
 # type FencedSave struct { request_id: uint  client_id: str  stream_name: str  partition: uint  index: uint
 #   fence: optional<uint> }
 class FencedSave(msgspec.Struct, frozen=True):
-    """A request to save a position. fence: the fence of the consumer's lease; None for a consumer without leases."""
+    """A request to save a position, which gets an answer.
+
+    fence: the number of the consumer's lease of the partition; None for a consumer without leases.
+    """
 
     request_id: bare.UInt
     client_id: str
@@ -35,7 +39,11 @@ class FencedSave(msgspec.Struct, frozen=True):
 
 # type SaveStatus enum { OK FENCED }
 class SaveStatus(enum.IntEnum):
-    """The result of a fenced save. FENCED: another member has had the partition since; nothing was saved."""
+    """The result of a FencedSave.
+
+    OK: the position is saved, unless a higher position was saved before.
+    FENCED: nothing was saved, because the fence (lease number) of the request is not the newest one of the partition.
+    """
 
     OK = 0
     FENCED = 1
@@ -43,7 +51,11 @@ class SaveStatus(enum.IntEnum):
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
 class SaveResponse(msgspec.Struct, frozen=True):
-    """The answer to a fenced save. index: the saved position now, which is the highest index ever saved."""
+    """The answer to a FencedSave.
+
+    index: the position that is now stored, or 0 if there is none. It may be higher than the index in the request,
+    because a save never lowers a position.
+    """
 
     request_id: bare.UInt
     status: SaveStatus
@@ -55,8 +67,9 @@ class SaveResponse(msgspec.Struct, frozen=True):
 class SavedPosition(msgspec.Struct, frozen=True):
     """The saved position of a consumer in one partition.
 
-    index: the next index to read. saved_us: when it was saved, in microseconds since 1970. holder: the member that has
-    the lease of the partition now, or None.
+    index: the next index that the consumer will read.
+    saved_us: when the position was saved, in microseconds since 1970.
+    holder: the member that has the lease of the partition now; None if no member has it.
     """
 
     client_id: str
@@ -69,7 +82,7 @@ class SavedPosition(msgspec.Struct, frozen=True):
 
 # type PositionKey struct { client_id: str  stream_name: str  partition: uint }
 class PositionKey(msgspec.Struct, frozen=True):
-    """The key of a saved position: the consumer, the stream and the partition."""
+    """The key of a saved position: the client id of the consumer, the stream and the partition."""
 
     client_id: str
     stream_name: str
@@ -79,10 +92,11 @@ class PositionKey(msgspec.Struct, frozen=True):
 # type PositionsRequest struct { request_id: uint  stream_name: optional<str>  client_id: optional<str>
 #   after: optional<PositionKey>  limit: uint }
 class PositionsRequest(msgspec.Struct, frozen=True):
-    """A request for a page of saved positions: of one stream, of one client, of both, or of all.
+    """A request for a page of saved positions, sorted by client, stream and partition.
 
-    after: the last position of the page before; None for the first page. Positions are sorted by client, stream and
-    partition.
+    stream_name, client_id: list only the positions of this stream, or of this client. None: no restriction.
+    after: the last position of the previous page; None for the first page.
+    limit: the largest number of positions in the answer; the service may send fewer.
     """
 
     request_id: bare.UInt
@@ -94,7 +108,7 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 
 # type PositionsResponse struct { request_id: uint  positions: list<SavedPosition>  more: bool }
 class PositionsResponse(msgspec.Struct, frozen=True):
-    """A page of saved positions. more: whether further positions follow."""
+    """A page of saved positions. more: whether further positions follow after this page."""
 
     request_id: bare.UInt
     positions: list[SavedPosition]
@@ -103,7 +117,10 @@ class PositionsResponse(msgspec.Struct, frozen=True):
 
 # type SetRequest struct { request_id: uint  key: PositionKey  index: optional<uint> }
 class SetRequest(msgspec.Struct, frozen=True):
-    """A request to set a position to any index, or to delete it (None). It is refused while a member has the lease."""
+    """A request to set or delete a position. It is refused while a member has the lease of the partition.
+
+    index: the new position, which may be lower than the old one; None deletes the position.
+    """
 
     request_id: bare.UInt
     key: PositionKey
@@ -112,7 +129,7 @@ class SetRequest(msgspec.Struct, frozen=True):
 
 # type SetResponse struct { request_id: uint  before: optional<uint> }
 class SetResponse(msgspec.Struct, frozen=True):
-    """The answer to a set request. before: the saved index before the change, or None if there was none."""
+    """The answer to a SetRequest. before: the index that was saved before the change; None if there was no position."""
 
     request_id: bare.UInt
     before: bare.UInt | None
@@ -120,7 +137,11 @@ class SetResponse(msgspec.Struct, frozen=True):
 
 # type Lease struct { partition: uint  fence: uint }
 class Lease(msgspec.Struct, frozen=True):
-    """The right to process a partition. Each later holder gets a higher fence, even after a restart of the node."""
+    """The right of one member to process a partition.
+
+    fence: the number of the lease. It is higher than the number of every earlier lease of the partition, even after a
+    restart of the node.
+    """
 
     partition: bare.UInt
     fence: bare.UInt
@@ -129,14 +150,17 @@ class Lease(msgspec.Struct, frozen=True):
 # type LeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
 #   holding: list<Lease>  leave: bool }
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """A request of a member to join the group that shares a stream, to renew its leases, or to leave the group.
+    """A member's request to join the group that shares a stream, to renew its leases, or to leave the group.
 
-    A member must renew its leases at least every third of `ttl_ms`.
+    A member must renew its leases at intervals of at most a third of `ttl_ms`, the time to live in the answer.
 
-    request_id: rises with each request of a member. Only the answer to the latest request counts, and a request with a
-    lower id has no effect. The same request may be sent again. member_id: used by only one process at a time.
-    partitions: the number of partitions of the stream. holding: the leases that the member still processes. All its
-    other leases end, whether or not the node asked for them with `release`.
+    request_id: a number that rises with each request of a member. The member may use only the answer to its latest
+    request. A request with a lower id changes nothing. The same request may be sent again.
+    member_id: the name of the member. Only one process may use the name at a time.
+    partitions: the number of partitions of the stream.
+    holding: the leases of the partitions that the member still processes. The member gives up all its other leases,
+    even if the node did not ask for them with `release`.
+    leave: whether the member leaves the group.
     """
 
     request_id: bare.UInt
@@ -150,11 +174,14 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
 # type LeaseResponse struct { request_id: uint  leases: list<Lease>  release: list<uint>  ttl_ms: uint  members: uint }
 class LeaseResponse(msgspec.Struct, frozen=True):
-    """The answer to a lease request.
+    """The answer to a LeaseRequest.
 
-    leases: the leases that the member has until `ttl_ms` after it sent the request. A lease of `holding` that is
-    missing here is lost, and the member must stop processing at once. release: partitions to give up soon, for other
-    members; the member holds them until it does.
+    leases: the leases that the member may use until `ttl_ms` after it sent the request. If a lease from `holding` of
+    the request is missing here, the member has lost it and must stop processing the partition at once.
+    release: the partitions that the member should give up soon, so that other members get them. The member keeps their
+    leases until it gives them up.
+    ttl_ms: the time to live of a lease, in milliseconds.
+    members: the number of members of the group.
     """
 
     request_id: bare.UInt
@@ -168,4 +195,4 @@ FENCED_SAVE = Protocol("node/index_save/1", FencedSave, SaveResponse)
 POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
-"""The protocol of leases. All four protocols are our own; each is defined by its name, its request and its answer."""
+"""The protocol by which members get, renew and give up leases."""

@@ -1,7 +1,7 @@
-"""LeaseGroups: the lease machines of all groups. A group is the members of one client id on one stream.
+"""LeaseGroups: keeps one LeaseMachine for each group, and stores its leases in the database.
 
-It stores the leases of the machines in the database, and limits their number. It survives crashes of the index worker,
-so a crash loses no lease. It does not decode or encode messages.
+A group is the members of one client id on one stream. LeaseGroups also limits the number of leases. It survives crashes
+of the index worker, so such a crash loses no lease. It does not decode or encode messages.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from storage.runner import Runner
 logger = structlog.get_logger(__name__)
 
 GroupKey: TypeAlias = tuple[str, str]
-"""The name of a group: client id and stream name."""
+"""The key of a group of members: its client id and stream name."""
 
 WAITING_MAX = 1_000
-"""At most this many requests of a group wait while the rows of the group are read."""
+"""The largest number of requests of one group that may wait while the rows of the group are read. Further requests are
+refused."""
 SWEEP_S_MIN = 1.0
-"""The least time between two sweeps while the service is full, in seconds."""
+"""The shortest time between two sweeps while the limits are reached, in seconds. A sweep removes expired members."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a request was not served. error: the error of the storage, if that was the reason."""
+    """The reason why a request was refused. error: the storage error that caused the refusal, or None."""
 
     reason: str
     error: StorageError | None = None
 
 
 class Group(msgspec.Struct):
-    """A group in memory.
+    """A group of members in memory.
 
-    machine: None until the rows of the group are read. waiting: the requests that wait for the machine. writing: the
-    number of writes under way.
+    machine: the members and leases of the group; None until the rows of the group have been read.
+    waiting: the callbacks of the requests that wait for `machine`.
+    writing: the number of database writes of this group that are under way.
     """
 
     machine: LeaseMachine | None
@@ -52,10 +54,9 @@ class Group(msgspec.Struct):
 
 
 class LeaseGroups:
-    """Serves requests for leases, and an operator's changes of positions, which are refused while a member has the
-    lease.
+    """Serves lease requests of members, and changes of positions by an operator.
 
-    Every `on_done` is called exactly once: at once, or after a read or a write. It must not raise.
+    Each `on_done` callback is called exactly once: at once, or after a database read or write. It must not raise.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class LeaseGroups:
         return len(self._groups)
 
     def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
-        """Serves a request of a member to join, to renew its leases or to leave."""
+        """Serves a member's request to join a group, to renew its leases or to leave the group."""
         key = request.client_id, request.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -99,9 +100,10 @@ class LeaseGroups:
     def set_position(
         self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
     ) -> None:
-        """Sets or deletes a position whose partition no member holds. Former holders cannot save there any more.
+        """Sets or deletes a position. The change is refused while a member has the lease of the partition.
 
-        index: the new position; None deletes it.
+        After the change, members that had the lease earlier can no longer save with it.
+        index: the new position; None deletes the position.
         """
         group_key = key.client_id, key.stream_name
 
@@ -122,8 +124,11 @@ class LeaseGroups:
         self._use(group_key, go)
 
     def find_holder(self, row: PositionRow) -> str | None:
-        """Returns the member that has the lease of this position now, from memory or else from the row; None if there
-        is none."""
+        """Returns the member that has the lease of this position's partition now, or None if no member has it.
+
+        If the group is not in memory, `row` decides. Its lease is valid for its time to live after the start of the
+        node.
+        """
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
         if group is not None and group.machine is not None:
@@ -132,7 +137,10 @@ class LeaseGroups:
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
-        """Removes members whose time to live is over, and forgets groups without members. spared: a group to keep."""
+        """Removes members whose time to live is over, and removes groups without members from memory.
+
+        spared: a group that stays in memory even without members, or None.
+        """
         self._swept_s = now_s = self._monotonic_s()
         self._entries = 0
         for key, group in list(self._groups.items()):
@@ -146,13 +154,17 @@ class LeaseGroups:
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """Called after the write of a sweep. If it failed, the leases stay on disk and run out after the next start."""
+        """Called when the database write of a sweep has ended: logs a failure, and forgets the group if it has no
+        members.
+
+        After a failure, the ended leases are still on disk. They expire after the next start of the node.
+        """
         if isinstance(result, Refusal):
             logger.warning("lease_sweep_failed", reason=str(result.error))
         self._forget_idle(key)
 
     def _forget_idle(self, key: GroupKey) -> None:
-        """Forgets a group if it has no members and its rows are on disk."""
+        """Removes a group from memory if it has no members and no database write of the group is under way."""
         group = self._groups[key]
         if group.machine is not None and not group.machine.members and not group.writing:
             self._entries -= group.machine.size
@@ -164,8 +176,10 @@ class LeaseGroups:
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
     def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Calls `work` with the machine of the group when its rows are read, or with a Refusal if that is not
-        possible."""
+        """Calls `work` with the LeaseMachine of the group, after reading the group's rows if necessary.
+
+        If the machine is not available, calls `work` with a Refusal.
+        """
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
@@ -201,7 +215,10 @@ class LeaseGroups:
             work(found)
 
     def _refusal(self, machine: LeaseMachine, request: LeaseRequest) -> Refusal | None:
-        """Returns a Refusal if a new member, or more partitions, would exceed the limits. Otherwise counts them."""
+        """Returns a Refusal if the request would add members or partitions beyond the limits, otherwise None.
+
+        If the request is not refused, its new members and partitions are counted.
+        """
         machine.expire(self._monotonic_s())
         member = machine.find_member(request.member_id)
         if request.leave or (member is not None and request.partitions <= member.partitions):
@@ -215,8 +232,11 @@ class LeaseGroups:
         return None
 
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
-        """Whether there is room for these groups and entries. Sweeps first if there is not."""
-        # The first turn sweeps at most once, and the second turn checks again.
+        """Whether the limits allow this many more groups and entries. An entry is a member or a partition.
+
+        If they do not, sweeps and checks again. spared: a group that the sweep keeps in memory, or None.
+        """
+        # The first pass may sweep, and the second pass checks again.
         for _ in range(2):
             few = len(self._groups) + groups <= self.limits.groups_max
             if few and self._entries + entries <= self.limits.entries_max:
@@ -260,8 +280,10 @@ class LeaseGroups:
     def _written(
         self, key: GroupKey, machine: LeaseMachine, on_done: Callable[[Any], None]
     ) -> Callable[[WriteLeases], None]:
-        """Returns a callback for a write. It tells the machine whether its rows are stored, and then calls
-        `on_done`."""
+        """Returns a callback for a database write.
+
+        The callback tells the machine whether its rows are on disk, and then calls `on_done`.
+        """
 
         def written(operation: WriteLeases) -> None:
             self._groups[key].writing -= 1

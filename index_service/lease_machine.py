@@ -1,15 +1,23 @@
 """LeaseMachine: decides which member may process which partition, for one client id on one stream. It reads no clock.
 
-A member gets a lease only in the answer to its own request. The lease has a fence that is higher than every fence
-before it, and the fence is on disk before the answer is sent. A lease ends when a later request of its member does not
-name it, when the member leaves, or when the member has sent no request for as long as the time to live. So a client may
-use the leases in the answer to its latest request, for the time to live after it sent that request, and no other
-leases.
+A member gets a lease only in the answer to its own request. Each lease has a fence: a number that is higher than the
+fences of all earlier leases of the partition. The fence is on disk before the answer is sent. A lease ends in each of
+these cases:
 
-Requests may come late or twice. A request with a lower id than the member's latest one changes nothing. The latest
-request may come again: leases that were given since then do not end, although the request does not name them. After a
-restart, the node does not know the ids of earlier requests. So a lease from before the restart goes on if its member
-names it. It ends if the member names it and leaves, or when its time to live is certainly over.
+- A later request of the member does not name the lease.
+- The member leaves the group.
+- The member has sent no request for the time to live.
+
+So a client may use only the leases in the answer to its latest request. It may use them for the time to live after it
+sent that request.
+
+Requests may arrive late or twice. A request with a lower id than the member's latest request changes nothing. The
+latest request may arrive again. Then leases that were given since its first arrival do not end, although the request
+does not name them.
+
+After a restart, the node does not know the ids of earlier requests. A lease from before the restart continues if its
+member names it. Such a lease ends if the member leaves with a request that names it, or when its time to live is
+certainly over.
 """
 
 from __future__ import annotations
@@ -26,8 +34,10 @@ from index_service.extensions import Lease, LeaseRequest
 class State(enum.Enum):
     """The state of one partition.
 
-    FREE: no member has it. WRITING: its lease is given, but the fence is not on disk yet. HELD: a member has its lease.
-    OLD: its lease is from before the start of the node.
+    FREE: no member has the lease.
+    WRITING: a member is to get the lease, but the fence (lease number) is not on disk yet.
+    HELD: a member has the lease.
+    OLD: a member had the lease before the start of the node, and has not named it since.
     """
 
     FREE = enum.auto()
@@ -37,11 +47,13 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """An event of one partition.
+    """An event that changes the state of one partition.
 
-    GIVEN: a member gets the lease. WRITTEN, NOT_WRITTEN: the fence is on disk, or could not be written. NAMED,
-    NOT_NAMED: a request of the holder names the lease, or does not. ENDED: the holder left, or its time to live ran
-    out. LAPSED: the time for leases from before the start is over.
+    GIVEN: a member is given the lease.
+    WRITTEN, NOT_WRITTEN: the fence (lease number) is on disk, or could not be written.
+    NAMED, NOT_NAMED: a request of the member that has the lease names the lease, or does not name it.
+    ENDED: the member that has the lease left the group, or its time to live ran out.
+    LAPSED: the time to live of leases from before the start of the node is over.
     """
 
     GIVEN = enum.auto()
@@ -67,12 +79,15 @@ TRANSITIONS = {
     (State.OLD, Event.ENDED): State.FREE,
     (State.OLD, Event.LAPSED): State.FREE,
 }
-"""The state after each event. If an event is missing for a state and happens all the same, our code has a mistake."""
+"""Maps each state and event to the next state. If a pair occurs that is missing here, this program has a mistake."""
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """The row of a partition on disk. fence: the highest fence ever given. holder: the member with the lease, or
-    None."""
+    """The database row of one partition.
+
+    fence: the highest fence (lease number) given so far.
+    holder: the member that has the lease; None if no member has it.
+    """
 
     partition: int
     fence: int
@@ -80,10 +95,12 @@ class StoredLease(msgspec.Struct, frozen=True):
 
 
 class LeaseCounters(msgspec.Struct):
-    """Counters since the start of the node.
+    """The counters of leases since the start of the node.
 
-    given: new leases. lost: leases that a member named and no longer had. expired: members whose time to live ran out.
-    late: requests that came after a later request of the same member.
+    given: the number of new leases.
+    lost: the number of leases that a member named in a request but no longer had.
+    expired: the number of members whose time to live ran out.
+    late: the number of requests that arrived after a later request of the same member.
     """
 
     given: int = 0
@@ -93,7 +110,11 @@ class LeaseCounters(msgspec.Struct):
 
 
 class Slot(msgspec.Struct):
-    """A partition that has been leased at least once. holder: the member that has the lease, None if it is FREE."""
+    """The lease of one partition. Partitions that were never leased have no Slot.
+
+    fence: the highest fence (lease number) given so far.
+    holder: the member that has the lease; None if the state is FREE.
+    """
 
     state: State
     fence: int
@@ -103,8 +124,11 @@ class Slot(msgspec.Struct):
 class Member(msgspec.Struct):
     """A member of the group.
 
-    latest: its latest request; None if it has sent none since the start of the node. leases: the partitions that it
-    holds, in any state but FREE. target: the partitions that it should hold.
+    partitions: the number of partitions of the stream that the member knows.
+    latest: the member's latest request; None if it has sent none since the start of the node.
+    expires_s: the time, in seconds, at which the member is removed if it sends no further request.
+    leases: the partitions that the member has, in any state except FREE.
+    target: the partitions that the member should have.
     """
 
     member_id: str
@@ -116,7 +140,7 @@ class Member(msgspec.Struct):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The answer to a member, as `extensions.LeaseResponse` describes it."""
+    """The answer to a member's request. `extensions.LeaseResponse` describes the fields."""
 
     leases: list[Lease]
     release: list[int]
@@ -124,10 +148,11 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class LeaseMachine:
-    """The members of one group, with the partitions that each of them holds and should hold.
+    """The members of one group, and the partitions that each member has and should have.
 
-    Invariant: a partition that is not FREE is among the leases of exactly one member, its holder; a FREE one is among
-    nobody's. The targets of all members are disjoint and together have every partition that a member knows.
+    Invariant: a partition that is not FREE is in `leases` of exactly one member, its holder. A FREE partition is in
+    `leases` of no member. The sets `target` of the members do not overlap. Together they contain every partition that a
+    member knows.
     """
 
     def __init__(
@@ -139,8 +164,11 @@ class LeaseMachine:
         fence_floor: int = 0,
         counters: LeaseCounters | None = None,
     ) -> None:
-        """old_until_s: the time when all leases from before the start have certainly run out. ttl_s: the time to live
-        of new leases. fence_floor: every new fence is higher than this.
+        """Creates the machine from the database rows of the group. All times are in seconds.
+
+        old_until_s: the time at which all leases from before the start of the node have certainly expired.
+        ttl_s: the time to live of new leases.
+        fence_floor: each new fence (lease number) is higher than this number.
         """
         self.counters = LeaseCounters() if counters is None else counters
         self._ttl_s = ttl_s
@@ -174,20 +202,24 @@ class LeaseMachine:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the stream: the highest number that a member has named."""
+        """The number of partitions of the stream: the highest number that a member has sent."""
         return max((each.partitions for each in self._members.values()), default=0)
 
     def find_member(self, member_id: str) -> Member | None:
         return self._members.get(member_id)
 
     def find_holder(self, partition: int, now_s: float) -> str | None:
-        """Returns the member that has the partition now, or None. Its lease may not be on disk yet."""
+        """Returns the member that has the partition now, or None if no member has it.
+
+        The lease of that member may not be on disk yet.
+        """
         self.expire(now_s)
         slot = self._slots.get(partition)
         return None if slot is None else slot.holder
 
     def request(self, request: LeaseRequest, now_s: float) -> None:
-        """Takes in a request. Afterwards the caller writes `take_changes` to disk, and then sends `answer`."""
+        """Processes a member's request. The caller then writes the result of `take_changes` to disk, and after that
+        sends the result of `answer`."""
         self.expire(now_s)
         member = self._members.get(request.member_id)
         latest = None if member is None else member.latest
@@ -204,8 +236,8 @@ class LeaseMachine:
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
         """Returns the leases that the sender of this request may use now.
 
-        Only the answer to the latest request of a member has new leases. The answer to an earlier request has only
-        leases that the request named.
+        Only the answer to the latest request of a member contains new leases. The answer to an earlier request contains
+        only leases that the request named.
         """
         self.expire(now_s)
         member = self._members.get(request.member_id)
@@ -219,8 +251,10 @@ class LeaseMachine:
         return Terms(held, release, len(self._members))
 
     def raise_fence(self, partition: int) -> None:
-        """Raises the fence of a free partition, so that a member that held it before cannot save a position any
-        more."""
+        """Raises the fence (lease number) of a free partition.
+
+        Then a member that had the lease earlier can no longer save a position with it.
+        """
         slot = self._slots.get(partition)
         if slot is not None:
             assert slot.state is State.FREE, f"partition {partition} is held"
@@ -228,7 +262,8 @@ class LeaseMachine:
             self._note(partition, slot)
 
     def expire(self, now_s: float) -> None:
-        """Removes the members whose time to live is over, and ends OLD leases that have certainly run out."""
+        """Removes the members whose time to live is over. Also ends OLD leases, from before the start of the node, that
+        have certainly expired."""
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
@@ -239,22 +274,27 @@ class LeaseMachine:
                     self._apply(partition, Event.LAPSED)
 
     def take_changes(self) -> list[StoredLease]:
-        """Returns the rows to write, one for each changed partition. They must be written before the rows of a later
-        call."""
+        """Returns the rows to write, one for each partition that changed since the last call.
+
+        The caller must write these rows before the rows of a later call.
+        """
         changes = list(self._changes.values())
         self._changes.clear()
         return changes
 
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
-        """Takes in that these rows are on disk (`stored`), or could not be written; then their new leases are taken
-        back."""
+        """Notes whether rows from `take_changes` are on disk.
+
+        stored: True if the rows are on disk. False if they could not be written; then the new leases in these rows are
+        withdrawn.
+        """
         for row in changes:
             slot = self._slots[row.partition]
             if slot.state is State.WRITING and slot.fence == row.fence:
                 self._apply(row.partition, Event.WRITTEN if stored else Event.NOT_WRITTEN)
 
     def check(self) -> None:
-        """Asserts the invariant, for tests."""
+        """Asserts the invariant of this class. Only tests call this method."""
         leased = [(partition, each.member_id) for each in self._members.values() for partition in each.leases]
         holders = {partition: slot.holder for partition, slot in self._slots.items() if slot.state is not State.FREE}
         assert sorted(leased) == sorted(holders.items())
@@ -263,7 +303,10 @@ class LeaseMachine:
         assert sorted(targets) == list(range(self.partitions))
 
     def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
-        """Takes in a new request: the sender joins, or keeps the leases that it names and loses its others."""
+        """Processes a new request of a member that joins the group or renews its leases.
+
+        HELD leases that the request does not name end.
+        """
         # A new member, or a member that knows another number of partitions, changes the shares of all members.
         joins = member is None
         if member is None:
@@ -273,8 +316,8 @@ class LeaseMachine:
         member.partitions = request.partitions
         member.latest = request
         member.expires_s = now_s + self._ttl_s
-        # A lease goes on only if the member names it with its present fence. A lease that is still being written cannot
-        # be named by anyone, and goes on.
+        # A lease continues if the request names it with its current fence. A lease that is still being written also
+        # continues, because no member can name it yet.
         named = {lease.partition: lease.fence for lease in request.holding}
         self.counters.lost += len(named)
         for partition in list(member.leases):
@@ -288,8 +331,11 @@ class LeaseMachine:
         self._give(member)
 
     def _leave(self, member: Member | None, request: LeaseRequest) -> None:
-        """Ends the leases of a member that leaves. An OLD lease ends only if the request names it, because the request
-        may be older than that lease."""
+        """Ends the leases of a member that leaves the group.
+
+        A lease from before the start of the node (OLD) ends only if the request names it. Otherwise the request may
+        have been sent before the member got the lease.
+        """
         if member is None:
             return
         named = set(request.holding)
@@ -301,7 +347,7 @@ class LeaseMachine:
             self._apply(partition, Event.ENDED)
 
     def _give(self, member: Member) -> None:
-        """Gives the member a lease for each free partition of its target."""
+        """Gives the member a lease for each free partition that the member should have."""
         for partition in sorted(member.target - member.leases):
             slot = self._slots.setdefault(partition, Slot(State.FREE, self._fence_floor, None))
             if slot.state is State.FREE:
@@ -320,8 +366,8 @@ class LeaseMachine:
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Computes the targets of all members again."""
-        # A partition belongs to the member that holds it, else to the one whose target it was.
+        """Computes again which partitions each member should have (`target`)."""
+        # The owner of a partition is the member that has its lease, or else the member whose target contained it.
         members = self._members.values()
         owners = {partition: each.member_id for each in members for partition in each.target}
         owners.update({partition: each.member_id for each in members for partition in each.leases})
@@ -333,14 +379,15 @@ class LeaseMachine:
             self._members[member_id].target.add(partition)
 
     def _apply(self, partition: int, event: Event) -> None:
-        """Applies an event to one partition, as the table says, and records its changed row."""
+        """Applies an event to one partition according to TRANSITIONS, and records the partition's row for writing if it
+        changed."""
         slot = self._slots[partition]
         before, slot.state = slot.state, TRANSITIONS[slot.state, event]
         if slot.state is State.FREE:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)
             slot.holder = None
-        # An OLD lease that its member names is written again, because its time to live may be another one now.
+        # When a member names its OLD lease, the row is written again, because the time to live may have changed.
         if slot.state is not before and event is not Event.WRITTEN:
             self._note(partition, slot)
 

@@ -1,4 +1,7 @@
-"""Reads and writes the table of fences. A fence is on disk before a member gets it, and never becomes lower."""
+"""Reads and writes the table of fences. A fence is the number of a lease, and each new lease gets a higher one.
+
+A fence is on disk before a member gets the lease. The stored fence of a partition never becomes lower.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,24 @@ lease_fences = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""One row for each partition that has been leased.
+"""The table of fences (lease numbers): one row for each partition that has ever been leased.
 
-fence: the highest fence ever given. holder: the member that has it, or None; after the node ends, the member may use it
-for `ttl_ms`. Rows are never deleted: if fences began at 1 again, a former holder could save with its old fence.
+fence: the highest fence given so far.
+holder: the member that has the lease, or NULL.
+ttl_ms: the time to live of the lease, in milliseconds. After a restart of the node, the holder may use the lease for
+this time.
+
+Rows are never deleted. If fences began at 1 again, a member could save with the fence of a lease that it has lost.
 """
 
 lease_floor = Table(
     "lease_floor", metadata, Column("fence", BigInteger, primary_key=True, autoincrement=False), seal_column()
 )
-"""At most one row with a fence; every new fence is higher. The restore of a backup writes it, because a backup does not
-have the fences that were given after it."""
+"""A table with at most one row. Every new fence (lease number) is higher than the fence in this row.
+
+A restore or a repair of the database writes the row. A restored database does not contain the fences that were given
+after its backup.
+"""
 
 _insert = sqlite.insert(lease_fences).values(
     client_id=bindparam("client_id"),
@@ -81,10 +91,11 @@ _DO = "run `stream-node verify`, then restore a backup: a fence that is too low 
 
 
 class LoadLeases(Operation):
-    """Reads all fences of one client id on one stream.
+    """Reads all fences (lease numbers) of one client id on one stream.
 
-    ttl_ms_max: the longest time to live of the rows that are held, 0 if none is. floor: new fences must be higher than
-    this.
+    rows: the rows of the partitions.
+    ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
+    floor: each new fence must be higher than this number.
     """
 
     __slots__ = ("client_id", "floor", "rows", "stream_name", "ttl_ms_max")
@@ -112,7 +123,11 @@ class LoadLeases(Operation):
 
 
 class WriteLeases(Operation):
-    """Writes rows of one client id on one stream. Without rows, it only waits for the writes before it."""
+    """Writes rows of the table `lease_fences`, for one client id on one stream.
+
+    changes: the rows. If there are none, the operation writes nothing, but it still ends after all earlier writes.
+    ttl_ms: the time to live of the leases, in milliseconds.
+    """
 
     __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
 
@@ -152,8 +167,10 @@ class WriteLeases(Operation):
 
 
 def find_fence(session: Session, key: Key) -> int | None:
-    """Returns the highest fence ever given for this partition, or None. Raises DatabaseCorrupt if the row is
-    damaged."""
+    """Returns the highest fence (lease number) ever given for this partition, or None if it was never leased.
+
+    Raises DatabaseCorrupt if the row is damaged.
+    """
     client_id, stream_name, partition = key
     found = session.connection.execute(
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
@@ -165,10 +182,11 @@ def find_fence(session: Session, key: Key) -> int | None:
 
 
 def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
-    """Raises all fences, and makes new ones begin above `floor`, so that no present holder can save any more.
+    """Raises all stored fences (lease numbers), so that no member can save with a lease that it has now.
 
-    The restore of a backup calls this: a backup does not have the fences that were given after it, and the node must
-    not give them again. The database must have the present schema version and no other user.
+    New fences begin above `floor`. A restore or a repair of the database calls this function: a restored database lacks
+    the fences that were given after its backup, and the node must not give them again. The database must have the
+    present schema version and no other user.
     """
     # Both tables may be missing in a database that never had a lease.
 

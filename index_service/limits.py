@@ -7,25 +7,30 @@ import msgspec
 from index_service.lease_machine import LeaseCounters
 
 TEXT_BYTES_MAX = 1024
-"""The largest client id, stream name or member id, in UTF-8."""
+"""The largest size of a client id, a stream name or a member id, in bytes of UTF-8."""
 PARTITION_MAX = 2**31 - 1
-"""The highest partition of a saved position."""
+"""The highest partition number of a saved position."""
 PAGE_POSITIONS_MAX = 1_000
-"""The most positions of one answer to `node/index_list/1`."""
+"""The largest number of positions in one answer to `node/index_list/1`."""
 PAGE_BYTES_MAX = 256 * 1024
-"""The most bytes of one answer to `node/index_list/1`."""
+"""The largest size of one answer to `node/index_list/1`, in bytes."""
 LISTS_WAITING_MAX = 256
-"""With this many pages being read, the next list is refused: each page may take PAGE_BYTES_MAX of memory."""
+"""The largest number of pages of positions that are read at the same time. Further list requests are refused, because
+each page may take PAGE_BYTES_MAX of memory."""
 FAILURE_DELAY_S = 1.0
-"""A request that the disk refused is answered after this delay, so that a client that repeats at once does not spin."""
+"""The delay before the answer to a request that failed with a storage error, in seconds. Some clients repeat a failed
+request as soon as they have the answer."""
 
 
 class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of leases.
+    """The limits of leases. A group is the members of one client id on one stream.
 
-    ttl_s: how long a lease lasts after its last renewal, in seconds. members_max, partitions_max: the most members and
-    partitions of one group. groups_max: the most groups in memory: those that have members, and those without that are
-    not swept yet. entries_max: the most members and partitions of all groups together; each takes about 300 bytes.
+    ttl_s: how long a lease lasts after its last renewal, in seconds.
+    members_max, partitions_max: the largest numbers of members and of partitions of one group.
+    groups_max: the largest number of groups in memory. Groups that have lost all members count until the next sweep
+    removes them.
+    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
+    memory.
     """
 
     ttl_s: float = 10.0
@@ -42,8 +47,9 @@ LEASE_LIMITS = LeaseLimits()
 class LeaseStatistics(msgspec.Struct, frozen=True):
     """The statistics of leases.
 
-    groups, members, held: the groups, members and leased partitions that are in memory. `lease_machine.LeaseCounters`
-    describes the other numbers, which are counted since the start.
+    groups, members, held: the numbers of groups, members and leased partitions that are in memory. A group is the
+    members of one client id on one stream.
+    given, lost, expired, late: counters since the start of the node. `lease_machine.LeaseCounters` describes them.
     """
 
     groups: int
@@ -60,12 +66,17 @@ class LeaseStatistics(msgspec.Struct, frozen=True):
 
 
 class IndexStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start.
+    """The counters of the index service since its start.
 
-    gets, saves: requests for positions in all protocols. ignored: requests of the specification's protocols that could
-    not be read or kept. failed: requests that failed with a storage error. refused: requests of our own protocols that
-    were answered with `error`. fenced: saves of members that had lost the lease. lists: pages of positions. sets:
-    positions set or deleted by an operator.
+    gets, saves: the numbers of successful requests that read or saved a position, in all protocols.
+    ignored: the number of requests in the specification's protocols that were not valid or exceeded a limit. They get
+    no answer.
+    failed: the number of requests that failed with a storage error.
+    refused: the number of requests in our own protocols that were answered with `error` because they were not valid or
+    not allowed.
+    fenced: the number of saves that were refused because their lease was not the newest one of the partition.
+    lists: the number of pages of positions that were sent.
+    sets: the number of positions that an operator set or deleted.
     """
 
     gets: int

@@ -1,7 +1,7 @@
 """The messages of the index protocols (specs/stream_service.md, "Index" and "Partitioned index").
 
-The protocol name `stream_index` has two forms of messages: the plain form, and a form with a partition. A payload that
-is exactly one uint longer than a plain message has the form with a partition (design.md §2).
+The protocol name `stream_index` stands for two forms of messages: a plain form, and a form with a partition. A payload
+that is exactly one uint longer than a plain message has the form with a partition (design.md §2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ockam.protocol import Protocol, ProtocolError
 
 # type GetIndex { client_id: string  stream_name: string }
 class GetIndex(msgspec.Struct, frozen=True):
-    """A request for the saved index of a client on a stream. If there is none, 0 is saved."""
+    """A request for the saved index of a client on a stream. If no index is saved, the service saves 0."""
 
     client_id: str
     stream_name: str
@@ -24,7 +24,7 @@ class GetIndex(msgspec.Struct, frozen=True):
 
 # type SaveIndex { client_id: string  stream_name: string  index: uint }
 class SaveIndex(msgspec.Struct, frozen=True):
-    """A request to save the index of a client on a stream. It has no answer."""
+    """A request to save the index of a client on a stream. The service sends no answer."""
 
     client_id: str
     stream_name: str
@@ -33,7 +33,10 @@ class SaveIndex(msgspec.Struct, frozen=True):
 
 # type Index { client_id: string  stream_name: string  index: optional<uint> }
 class Index(msgspec.Struct, frozen=True):
-    """The answer to a GetIndex."""
+    """The answer to a GetIndex.
+
+    index: the saved index. Our service never sends None; it sends 0 if no index was saved.
+    """
 
     client_id: str
     stream_name: str
@@ -42,7 +45,8 @@ class Index(msgspec.Struct, frozen=True):
 
 # type GetPartitionIndex { client_id: string  stream_name: string  partition: uint }
 class GetPartitionIndex(msgspec.Struct, frozen=True):
-    """A request for the saved index of a client in one partition of a stream. If there is none, 0 is saved."""
+    """A request for the saved index of a client in one partition of a stream. If no index is saved, the service saves
+    0."""
 
     client_id: str
     stream_name: str
@@ -51,7 +55,7 @@ class GetPartitionIndex(msgspec.Struct, frozen=True):
 
 # type SavePartitionIndex { client_id: string  stream_name: string  partition: uint  index: uint }
 class SavePartitionIndex(msgspec.Struct, frozen=True):
-    """A request to save the index of a client in one partition of a stream. It has no answer."""
+    """A request to save the index of a client in one partition of a stream. The service sends no answer."""
 
     client_id: str
     stream_name: str
@@ -61,7 +65,10 @@ class SavePartitionIndex(msgspec.Struct, frozen=True):
 
 # type PartitionIndex { client_id: string  stream_name: string  partition: uint  index: optional<uint> }
 class PartitionIndex(msgspec.Struct, frozen=True):
-    """The answer to a GetPartitionIndex."""
+    """The answer to a GetPartitionIndex.
+
+    index: the saved index. Our service never sends None; it sends 0 if no index was saved.
+    """
 
     client_id: str
     stream_name: str
@@ -76,18 +83,19 @@ PartitionRequest: TypeAlias = Annotated[
 ]
 
 INDEX = Protocol("stream_index", cast("type[GetIndex | SaveIndex]", PlainRequest), Index)
-"""The protocol in the specification's plain form, without a partition."""
+"""The protocol for indexes without a partition, as in the specification."""
 _partition_request = cast("type[GetPartitionIndex | SavePartitionIndex]", PartitionRequest)
 PARTITIONED_BODY = Protocol("stream_index", _partition_request, PartitionIndex)
-"""The protocol in the specification's form with a partition, under the plain name."""
+"""The protocol for indexes with a partition, under the name that the specification gives it: `stream_index`."""
 INDEX_PARTITIONED = Protocol("stream_index_partitioned", _partition_request, PartitionIndex)
-"""The protocol in the form with a partition, under the name that the real services and clients use."""
+"""The protocol for indexes with a partition, under the name that the real services and clients use."""
 
 Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionIndex
 
 
 def decode_request(payload: bytes) -> Request:
-    """Decodes a request of either protocol name, in either form. Raises ProtocolError if it is not valid."""
+    """Decodes a request of either protocol name, with or without a partition. Raises ProtocolError if the payload is
+    not valid."""
     if INDEX_PARTITIONED.is_in(payload):
         return INDEX_PARTITIONED.decode_request(payload)
     try:

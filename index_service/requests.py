@@ -25,15 +25,20 @@ _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether a payload has the name of one of our own protocols, even an unknown one. Its sender expects an `error` on
-    failure."""
+    """Whether a payload has the name of one of our own protocols, even if the service does not know that name.
+
+    The sender of such a request expects an `error` if the request fails.
+    """
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
 
 
 def read_plain(payload: bytes) -> tuple[Request, Access]:
-    """Decodes a request of the specification's protocols. Returns it with its access to the table. Raises ProtocolError
-    if it is not valid or above the limits."""
+    """Decodes a request of the specification's protocols. Returns the request, and its access to the table of
+    positions.
+
+    Raises ProtocolError if the request is not valid or exceeds a limit.
+    """
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
     index = request.index if isinstance(request, SaveIndex | SavePartitionIndex) else None
@@ -43,7 +48,10 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
 
 
 def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
-    """Decodes a request of our own protocols. Raises ProtocolError if it is not valid or above the limits."""
+    """Decodes a request of our own protocols. Raises ProtocolError if the request is not valid or exceeds a limit.
+
+    lease_partitions_max: the largest number of partitions in a lease request.
+    """
     for protocol in _EXTENSIONS:
         if protocol.is_in(payload):
             request: Extension = protocol.decode_request(payload)
@@ -66,7 +74,7 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
-    """Returns the access to the table of a fenced save."""
+    """Returns the access to the table of positions that a FencedSave asks for."""
     return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
 
 

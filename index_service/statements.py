@@ -1,4 +1,5 @@
-"""Two helpers for the tables of this package: the key of a position, and the compiler of statements."""
+"""Two helpers for the tables of this package: the type of a position's key, and a function that compiles SQL
+statements."""
 
 from __future__ import annotations
 
@@ -12,5 +13,5 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 def compiled(statement: ClauseElement) -> str:
-    """Compiles a statement to SQL text with named parameters, for the connection of the database driver."""
+    """Compiles a statement to SQL text with named parameters, as the `sqlite3` driver takes it."""
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))

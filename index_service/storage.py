@@ -1,4 +1,7 @@
-"""Reads and writes the table of saved positions. It does not read streams."""
+"""Reads and writes the table of saved positions. It does not read streams.
+
+A position is the next index that a consumer will read in one partition.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from storage.schema import metadata
 from storage.seal import check_sealed, seal_column, seal_of
 
 INDEX_MAX = 2**63 - 1
-"""The largest integer that SQLite stores. No stream has a higher index, so no position is higher either."""
+"""The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
 
 saved_indexes = Table(
     "saved_indexes",
@@ -83,8 +86,9 @@ _DELETE = compiled(delete(saved_indexes).where(*_of_key))
 class Access(NamedTuple):
     """One access to the table of positions: a get or a save.
 
-    save: the index to save; None for a get, which creates a missing position with index 0. answered: whether the
-    request, if it is a save, has an answer. fence: as in `extensions.FencedSave`.
+    save: the index to save. None for a get, which creates a missing position with index 0.
+    answered: whether a save has an answer. A get always has one.
+    fence: the number of the client's lease. None for a get, or for a client without leases.
     """
 
     key: Key
@@ -96,11 +100,11 @@ class Access(NamedTuple):
 class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
-    A save keeps the larger of the old and the new index. A save with a fence is refused if its fence is not the newest
-    one of the partition.
+    A save keeps the larger of the old and the new index. A save with a fence (lease number) is refused if its fence is
+    not the newest one of the partition.
 
-    indexes: for each request, the saved index afterwards; None for a save whose client expects no answer. fenced: the
-    positions of the refused saves in `requests`.
+    indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
+    fenced: the refused saves, as indexes into `requests`.
     """
 
     __slots__ = ("fenced", "indexes", "now_us", "requests")
@@ -127,7 +131,7 @@ class IndexRequests(Operation):
                 self.fenced.add(place)
             elif index is not None:
                 execute(_RAISE, _sealed(key, index, self.now_us))
-            # A plain save has no answer, so its result is not read.
+            # A plain save has no answer, so the saved index is not read.
             if index is not None and not answered:
                 self.indexes.append(None)
                 continue
@@ -139,10 +143,12 @@ class IndexRequests(Operation):
 
 
 class SetPosition(WriteLeases):
-    """Sets one position to `index`, or deletes it if that is None. Also writes the raised fence that stops a former
-    holder.
+    """Sets or deletes one position, and writes changed leases in the same transaction.
 
-    before: the saved index before the change, or None if there was none.
+    index: the new position; None deletes the position.
+    changes: the changed leases. The caller raises the partition's fence (lease number) in them, so that a member that
+    had the lease earlier cannot save any more.
+    before: after the operation, the index that was saved before the change; None if there was no position.
     """
 
     __slots__ = ("before", "index", "key", "now_us")
@@ -176,8 +182,12 @@ class SetPosition(WriteLeases):
 
 
 class PositionRow(NamedTuple):
-    """A saved position joined with the row of its lease. holder, ttl_ms: None if the partition was never leased or is
-    free."""
+    """A saved position together with the lease of its partition.
+
+    saved_us: when the position was saved, in microseconds since 1970.
+    holder: the member that has the lease; None if no member has it.
+    ttl_ms: the time to live of the lease, in milliseconds; None if the partition was never leased.
+    """
 
     client_id: str
     stream_name: str
@@ -191,7 +201,8 @@ class PositionRow(NamedTuple):
 class ListPositions(Operation):
     """Reads a page of positions, sorted by client, stream and partition.
 
-    rows: the positions; one more than `limit` if further positions follow.
+    limit: the largest number of positions in the page.
+    rows: the positions of the page. If more positions follow, `rows` has one position more than `limit`.
     """
 
     __slots__ = ("limit", "request", "rows")
@@ -206,8 +217,8 @@ class ListPositions(Operation):
         after, stream_name = self.request.after, self.request.stream_name
         after_partition = None if after is None else after.partition
         if after is not None and stream_name not in (None, after.stream_name):
-            # Only one stream is listed, and `after` is of another one: it is before or behind all partitions of a
-            # client.
+            # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
+            # listed stream sorts after that stream, and with the next client if not.
             after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
         found = session.connection.execute(
             _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
@@ -224,8 +235,11 @@ class ListPositions(Operation):
 
 
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
-    """Raises every position to the one in another database, as far as that table can be read. Call it in a
-    transaction."""
+    """Copies the positions of the database `other` that are higher than here or missing here.
+
+    Damaged rows of `other` are skipped. The function ends without an error at the first row that cannot be read. Call
+    it inside a transaction.
+    """
     if has_seal(other, saved_indexes.name) is None:
         return
     sealed = has_seal(other, saved_indexes.name)
@@ -239,7 +253,7 @@ def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -
 
 
 def _find_index(session: Session, key: Key) -> int | None:
-    """Returns the index that is saved under a key, or None. Raises DatabaseCorrupt if the row is damaged."""
+    """Returns the saved index of a key, or None if none is saved. Raises DatabaseCorrupt if the row is damaged."""
     found = session.connection.execute(_FIND, _row(key)).fetchone()
     if found is None:
         return None
@@ -248,7 +262,7 @@ def _find_index(session: Session, key: Key) -> int | None:
 
 
 def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
-    """Returns the row of a position, with its seal, as the parameters of a statement."""
+    """Returns the row of a position, with its checksum (`seal`), as the parameters of a statement."""
     client_id, stream_name, partition = key
     return {
         "client_id": client_id,
@@ -287,7 +301,8 @@ def _list_statement(by_client: bool, by_stream: bool, after: bool) -> str:
     if by_stream:
         statement = statement.where(position.stream_name == bindparam("stream_name"))
     if after and by_stream:
-        # Without the stream in the comparison, the index by stream leads to the first row of the page.
+        # The comparison leaves out the stream, so that SQLite finds the first row of the page through the index by
+        # stream.
         statement = statement.where(
             tuple_(position.client_id, position.partition)
             > tuple_(bindparam("after_client"), bindparam("after_partition"))

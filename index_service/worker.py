@@ -1,8 +1,8 @@
-"""IndexWorker: keeps the highest index that each consumer has saved, by stream and partition, and answers with it.
+"""IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
 In the specification's protocols, an invalid request is counted and gets no answer, as in the real service. A save gets
 no answer either. A get may create a position, so its answer waits until the position is on disk. In our own protocols
-(`index_service.extensions`), every request gets an answer. The worker does not read streams: it also keeps positions
+(`index_service.extensions`), every request gets an answer. The worker does not read streams, so it also keeps positions
 for streams that do not exist.
 """
 
@@ -59,18 +59,19 @@ from storage.errors import StorageError
 from storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
-"""The specification's address of the service, and two that real clients use."""
+"""The addresses of the index service: the address in the specification, and two that real clients use."""
 ROW_OVERHEAD_BYTES = 64
-"""The bytes that a listed position takes in addition to its texts: lengths, numbers and the time."""
+"""The space for a listed position without its texts, in bytes: the lengths of the texts, the numbers and the time."""
 HOP_OVERHEAD_BYTES = 16
-"""The bytes that an address of a route takes in addition to its value."""
+"""The space for an address of a route without its text, in bytes."""
 
 logger = structlog.get_logger(__name__)
 
 
 class IndexService:
-    """The index service: its storage, its leases and its counters. It survives crashes of its worker.
+    """The index service: its storage, its leases and its counters. This object survives crashes of the worker.
 
+    now_us: returns the time in microseconds since 1970.
     monotonic_s: reads the clock of the leases, in seconds. This clock must never go back, and must run on while there
     are no requests.
     """
@@ -109,7 +110,10 @@ class IndexService:
 
 
 class IndexWorker(Worker):
-    """Serves the index protocols. The gets and saves of one run are one operation, which keeps their order."""
+    """Serves the index protocols.
+
+    The gets and saves that arrive together form one storage operation, which keeps their order.
+    """
 
     def __init__(self, service: IndexService) -> None:
         self._service = service
@@ -120,7 +124,7 @@ class IndexWorker(Worker):
         self._arm_sweep()
 
     def receive(self, run: Sequence[Message]) -> None:
-        # Gets and saves gather until the run ends, or until a request comes that must not overtake them.
+        # Collect gets and saves until all messages are read, or until a request follows that must not overtake them.
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
         for position, message in enumerate(run):
@@ -132,7 +136,7 @@ class IndexWorker(Worker):
             except ProtocolError as error:
                 self._not_served(message, error)
             except Exception as error:
-                # The requests before this one must still be served. The node puts the requests behind it back.
+                # The requests before this one must still be served. The node delivers the requests after it again.
                 self._submit_accesses(asked, accesses)
                 raise HandlingFailed(position) from error
             else:
@@ -146,14 +150,17 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Serves one request of our own protocols. Raises ProtocolError if it is not valid."""
+        """Serves one request of our own protocols. Raises ProtocolError if the request is not valid.
+
+        A FencedSave is only added to `asked` and `accesses`, to be submitted later.
+        """
         service = self._service
         request = read_extension(message.payload, service.groups.limits.partitions_max)
         if isinstance(request, FencedSave):
             asked.append((message, request))
             accesses.append(access_of(request))
             return
-        # The other requests are operations of their own, which must not overtake the saves before them.
+        # Each other request is an operation of its own, which must not overtake the saves that came earlier.
         self._submit_accesses(asked, accesses)
         if isinstance(request, PositionsRequest):
             self._list(message, request)
@@ -165,7 +172,7 @@ class IndexWorker(Worker):
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
-        """Submits the gathered gets and saves as one operation, and empties both lists."""
+        """Submits the collected gets and saves as one storage operation, and empties both lists."""
         if accesses:
             self._writing += 1
             self.context.pause()
@@ -255,7 +262,8 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Counts and logs a request that cannot be served. Answers it only if it is of our own protocols."""
+        """Counts and logs a request that is not valid or not allowed. Only a request of our own protocols gets an
+        answer: an `error`."""
         if is_extension(message.payload):
             self._service.refused += 1
             logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))
@@ -273,8 +281,10 @@ class IndexWorker(Worker):
         self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
 
     def _arm_sweep(self) -> None:
-        """Sets a timer for the next sweep, unless it is set or there are no groups. There is one sweep per time to
-        live."""
+        """Sets the timer for the next sweep, unless the timer is set or there are no groups.
+
+        A sweep removes members that have not renewed their leases. The timer runs for the time to live of a lease.
+        """
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
             self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)
@@ -286,7 +296,7 @@ class IndexWorker(Worker):
 
 
 def _answer(message: Message, request: Request | FencedSave, index: int, fenced: bool) -> bytes:
-    """Encodes the answer to a get or a fenced save, in the protocol and the form of the request."""
+    """Encodes the answer to a get or a FencedSave, in the protocol and the form of the request."""
     if isinstance(request, FencedSave):
         status = SaveStatus.FENCED if fenced else SaveStatus.OK
         return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
@@ -304,7 +314,8 @@ def _page_bytes_max(message: Message) -> int:
 
 
 def _fitting(rows: Sequence[PositionRow], bytes_max: int) -> Sequence[PositionRow]:
-    """Returns the first rows that fit into one page. The first row always fits, because it has at most 3 KiB."""
+    """Returns the first rows that fit into a page of `bytes_max` bytes. The first row always fits, because it has about
+    3 KiB at most."""
     size_bytes = 0
     for count, row in enumerate(rows):
         texts = (row.client_id, row.stream_name, row.holder or "")

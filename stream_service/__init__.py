@@ -6,10 +6,10 @@
 - `stream_service.protocol` defines the messages of the specification.
 - `stream_service.stored` and `stream_service.operations` read and write the stored data of streams.
 - `stream_service.workers` contains the workers: the stream service, one worker for each stream-partition, and
-retention.
+  retention.
 
-The clients are in `stream_client`. The names of this package are imported on first use, so a client that needs only the
-messages loads neither the workers nor the storage.
+The clients are in `stream_client`. Each name of this package is imported at its first use, so a client that needs only
+the messages loads neither the workers nor the storage.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MODULES = {
     "register_service": "workers.service",
     "stream_address": "names",
 }
-"""The module that defines each name."""
+"""Maps each public name of this package to the module that defines the name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
-"""The messages of `node/stream_copy/1`: copies messages from another stream and keeps their indexes and times.
+"""The messages of `node/stream_copy/1`, which copies messages from another stream and keeps their indexes and times.
 
 Each request names the index of its first message. The node stores the messages at exactly that index, or stores none of
-them. So a client can resume an interrupted copy safely. docs/wire.md §5 describes the protocol for authors of other
-clients.
+them. So a client can safely resume a copy that was interrupted. docs/wire.md §5 describes the protocol for authors of
+other clients.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from stream_service.limits import StreamLimits
 
 # type CopiedMessage struct { time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a copy. time_us: when it was first published, in microseconds since 1970.
+    """One message that is copied from another stream.
 
-    The node raises a time that is before the time of the stream's last message, and lowers a time that is in the
-    future. So times never decrease along a stream.
+    time_us: when the message was first published, in microseconds since 1970. Times must not decrease along a stream.
+    So the node lowers a time in the future to the present time, and raises a time that is lower than that of the
+    previous message.
     """
 
     time_us: bare.U64
@@ -31,9 +32,10 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
 
 # type CopyRequest struct { request_id: uint  index: uint  messages: list<CopiedMessage> }
 class CopyRequest(msgspec.Struct, frozen=True):
-    """A request to store copied messages. index: the index of the first message.
+    """A request to store messages that are copied from another stream.
 
-    `index` must be the stream's next index. If the stream has never had a message, any index is allowed.
+    index: the index of the first message. It must be the stream's next index. If the stream has never had a message,
+    any index is allowed.
     """
 
     request_id: bare.UInt
@@ -43,8 +45,12 @@ class CopyRequest(msgspec.Struct, frozen=True):
 
 # type CopyResponse struct { request_id: uint  stored: bool  next_index: uint }
 class CopyResponse(msgspec.Struct, frozen=True):
-    """The answer to a copy. stored: True if all messages are on disk; False if none was stored, because the stream
-    continues at `next_index` and not at the requested index."""
+    """The answer to a CopyRequest.
+
+    stored: True if all messages are on disk. False if none was stored, because the requested index is not the stream's
+    next index.
+    next_index: the stream's next index after the request.
+    """
 
     request_id: bare.UInt
     stored: bool
@@ -53,13 +59,16 @@ class CopyResponse(msgspec.Struct, frozen=True):
 
 COPY = Protocol("node/stream_copy/1", CopyRequest, CopyResponse)
 INDEX_MAX = 2**62
-"""The highest index at which a copy may begin. The log can store indexes up to 2^63 - 1, so there is always room
-left."""
+"""The highest index at which a copy may begin. The log stores indexes up to 2^63 - 1, so the stream always has room for
+more messages."""
 
 
 def read_copy(payload: bytes, limits: StreamLimits) -> CopyRequest:
-    """Decodes a copy request. Raises ProtocolError if it cannot be decoded, has no messages, begins too high, or has a
-    key or headers above the limits."""
+    """Decodes a copy request.
+
+    Raises ProtocolError if the request cannot be decoded, has no messages, begins above INDEX_MAX, or has a key or
+    headers above the limits.
+    """
     request = COPY.decode_request(payload)
     if not request.messages:
         raise ProtocolError("a copy without messages")

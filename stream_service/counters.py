@@ -1,4 +1,4 @@
-"""StreamCounters: counts what happens on a node's streams, checks for free disk space, and refuses requests."""
+"""StreamCounters: counts events of all streams of a node, checks the free disk space, and refuses requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ockam.protocol import error_payload
 from ockam.worker import Worker
 
 COPIES = 2
-"""Each message is written twice: to the write-ahead log, and to the database."""
+"""The number of times that each message is written to disk: once to the write-ahead log, and once to the database."""
 MESSAGE_BYTES = 128
-"""The disk space that each copy of a message takes in addition to its data: its row, its index entry, and unused space
-in pages."""
+"""The disk space that each copy of a message takes in addition to its data, in bytes. It contains the row, the index
+entry, and unused space in pages."""
 APPEND_BYTES = 24 * 1024
-"""The disk space of existing pages that one append changes and therefore writes again."""
+"""The disk space for the existing database pages that one append changes and therefore writes again, in bytes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -25,10 +25,11 @@ logger = structlog.get_logger(__name__)
 class StreamCounters:
     """The counters of all streams of a node since its start. They survive crashes of the workers.
 
-    refused: the number of requests that were answered with `error` because they are invalid or not allowed.
+    refused: the number of requests that were answered with `error` because they are not valid or not allowed.
     pushes_failed, pulls_failed, creates_failed: the numbers of requests that failed with a storage error.
-    messages_passed_over: the number of messages that plain pulls skipped because they do not fit any frame of the
-    connection. room_bytes: how many bytes may still be written before the free disk space is measured again.
+    messages_passed_over: the number of messages that plain pulls skipped because the messages do not fit into any frame
+    of the connection.
+    room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again.
     write_failure: the reason why the last push was not stored; None after a push has succeeded.
     """
 
@@ -39,8 +40,10 @@ class StreamCounters:
         self.room_bytes = math.inf
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """Reserves disk space for these messages. Returns None, or the reason for a refusal if the disk is nearly
-        full."""
+        """Reserves disk space for these messages. Returns None if there is room.
+
+        If the disk is nearly full, reserves nothing and returns the reason as text.
+        """
         needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:
             return "the disk is nearly full: free_disk_bytes_min would not stay free; make room and push again"
@@ -48,7 +51,10 @@ class StreamCounters:
         return None
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
-        """Refuses a request: counts it, logs it, and answers it. answer: the payload to send; None sends an `error`."""
+        """Counts, logs and answers a request that is refused.
+
+        answer: the payload of the answer; None sends an `error` with the reason.
+        """
         self.refused += 1
         address = str(message.onward_route[0])
         logger.info("request_refused", address=address, peer=message.origin.peer, reason=reason)

@@ -1,9 +1,10 @@
-"""The messages of the stream protocols that the specification does not have. Each name is `node/<name>/<version>`.
+"""The messages of the stream protocols that the specification does not have.
 
-Clients send `node/stream_info/1`, `node/stream_push/1`, `node/stream_pull/1`, `node/stream_truncate/1`,
-`node/stream_delete/1` and `node/stream_retention/1` to the address of a stream. Clients send `node/stream_list/1` to
-the stream service. A stream sends `node/push_failed/1` to a client whose push failed. A request that cannot be served
-is answered with `error`. docs/wire.md describes the protocols for authors of other clients.
+Each protocol has a name of the form `node/<name>/<version>`. Clients send `node/stream_info/1`, `node/stream_push/1`,
+`node/stream_pull/1`, `node/stream_truncate/1`, `node/stream_delete/1` and `node/stream_retention/1` to the address of a
+stream. Clients send `node/stream_list/1` to the stream service. A stream sends `node/push_failed/1` to a client whose
+push failed. A request that cannot be served is answered with `error`. docs/wire.md describes the protocols for authors
+of other clients.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ockam.protocol import Protocol
 
 # type Header struct { name: str  value: data }
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """One header of a message: a name and a value. Names may repeat; the order of headers is kept."""
+    """One header of a message: a name and a value. A message may have several headers of the same name. Their order is
+    kept."""
 
     name: str
     value: bytes
@@ -27,10 +29,12 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 # type Retention struct { age_s: optional<uint>  messages: optional<uint>  size_bytes: optional<uint> }
 class Retention(msgspec.Struct, frozen=True):
-    """The limits of a stream-partition: while it exceeds one of them, its oldest messages are deleted. None: no limit.
+    """The limits of a stream-partition. While the stream exceeds one limit, its oldest messages are deleted.
 
-    age_s: the greatest age of a message, in seconds. messages: the largest number of messages. size_bytes: the largest
-    total size of the data.
+    Each field may be None: no limit.
+    age_s: the greatest age of a message, in seconds.
+    messages: the largest number of messages.
+    size_bytes: the largest total size of the data, in bytes.
     """
 
     age_s: bare.UInt | None = None
@@ -41,12 +45,15 @@ class Retention(msgspec.Struct, frozen=True):
 # type StreamInfo struct { stream_name: str  partition: uint  first_index: uint  next_index: uint  size_bytes: uint
 #   created_us: u64  first_time_us: optional<u64>  last_time_us: optional<u64>  retention: optional<Retention> }
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The description of one stream-partition.
+    """The description of one stream-partition. All times are in microseconds since 1970.
 
-    first_index: the index of the earliest stored message. next_index: the index that the next message will get; equal
-    to `first_index` if no message is stored. size_bytes: the total size of the stored data. created_us, first_time_us,
-    last_time_us: when the stream was created, and when its earliest and its latest stored message were published, in
-    microseconds since 1970. retention: the retention set for this stream; None if the node's default applies.
+    first_index: the index of the earliest stored message.
+    next_index: the index that the next message will get. It equals `first_index` if no message is stored.
+    size_bytes: the total size of the stored data, in bytes.
+    created_us: when the stream was created.
+    first_time_us, last_time_us: when the earliest and the latest stored message were published; None if no message is
+    stored.
+    retention: the limits that were set for this stream; None if the node's default applies.
     """
 
     stream_name: str
@@ -61,7 +68,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of stored messages. Indexes have no gaps."""
+        """The number of stored messages. The indexes of stored messages have no gaps."""
         return self.next_index - self.first_index
 
 
@@ -86,8 +93,8 @@ class StreamKey(msgspec.Struct, frozen=True):
 class ListRequest(msgspec.Struct, frozen=True):
     """A request for a page of streams whose names begin with `prefix`, sorted by name and partition.
 
-    after: the last stream of the page before; None for the first page. limit: the largest number of streams in the
-    answer; the node may send fewer.
+    after: the last stream of the previous page; None for the first page.
+    limit: the largest number of streams in the answer; the node may send fewer.
     """
 
     request_id: bare.UInt
@@ -105,8 +112,11 @@ class ListResponse(msgspec.Struct, frozen=True):
 
 # type Sequence struct { publisher_id: data  sequence: uint }
 class Sequence(msgspec.Struct, frozen=True, gc=False):
-    """The sequence number of a message. Each publisher numbers its messages to one stream-partition: the first number
-    is arbitrary, and each later one is higher by 1."""
+    """The sequence number of a message, by which the node recognizes a message that is sent again.
+
+    publisher_id: identifies the publisher. Each publisher numbers its messages to one stream-partition.
+    sequence: the number. The first number of a publisher is arbitrary, and each later one is higher by 1.
+    """
 
     publisher_id: bytes
     sequence: bare.UInt
@@ -115,7 +125,11 @@ class Sequence(msgspec.Struct, frozen=True, gc=False):
 # type RichPush struct { request_id: uint  data: data  key: optional<data>  headers: list<Header>
 #   sequence: optional<Sequence> }
 class RichPush(msgspec.Struct, frozen=True, gc=False):
-    """A push with a key and headers. A push with a `sequence` is stored only once, however often it is sent."""
+    """A push with a key and headers.
+
+    sequence: the message's number from its publisher, or None. A push with this number is stored only once, even if the
+    client sends it again.
+    """
 
     request_id: bare.UInt
     data: bytes
@@ -128,9 +142,11 @@ class RichPush(msgspec.Struct, frozen=True, gc=False):
 class RichStatus(enum.IntEnum):
     """The result of a RichPush.
 
-    OK: the message is stored. ERROR: the message is not stored, or it is unknown whether it is. DUPLICATE: the message
-    was stored earlier, at `index`. OUT_OF_ORDER: the message is not stored, because its sequence number skips others.
-    REFUSED: the message is not stored, because it is larger than the limits; sending it again is useless.
+    OK: the message is stored.
+    ERROR: the message is not stored, or it is unknown whether it is stored.
+    DUPLICATE: the message was stored earlier.
+    OUT_OF_ORDER: the message is not stored, because its sequence number skips others.
+    REFUSED: the message is not stored, because the node does not accept it. Sending it again is useless.
     """
 
     OK = 0
@@ -144,8 +160,9 @@ class RichStatus(enum.IntEnum):
 class RichConfirm(msgspec.Struct, frozen=True, gc=False):
     """The answer to a RichPush.
 
-    index: the index of the stored message (OK, DUPLICATE), else 0. expected: the sequence number that the node expects
-    next (OUT_OF_ORDER), else 0.
+    index: the index of the stored message for OK and DUPLICATE; 0 for an old duplicate whose index is forgotten, and
+    for other results.
+    expected: the sequence number that the node expects next, for OUT_OF_ORDER; otherwise 0.
     """
 
     request_id: bare.UInt
@@ -158,8 +175,9 @@ class RichConfirm(msgspec.Struct, frozen=True, gc=False):
 class Outcome(enum.IntEnum):
     """The outcome of a push that was not confirmed.
 
-    NOT_STORED: the message is not stored; sending it again may succeed. REFUSED: the message is not stored; sending it
-    again is useless. UNKNOWN: the message may be stored or not; the node finds out at its next start.
+    NOT_STORED: the message is not stored. Sending it again may succeed.
+    REFUSED: the message is not stored. Sending it again is useless.
+    UNKNOWN: it is unknown whether the message is stored.
     """
 
     NOT_STORED = 0
@@ -169,10 +187,10 @@ class Outcome(enum.IntEnum):
 
 # type PushFailure struct { request_id: uint  outcome: Outcome  reason: str }
 class PushFailure(msgspec.Struct, frozen=True):
-    """The answer to a push that failed, with its outcome and the reason.
+    """The answer to a push that failed, with the outcome and the reason.
 
-    Only a client whose return address begins with TOLD gets this answer. Every other client gets a confirm of the
-    protocol that it used, with ERROR or REFUSED.
+    Only a client whose return address begins with TOLD gets this answer. Other clients get a confirm with the status
+    ERROR or REFUSED, or an `error`.
     """
 
     request_id: bare.UInt
@@ -181,22 +199,24 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 
 TOLD = b"node/1/"
-"""The beginning of a return address whose client understands `node/push_failed/1`. Clients of the real services use
-other addresses, so they never get this message, which they do not know."""
+"""The beginning of the return addresses of clients that understand `node/push_failed/1`. Clients of the real services
+use other addresses, so the node never sends them this message, which they do not know."""
 
 
 # type FromIndex struct { index: uint }
 class FromIndex(msgspec.Struct, frozen=True):
-    """Start of a pull: the message at this index, or the earliest stored message if that has a higher index."""
+    """The start of a pull: the message at this index. If that message is deleted, the pull starts at the earliest
+    stored message."""
 
     index: bare.UInt
 
 
 # type FromTime struct { time_us: u64 }
 class FromTime(msgspec.Struct, frozen=True):
-    """Start of a pull: the first message that was published at this time or later.
+    """The start of a pull at a time.
 
-    time_us: microseconds since 1970. All messages behind the start were published at `time_us` or later, too.
+    time_us: the time in microseconds since 1970. The pull starts at the first message such that this message and all
+    later ones were published at `time_us` or later.
     """
 
     time_us: bare.U64
@@ -204,7 +224,8 @@ class FromTime(msgspec.Struct, frozen=True):
 
 # type FromEnd struct { messages: uint }
 class FromEnd(msgspec.Struct, frozen=True):
-    """Start of a pull: the last `messages` messages of the stream. 0 means only messages that are published later."""
+    """The start of a pull: the last `messages` messages of the stream. With 0, the pull gets only messages that are
+    published later."""
 
     messages: bare.UInt
 
@@ -217,8 +238,9 @@ Start: TypeAlias = Annotated[FromIndex | FromTime | FromEnd, bare.Union({0: From
 class RichPull(msgspec.Struct, frozen=True):
     """A pull that may start at a time or near the end of the stream, and may wait for new messages.
 
+    limit: the largest number of messages in the answer; the node may send fewer.
     wait_ms: how long the node may delay the answer while there is no message to send, in milliseconds. The node waits
-    at most 5,000.
+    at most 5,000 ms.
     """
 
     request_id: bare.UInt
@@ -229,7 +251,8 @@ class RichPull(msgspec.Struct, frozen=True):
 
 # type RichMessage struct { index: uint  time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class RichMessage(msgspec.Struct, frozen=True, gc=False):
-    """A stored message with its key and headers. time_us: when it was published, in microseconds since 1970."""
+    """A stored message with its key and headers. time_us: when the message was published, in microseconds since
+    1970."""
 
     index: bare.UInt
     time_us: bare.U64
@@ -243,8 +266,9 @@ class RichMessage(msgspec.Struct, frozen=True, gc=False):
 class RichPage(msgspec.Struct, frozen=True):
     """The answer to a RichPull.
 
-    first_index: the index of the earliest message in the stream. next_index: the index that the next message of the
-    stream will get. resume_index: the index at which the next pull must start, also after an empty page.
+    first_index: the index of the earliest message in the stream.
+    next_index: the index that the next message of the stream will get.
+    resume_index: the index at which the next pull must start, also after an empty page.
     """
 
     request_id: bare.UInt
@@ -285,14 +309,14 @@ class TruncateResponse(msgspec.Struct, frozen=True):
 
 # type DeleteRequest struct { request_id: uint }
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """A request to delete the stream-partition with all its messages. Its name can be used again afterwards."""
+    """A request to delete a stream-partition with all its messages. Its name can be used again after that."""
 
     request_id: bare.UInt
 
 
 DELETED = "the stream has been deleted"
-"""The reason in the `error` that answers requests of a deleted stream. Clients compare the end of the reason with
-it."""
+"""The reason in the `error` that answers requests to a deleted stream. Clients compare the end of the reason in an
+answer with this text."""
 
 
 # type DeleteResponse struct { request_id: uint  deleted: uint }
@@ -303,7 +327,10 @@ class DeleteResponse(msgspec.Struct, frozen=True):
 
 # type RetentionRequest struct { request_id: uint  retention: optional<Retention> }
 class RetentionRequest(msgspec.Struct, frozen=True):
-    """A request to set the retention of this stream. None: the node's default applies again."""
+    """A request to set the retention of this stream: the limits of its age, number of messages and size.
+
+    retention: the new limits; None means that the node's default applies again.
+    """
 
     request_id: bare.UInt
     retention: Retention | None

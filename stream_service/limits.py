@@ -5,41 +5,44 @@ from __future__ import annotations
 import msgspec
 
 PUBLISHER_ID_BYTES_MAX = 64
-"""The longest publisher id. It is stored with every message of the publisher; a random id has 16 bytes."""
+"""The largest size of a publisher id, in bytes. The id is stored with every message of the publisher. A random id has
+16 bytes."""
 
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the stream service. A request above a limit is refused, or served in part.
 
-    partitions_max: the largest number of partitions of one stream. The real service has no limit and would hang at
-    2^40.
+    partitions_max: the largest number of partitions of one stream. The real service has no limit and would hang at 2^40
+    partitions.
 
     streams_max: the largest number of stream-partitions of the node. Each takes about 2 KiB of memory.
 
-    pull_messages_max, pull_bytes_max: the most messages and bytes of data in one answer to a pull, even if the pull
-    asks for more.
+    pull_messages_max, pull_bytes_max: the largest number of messages, and of bytes of data, in one answer to a pull,
+    even if the pull asks for more.
 
-    message_bytes_max: the largest message, with its key and headers. An answer with such a message, its envelope and a
-    long route still fits the largest frame of the head framing, so every stored message can be pulled.
+    message_bytes_max: the largest size of a message with its key and headers, in bytes. An answer with one such
+    message, its envelope and a long route still fits into the largest frame of the head framing. So every stored
+    message can be pulled.
 
-    rich_pull_messages_max: the most messages in one answer to a rich pull. It is lower, because pull_bytes_max does not
-    count keys and headers.
+    rich_pull_messages_max: the largest number of messages in one answer to a rich pull (`node/stream_pull/1`). It is
+    lower than pull_messages_max, because pull_bytes_max does not count keys and headers.
 
-    key_bytes_max: the largest key of a message. headers_bytes_max: the largest total size of the header names and
-    values of one message.
+    key_bytes_max: the largest size of the key of a message, in bytes. headers_bytes_max: the largest total size of the
+    header names and values of one message, in bytes.
 
-    list_streams_max: the most streams in one answer to a listing.
+    pull_wait_s_max: the longest time that a rich pull may wait for a message, in seconds. The real clients give up
+    after 10 s.
 
-    truncate_step_messages, truncate_step_bytes: the most messages and bytes that one transaction deletes, so that
-    pushes never wait long for it.
+    list_streams_max: the largest number of streams in one answer to `node/stream_list/1`.
 
-    pull_wait_s_max: the longest time that a rich pull may wait for a message. The real clients give up after 10 s.
+    truncate_step_messages, truncate_step_bytes: the largest number of messages, and about the largest number of bytes,
+    that one transaction deletes. So pushes never wait long for a deletion.
 
-    tails_bytes_max: the memory for the newest messages of all streams. tail_bytes_max: the memory for the newest
-    messages of one stream; enough for a consumer that is a few pages behind.
+    tails_bytes_max: the memory for the newest messages of all streams, in bytes. tail_bytes_max: the memory for the
+    newest messages of one stream, in bytes. It is enough for a consumer that still has a few pages to read.
 
-    error_delay_s: the delay before a failed push is answered. A real publisher sends it again as soon as it has the
-    answer.
+    error_delay_s: the delay before a failed push is answered, in seconds. A real publisher sends a failed push again as
+    soon as it has the answer.
     """
 
     partitions_max: int = 4_096

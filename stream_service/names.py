@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from ockam.address import Address, local
 
 ADDRESS_PREFIX = "ST_S_"
-"""The beginning of every stream address. The real services use the same prefix."""
+"""The beginning of every stream address. The real services use the same beginning."""
 ADDRESS_DIGITS = 24
 NAME_BYTES_MAX = 1024
 
@@ -26,10 +26,12 @@ def stream_address(name: str, partition: int) -> Address:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Returns the partition of a key in a stream of `partitions` partitions. Raises ValueError if there are none.
+    """Returns the partition of a key in a stream of `partitions` partitions. Raises ValueError if `partitions` is less
+    than 1.
 
-    The partition is the first eight bytes of the key's SHA-256, read big-endian, modulo the number of partitions. Every
-    process, version and language computes the same partition. If the number of partitions changes, keys move.
+    The partition is the first eight bytes of the key's SHA-256, read as a big-endian number, modulo the number of
+    partitions. Every process, version and language computes the same partition. If the number of partitions changes,
+    many keys get another partition.
     """
     if partitions < 1:
         raise ValueError(f"a stream has at least one partition, not {partitions}")
@@ -43,7 +45,7 @@ def generated_name(new_id: Callable[[], str]) -> str:
 
 
 def refusal_of_name(name: str) -> str | None:
-    """Returns the reason why a text is not a valid stream name, or None if it is valid."""
+    """Returns the reason why a text is not a valid stream name, or None if the name is valid."""
     if not name:
         return "a stream name is not empty; leave it out to get a generated one"
     size_bytes = len(name.encode())
@@ -55,13 +57,13 @@ def refusal_of_name(name: str) -> str | None:
 
 
 NEAR_MAX = 3
-"""The most names that an error message suggests."""
+"""The largest number of names that an error message suggests in place of a misspelled name."""
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """Returns the known names that resemble a misspelt one, as text for an error message: "'orders' or 'order'".
+    """Returns the known names that resemble a misspelled name, as text for an error message: "'orders' or 'order'".
 
-    The text is empty if no known name resembles it.
+    The text is empty if no known name resembles the misspelled name.
     """
     # Imported here, because only error messages need difflib, and its import is slow.
     from difflib import get_close_matches
