@@ -1,6 +1,6 @@
-"""The storage operations of streams: a stream worker submits them, and a storage thread runs them.
+"""The storage operations of streams. A stream's worker submits an operation, and a storage thread runs it.
 
-An operation that writes runs inside one transaction. An operation that reads runs on a read-only connection.
+An operation that writes runs inside one transaction. An operation that only reads runs on a read-only connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class NothingFits(StorageError):
 class EnsureStreams(Operation):
     """Creates those of the given partitions of a stream that do not exist yet.
 
-    streams: the result; all given partitions, in order.
+    created_us: the present time, in microseconds since 1970.
+    streams: after the operation, all given partitions, in the same order.
     """
 
     __slots__ = ("created_us", "name", "partitions", "streams")
@@ -56,14 +57,21 @@ class EnsureStreams(Operation):
 
 
 class Page:
-    """One page of messages: first the request of a pull, and after the read also its result.
+    """One page of messages: the request of a pull, and after the read also the result.
 
-    The request. start: the position that the pull names. limit, bytes_max: the most messages and the most bytes of data
-    in the page. first_bytes_max: the largest message that the consumer's connection can carry. rich: whether the answer
-    has keys and headers. passes_over: whether messages that are too large for the connection are skipped at the front.
+    These attributes are the request:
 
-    The result. index: the index of `start`. found: the records, or the error of the read. passed_over: the indexes of
-    the skipped messages.
+    - start: the position at which the pull starts.
+    - limit, bytes_max: the largest numbers of messages and of bytes of data in the page.
+    - first_bytes_max: the largest message that the consumer's connection can carry, in bytes.
+    - rich: whether the answer has keys and headers.
+    - passes_over: whether the page skips messages at its start that are too large for the connection.
+
+    These attributes are the result:
+
+    - index: the index of the position `start`.
+    - found: the messages of the page, or the error of the read.
+    - passed_over: the indexes of the skipped messages.
     """
 
     __slots__ = (
@@ -91,10 +99,10 @@ class Page:
 
 
 class ReadPages(Operation):
-    """Reads the pages of several pulls of one stream in one go.
+    """Reads the pages of several pulls of one stream in one operation.
 
-    read: the number of pages filled so far. When the pages reach `bytes_max` together, reading stops early; the caller
-    asks for the remaining pages again.
+    bytes_max: reading stops when the pages together have this many bytes of data.
+    read: the number of pages read so far. The caller requests the remaining pages again.
     """
 
     __slots__ = ("bytes_max", "pages", "read", "stream_id")
@@ -113,14 +121,15 @@ class ReadPages(Operation):
         bytes_left = self.bytes_max
         for page in self.pages:
             try:
-                # A page that cannot be read gets its error, so that the other pulls are answered all the same.
+                # A page that cannot be read gets its own error, so that the other pulls are still answered.
                 page.index = self._resolve(session, page.start)
                 page.found = self._read(session, page)
                 bytes_left -= sum(len(record[1]) for record in page.found)
             except StorageError as error:
                 page.found = error
             self.read += 1
-            # All pages of one read are in memory together, so a read ends when they are as large as one full answer.
+            # All pages of one read are in memory at the same time. So a read ends when they are as large as one full
+            # answer.
             if bytes_left <= 0:
                 return
 
@@ -154,7 +163,7 @@ class ReadPages(Operation):
 
 
 def _checked(page: Page, found: list[Record]) -> list[Record]:
-    """Returns the messages of a page. Raises NothingFits if the first one is too large for the consumer's
+    """Returns the messages of a page. Raises NothingFits if the first message is too large for the consumer's
     connection."""
     if found:
         size_bytes = size_of(found[0]) if page.rich else len(found[0][1])
@@ -166,7 +175,7 @@ def _checked(page: Page, found: list[Record]) -> list[Record]:
 class LoadSequences(Operation):
     """Reads the sequence numbers of the last `messages` messages of a stream.
 
-    found: publisher id, sequence number and index of each message that has a sequence number, oldest first.
+    found: publisher id, sequence number and index of each of these messages that has a sequence number, oldest first.
     """
 
     __slots__ = ("found", "from_index", "stream_id")
@@ -184,9 +193,14 @@ class LoadSequences(Operation):
 
 
 class DescribeStreams(Operation):
-    """Reads the descriptions of streams: of the one with `stream_id`, or of a page of all streams sorted by name.
+    """Reads the descriptions of one stream, or of a page of all streams.
 
-    infos: the descriptions, in order. more: whether the listing has further streams behind this page.
+    stream_id: the stream to describe; None for a page of all streams, sorted by name and partition.
+    prefix: the page contains only streams whose names begin with this text.
+    after: name and partition of the last stream of the previous page; None for the first page.
+    limit: the largest number of streams in the page.
+    infos: the descriptions that were read, in order.
+    more: whether further streams follow after the page.
     """
 
     __slots__ = ("after", "infos", "limit", "more", "prefix", "stream_id")
@@ -220,7 +234,12 @@ class DescribeStreams(Operation):
 
 
 class FindCut(Operation):
-    """Computes the index before which messages are to be deleted: from a given index or time, or from a retention."""
+    """Computes the index before which the messages of a stream are to be deleted.
+
+    The index follows from `before` (an index or a time) or from `retention`.
+    now_us: the present time in microseconds since 1970, for a retention by age.
+    index: the result. Messages with lower indexes are to be deleted.
+    """
 
     __slots__ = ("before", "index", "now_us", "retention", "stream_id")
 
@@ -253,7 +272,9 @@ class FindCut(Operation):
 class TruncateStep(Operation):
     """Deletes the earliest messages of a stream, up to `index` or up to the limits of one step.
 
-    deleted: the number of deleted messages. record: the stream's row after the deletion.
+    messages_max, bytes_max: the limits of the step.
+    deleted: the number of deleted messages.
+    record: the row of the stream after the deletion.
     """
 
     __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id")
@@ -277,7 +298,10 @@ class TruncateStep(Operation):
 
 
 class FallingAppend(Append):
-    """An append whose time is lower than the time of the message before it. It records the place in `time_falls`."""
+    """An append whose time is lower than the time of the previous message, because a wrong clock was set back.
+
+    It also records the index of its first message in the table `time_falls`.
+    """
 
     __slots__ = ()
 
@@ -292,10 +316,13 @@ class FallingAppend(Append):
 
 
 class StoreCopy(Operation):
-    """Stores copied messages.
+    """Stores messages that are copied from another stream.
 
-    begins: whether they are the first messages that the stream has ever had; then the stream begins at the index of the
-    first one. last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970.
+    begins: whether the stream has never had a message and must first be set to begin at the index of the first copied
+    message.
+    last_time_us: the time of the stream's latest message, in microseconds since 1970. The parameter is the time before
+    the copy, and the attribute is the time after the copy.
+    now_us: the present time, in microseconds since 1970.
     """
 
     __slots__ = ("appends", "begins", "last_time_us")
@@ -360,7 +387,7 @@ class ChangeStream(Operation):
 
 
 def size_of(record: Record) -> int:
-    """Returns the size of a stored message: its data, key and encoded headers, in bytes."""
+    """Returns the size of a stored message in bytes: the sum of its data, key and encoded headers."""
     _, data, _, key, headers = record
     return len(data) + len(key or b"") + len(headers or b"")
 
@@ -370,7 +397,7 @@ INDEX_MAX = 2**63 - 1
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:
-    """Returns the description of a stream, as the answer to `node/stream_info/1` contains it."""
+    """Returns the description of a stream, as an answer to `node/stream_info/1` contains it."""
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(

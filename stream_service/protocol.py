@@ -1,6 +1,6 @@
-"""The messages of the specification's stream protocols, as types with their codecs.
+"""The messages of the specification's stream protocols, as types, and the protocols that encode and decode them.
 
-The source is specs/stream_service.md, "Payload BARE specs". Each type has its BARE schema above it, quoted from the
+The source is specs/stream_service.md, "Payload BARE specs". The comment above each type quotes its BARE schema from the
 specification.
 """
 
@@ -64,7 +64,7 @@ class PullRequest(msgspec.Struct, frozen=True, gc=False):
 
 # type StreamMessage { index: uint  data: data }
 class StreamMessage(msgspec.Struct, frozen=True, gc=False):
-    """StreamMessage: one stored message of a partition. index: its place in the partition."""
+    """One stored message of a partition. index: the index of the message in the partition."""
 
     index: bare.UInt
     data: bytes
@@ -78,8 +78,8 @@ class PullResponse(msgspec.Struct, frozen=True):
 
 CREATE = Protocol("stream_create", CreateStream, StreamCreated)
 CREATE_PARTITIONED = Protocol("stream_create_partitioned", CreatePartitions, PartitionCreated)
-"""The protocol that creates several partitions, under the name that the real services and clients use."""
+"""The protocol that creates several partitions of a stream, under the name that the real services and clients use."""
 CREATE_PARTITIONS = Protocol("stream_create_partitions", CreatePartitions, PartitionCreated)
-"""The same protocol under the name in the specification."""
+"""The protocol that creates several partitions of a stream, under the name in the specification."""
 PUSH = Protocol("stream_push", PushRequest, PushConfirm)
 PULL = Protocol("stream_pull", PullRequest, PullResponse)

@@ -1,6 +1,6 @@
-"""Reads and writes the attributes of streams and the headers and times of messages in the database.
+"""Reads and writes the attributes of streams in the database. Reads the headers and times of messages.
 
-The row of a stream has a column for attributes, and the row of a message has a column for headers. Both are encoded in
+The row of a stream has a column for attributes, and the row of a message has a column for headers. Both columns contain
 BARE, so new values need no change of the database schema. The functions raise StorageError and sqlite3.Error; the
 storage threads turn the latter into StorageError.
 """
@@ -36,13 +36,15 @@ from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
-"""A retention by size looks at no more messages than this in one call of `first_index_kept`."""
+"""The largest number of messages that one call of `first_index_kept` measures for a limit by size."""
 
 
 # type Extras struct { headers: list<Header>  sequence: optional<Sequence> }
 class Extras(msgspec.Struct, frozen=True):
-    """The headers and the sequence number of a message, as its `headers` column stores them. NULL: the message has
-    neither."""
+    """The headers and the sequence number of a message, as its `headers` column stores them.
+
+    The column is NULL if the message has neither headers nor a sequence number.
+    """
 
     headers: list[Header]
     sequence: Sequence | None
@@ -55,13 +57,13 @@ encode_extras = _extras_encoder.encode
 
 
 def decode_extras(stored: bytes | None) -> Extras:
-    """Decodes the `headers` column of a message."""
+    """Decodes the `headers` column of a message. None, which is NULL in the column, gives NO_EXTRAS."""
     return NO_EXTRAS if stored is None else _extras_decoder.decode(stored)
 
 
 LOST_HEADER: Final = "node/lost/1"
-"""The name of the header that marks a lost message. A repair stores an empty message with this header in place of a
-message that cannot be read, so that no other message gets its index."""
+"""The name of the header that marks a lost message. If a message cannot be read, a repair stores an empty message with
+this header at its index, so that no other message gets that index."""
 LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 
@@ -71,10 +73,11 @@ class Attributes(msgspec.Struct, frozen=True):
 
 
 class StoredStream(msgspec.Struct, frozen=True):
-    """A stored stream-partition, as its worker needs it at the start.
+    """A stored stream-partition: the data that its worker needs when it starts.
 
-    last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has none. retention: the
-    retention set for this stream; None if the node's default applies.
+    record: the row of the stream.
+    last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has no message.
+    retention: the limits that were set for this stream; None if the node's default applies.
     """
 
     record: StreamRecord
@@ -123,9 +126,12 @@ time_falls = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""One row for each message whose time is lower than the time of the message before it. There are few: one each time a
-wrong clock was set back. The table has no foreign key, like the table of messages: the id of a deleted stream is never
-used again."""
+"""The table of the places where the times of a stream go back: one row for each message with a lower time than the
+previous message.
+
+There are few rows: one each time a wrong clock was set back. The table has no foreign key, like the table of messages,
+because the id of a deleted stream is never used again.
+"""
 
 INSERT_FALL: Final = compiled(
     sqlite.insert(time_falls)
@@ -143,23 +149,25 @@ LIST_FALLS: Final = compiled(
 
 
 def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
-    """Returns when the message at this index was published, in microseconds since 1970. None if the message is not
-    stored."""
+    """Returns the time at which the message at this index was published, in microseconds since 1970.
+
+    Returns None if the message is not stored.
+    """
     row = session.connection.execute(GET_TIME, (stream_id, index)).fetchone()
     return None if row is None else int(row[0])
 
 
 def get_retention(session: Session, stream_id: int) -> Retention | None:
-    """Returns the retention set for this stream, or None if the node's default applies."""
+    """Returns the retention (limits of age, number and size) of this stream, or None if the node's default applies."""
     row = session.connection.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
     return _attributes_decoder.decode(row[0]).retention if row is not None and row[0] is not None else None
 
 
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
-    """Stores the retention of a stream. Call it in a transaction. Raises DatabaseCorrupt if the stream's row is
-    damaged.
+    """Stores the retention of a stream: the limits of age, number and size. Call it inside a transaction.
 
     retention: None means that the node's default applies again.
+    Raises DatabaseCorrupt if the row of the stream is damaged.
     """
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
     row = session.connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
@@ -174,7 +182,8 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Reads the retention of a stream and the time of its latest message, and returns them with its row."""
+    """Returns a stream with its row, its retention and the time of its latest message, which are read from the
+    database."""
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
 
@@ -189,8 +198,10 @@ def list_stored(session: Session) -> Iterator[StoredStream]:
 
 
 def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[bytes, int, int]]:
-    """Returns publisher id, sequence number and index of each message with a sequence number, from `index` on, oldest
-    first."""
+    """Returns publisher id, sequence number and index of each message that has a sequence number, oldest first.
+
+    index: messages with lower indexes are left out.
+    """
     found = []
     for stored_index, headers in session.connection.execute(LIST_EXTRAS, (stream_id, index)):
         sequence = decode_extras(headers).sequence
@@ -200,26 +211,30 @@ def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[b
 
 
 def note_fall(session: Session, stream_id: int, index: int) -> None:
-    """Records that the message at this index has a lower time than the message before it. Call it in a transaction."""
+    """Records in the table `time_falls` that the message at this index has a lower time than the previous message.
+
+    Call it inside a transaction.
+    """
     row = (stream_id, index)
     session.connection.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
-    """Deletes the recorded places where the times of a stream go back (table `time_falls`), because the stream is being
-    deleted. To be called in a transaction.
+    """Deletes the rows of a stream in the table `time_falls`, because the stream is being deleted.
+
+    The rows are the places where the times of the stream go back. Call it inside a transaction.
     """
     session.connection.execute(DELETE_FALLS, (stream_id,))
 
 
 def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
-    """Returns the index of the first message such that it and all later ones were published at `time_us` or later.
+    """Returns the index of the first message such that it and all later messages were published at `time_us` or later.
 
-    If the last message was published before `time_us`, the result is the end of the stream.
+    If the last message was published before `time_us`, returns the stream's next index.
 
-    Times never decrease along a stream, except where a wrong clock was set back; these places are recorded in
-    `time_falls`. A message before such a place was really published before the messages behind it, even if its time is
-    higher. So the search goes through the parts between these places, from the last part to the first. Inside one part
+    Times never decrease along a stream, except where a wrong clock was set back; the table `time_falls` records these
+    places. A message before such a place was really published before the messages after the place, even if its time is
+    higher. So the search examines the parts between these places, from the last part to the first. Inside one part,
     times never decrease, so a binary search finds the index.
     """
     falls = session.connection.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
@@ -244,10 +259,11 @@ def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_u
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """Returns the index of the first message that a retention keeps.
+    """Returns the index of the first message that the limits of a retention keep.
 
-    For a limit by size, at most SIZES_MAX messages are measured, so the result may be too low. After deleting the
-    messages before it, the caller calls this function again.
+    For a limit by size, one call measures at most SIZES_MAX messages, so the result may be too low. The caller deletes
+    the messages before the result, and then calls this function again.
+    now_us: the present time, in microseconds since 1970.
     """
     index = record.first_index
     if retention.messages is not None:
@@ -260,8 +276,11 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
-    """Returns the index up to which one step of a truncation deletes: at most `index`, and after at most `messages_max`
-    messages or about `bytes_max` bytes."""
+    """Returns the index up to which one step of a truncation deletes messages.
+
+    The step ends at `index`, after `messages_max` messages, or after about `bytes_max` bytes of data, whichever is
+    first.
+    """
     end, size_bytes = record.first_index, 0
     limit = min(messages_max, index - end)
     for (message_bytes,) in session.connection.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
@@ -273,7 +292,7 @@ def step_end(session: Session, record: StreamRecord, index: int, messages_max: i
 
 
 def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) -> int:
-    # The oldest messages are counted out until the remaining ones are within the limit.
+    # Skip the oldest messages until the size of the remaining ones is within the limit.
     excess_bytes, index = record.size_bytes - bytes_max, record.first_index
     if excess_bytes <= 0:
         return index

@@ -1,1 +1,1 @@
-"""The actors that serve streams: one service worker, and one worker for each partition of each stream."""
+"""The workers that serve streams: the stream service, one worker for each stream-partition, and retention."""

@@ -1,7 +1,7 @@
 """StreamAdmin: describes one stream, sets its retention, truncates it and deletes it. It does not pull or push
 messages.
 
-Many messages are deleted in steps. Each step is a short transaction, so that pushes can be stored between two steps.
+Messages are deleted in steps. Each step is a short transaction, so that pushes can be stored between two steps.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 Finish = Callable[[int, StorageError | None], None]
-"""The callback at the end of a truncation. It gets the number of deleted messages, and the error if there was one."""
+"""The callback that is called when a truncation has ended. Its arguments are the number of deleted messages, and the
+error that ended the truncation, or None."""
 
 
 class StreamAdmin:
-    """Serves `node/stream_info/1`, `_truncate/1`, `_delete/1` and `_retention/1` on behalf of a stream worker.
+    """Serves the requests to describe, truncate and delete one stream and to set its retention, on behalf of its
+    worker.
 
-    Each deletion is logged in one line, with the peer that asked for it, the stream and partition, and the indexes.
+    The protocols are `node/stream_info/1`, `node/stream_truncate/1`, `node/stream_delete/1` and
+    `node/stream_retention/1`. Each deletion writes one log line.
 
-    Invariant: at most one step of a truncation is under way. `_cuts` are the truncations that have not ended: the first
-    one is under way, and the others wait for it.
+    Invariant: at most one step of a truncation is under way. `_cuts` contains the truncations that have not ended: the
+    first is under way, and the others wait.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class StreamAdmin:
         self.retention: Retention | None = None
 
     def receive(self, message: Message) -> bool:
-        """Serves a request of one of these protocols. Returns False if the request belongs to another protocol.
+        """Serves a request to describe, truncate or delete the stream, or to set its retention.
 
-        Raises ProtocolError if the request cannot be decoded, or is not valid.
+        Returns False if the request belongs to another protocol. Raises ProtocolError if the request cannot be decoded
+        or is not valid.
         """
         payload = message.payload
         if INFO.is_in(payload):
@@ -92,16 +96,17 @@ class StreamAdmin:
         return True
 
     def apply_retention(self, default: Retention | None) -> None:
-        """Deletes the messages that the stream's retention does not keep. default: the retention if the stream has
-        none.
+        """Deletes the messages that exceed the stream's retention: its limits of age, number and size.
 
-        Many messages are deleted in several truncations. While the clock is in doubt, no message is deleted for its
-        age.
+        default: the retention of a stream that has none of its own.
+
+        Many messages are deleted in several truncations. While the node's clock is not trusted, no message is deleted
+        for its age.
         """
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
-        # With a truncation under way the next round of retention is soon enough; an empty stream has nothing to delete.
+        # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete.
         if retention is None or self._cuts or self._bounds.first_index == self._bounds.next_index:
             return
 
@@ -129,7 +134,7 @@ class StreamAdmin:
         )
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        """Answers a request with the present description of the stream. under: the protocol of the answer."""
+        """Answers a request with the present description of the stream. under: the protocol that encodes the answer."""
 
         def told(found: DescribeStreams) -> None:
             if found.error is not None:
@@ -186,7 +191,7 @@ class StreamAdmin:
             self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
-        # The messages go first and in steps, since deleting all of them with the stream would be one long transaction.
+        # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.
         self._cut(self._bounds.next_index, emptied)
 
     def _retain(self, message: Message, request_id: int, retention: Retention | None) -> None:
@@ -212,8 +217,11 @@ class StreamAdmin:
     def _note(
         self, event: str, message: Message, deleted: int, first_index: int, error: StorageError | None = None
     ) -> None:
-        """Logs a truncation or a deletion in one line. first_index: the index of the first deleted message. error: the
-        error that ended it early, or None."""
+        """Logs a truncation or a deletion in one line.
+
+        first_index: the index of the first deleted message.
+        error: the error that ended the deletion early, or None.
+        """
         end = first_index + deleted
         known = {"peer": message.origin.peer, "deleted": deleted, "from_index": first_index, "before_index": end}
         if error is None:
@@ -222,7 +230,10 @@ class StreamAdmin:
             self._log.error(event, **known, reason=str(error))
 
     def _cut(self, index: int, finish: Finish) -> None:
-        """Deletes the messages before `index` in steps, after all earlier truncations. Calls `finish` at the end."""
+        """Deletes the messages before `index` in steps, after all earlier truncations have ended.
+
+        finish: called when the deletion has ended or failed.
+        """
         self._cuts.append((index, finish))
         if not self._cutting:
             self._next_step(0)
@@ -250,7 +261,7 @@ class StreamAdmin:
         if step.error is not None or step.record is None:
             self._finish(deleted, step.error)
             return
-        # Readers see the new front after each step.
+        # Readers see the new first index after each step.
         self._bounds.first_index = step.record.first_index
         self._next_step(deleted + step.deleted)
 

@@ -1,7 +1,7 @@
 """BulkReads: serves the bulk reads of one stream, one page at a time.
 
-A peer that does not take its pages gets no further ones. Another process reads the pages (`storage.bulk.arrow_thread`),
-so that bulk reads delay neither pushes nor pulls.
+A peer that does not take its pages gets no further pages. Another process reads the pages
+(`storage.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
 READS_WAITING_MAX = 1_000
-"""At most this many bulk reads of one stream wait; a further one is refused. A reader sends a few at a time."""
+"""The largest number of bulk reads of one stream that may wait. Further bulk reads are refused. A client sends only a
+few at a time."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""One page has at most this many bytes, even if the request asks for more. Several copies of a page are in memory at
-the same time while it is read and sent."""
+"""The largest size of one page in bytes, even if the request asks for more. While a page is read and sent, several
+copies of the page are in memory."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
-"""The room that a frame needs in addition to the columns of a page. The envelope, the bounds and the Arrow schema take
-about 2 KiB."""
+"""The space in a frame that is reserved for everything except the columns of a page, in bytes. The envelope, the bounds
+of the stream and the Arrow schema take about 2 KiB."""
 
 BACKLOG_RETRY_S = 0.02
-"""The delay, in seconds, before checking again whether a slow reader has taken its pages. There are few such
-readers."""
+"""The delay before checking again whether a slow peer has taken its pages, in seconds. A peer is slow while it has not
+taken its earlier pages. There are few slow peers."""
 
 logger = structlog.get_logger(__name__)
 
 
 class BulkReads:
-    """Answers the requests of `node/stream_bulk/1`; each peer gets its answers in order.
+    """Answers the `node/stream_bulk/1` requests of one stream. Each peer gets its answers in the order of its requests.
 
     Invariant: at most one read is under way.
     """
@@ -52,7 +53,7 @@ class BulkReads:
         self._resting = False
 
     def receive(self, message: Message) -> None:
-        """Takes in a request and answers it later. Raises ProtocolError if the request is not valid, or too many
+        """Decodes a request, which is answered later. Raises ProtocolError if the request is not valid, or if too many
         wait."""
         request = BULK.decode_request(message.payload)
         if request.end <= request.start or request.end > self._bounds.next_index:
@@ -66,13 +67,16 @@ class BulkReads:
 
     def _next(self) -> None:
         """Begins the oldest waiting read, unless a read is under way. Skips peers that have not taken their earlier
-        pages."""
+        pages.
+
+        If all peers are skipped, a timer calls this method again.
+        """
         if self._reading or self._resting or not self._waiting:
             return
         behind = (message.origin.is_behind(BACKLOG_BYTES_MAX) for message, _ in self._waiting)
         # The first request in the queue whose peer has taken its pages is next, so a slow peer delays no other.
         position = next((position for position, is_behind in enumerate(behind) if not is_behind), None)
-        # All peers are slow. No connection tells this object when it is free again, so a timer checks.
+        # All peers are slow. This object is not notified when a peer has taken its pages, so a timer checks again.
         if position is None:
             self._resting = True
             self._worker.context.call_later(BACKLOG_RETRY_S, self._rested)

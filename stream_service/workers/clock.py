@@ -1,5 +1,5 @@
-"""Clock: the clock of a node's streams. It applies `clock_machine` to the clocks of the computer, and logs each jump
-once."""
+"""Clock: the clock of a node's streams. It reads the clocks of the computer, gives the readings to a ClockMachine, and
+logs each jump once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ logger = structlog.get_logger(__name__)
 
 
 class Clock:
-    """The clock that gives each append and each round of retention its time. Both ask often, so a jump is noticed soon.
+    """The clock that gives the time of appends and of retention (the deletion of old messages).
 
-    wall_us: reads the wall clock, in microseconds since 1970. steady_s: reads a clock that never jumps, in seconds.
-    note_offset: called with the trusted offset whenever it has changed by more than NOTED_US, so that it can be stored
-    for the next start. The other parameters are those of `ClockMachine`.
+    The clock is read often, so it soon notices a jump of the computer's wall clock.
+
+    wall_us: reads the wall clock, in microseconds since 1970.
+    steady_s: reads a clock that never jumps, in seconds.
+    trust_after_s: how long a new time of the wall clock must last until it is trusted, in seconds; 0 trusts every jump
+    at once.
+    note_offset: called with the trusted offset (wall clock minus steady clock, in microseconds) when it has changed by
+    more than NOTED_US. The caller stores the offset for the next start of the node.
+
+    `ClockMachine` describes the other parameters.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class Clock:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the clock has jumped and is not trusted yet. Then no message may be deleted for its age."""
+        """Whether the wall clock has jumped and is not trusted yet. Meanwhile no message may be deleted for its age."""
         self.time_us()
         return self._machine.in_doubt
 
@@ -81,4 +88,4 @@ class Clock:
 
 
 NOTED_US = 1_000_000
-"""If the trusted offset has changed by this much or less, in microseconds, it is not stored again."""
+"""The change of the trusted offset up to which the offset is not stored again, in microseconds."""

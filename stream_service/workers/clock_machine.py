@@ -1,19 +1,20 @@
-"""ClockMachine: computes the time from a wall clock that may jump and a steady clock that never does. It reads no
-clock.
+"""ClockMachine: computes the time from a wall clock that may jump and a steady clock that never jumps.
 
-Messages are stored with this time, and retention by age uses it. A jump is a change of the wall clock against the
-steady clock by more than TOLERANCE_US between two readings. After a jump the machine is in doubt: it ignores the wall
-clock and counts on from the old time with the steady clock, and no message is deleted for its age. The doubt ends when
-one of these happens:
+The machine does not read the clocks itself. Messages are stored with the computed time, and retention by age uses it. A
+jump is a change of the wall clock against the steady clock by more than TOLERANCE_US between two readings. After a jump
+the new time is in doubt: the machine ignores the wall clock and continues from the old time with the steady clock.
+Meanwhile no message is deleted for its age. The doubt ends when one of these happens:
 
-    the wall clock is back at its old time      the old time goes on
+    the wall clock is back at its old time      the wall clock is followed again
     the new time has lasted `trust_after_us`    the new time is trusted
     after a start with a clock before the newest stored message:
     the wall clock reaches that message         the wall clock is trusted
 
-At a start of the node, a wrong clock looks the same as a long stop, so the wall clock is trusted. There are two
-exceptions. First, the computer has not been restarted since the node stored its offset, and the wall clock has jumped
-since then. Second, no offset is stored, and the wall clock is before the newest stored message.
+When the node starts, a wrong clock looks the same as a clock after a long stop, so the wall clock is trusted. There are
+two exceptions:
+
+- The computer has not been restarted since the node stored its offset, and the wall clock has jumped since then.
+- No offset is stored, and the wall clock is more than TOLERANCE_US before the newest stored message.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from __future__ import annotations
 import enum
 
 TOLERANCE_US = 10_000_000
-"""A change of the wall clock by at most this much, in microseconds, is no jump: the time follows it."""
+"""The largest change of the wall clock that is not a jump, in microseconds. The computed time follows such a change."""
 
 
 class Turn(enum.Enum):
-    """The result of reading the clocks, if something changed.
+    """A change that a reading of the clocks has shown.
 
-    JUMPED: the wall clock has jumped. BACK: the wall clock is back at its old time. ACCEPTED: the new time of the wall
-    clock is trusted.
+    JUMPED: the wall clock has jumped.
+    BACK: the wall clock is back at its old time, or has reached the newest stored message.
+    ACCEPTED: the new time of the wall clock is trusted.
     """
 
     JUMPED = enum.auto()
@@ -39,12 +41,12 @@ class Turn(enum.Enum):
 class ClockMachine:
     """The trusted time of a node. All times are in microseconds. An offset is the wall clock minus the steady clock.
 
-    known_offset_us: the offset that the node stored since the computer was started; None if there is none. newest_us:
-    the time of the newest stored message. trust_after_us: how long a new time must last until it is trusted; 0 trusts
-    every jump at once.
+    newest_us: the time of the newest stored message.
+    trust_after_us: how long a new time must last until it is trusted; 0 trusts every jump at once.
+    known_offset_us: the offset that the node has stored since the computer was started; None if it has stored none.
 
-    Invariant: while the wall clock is trusted, `_candidate_us` is None. Otherwise it is the offset that the wall clock
-    has had since `_since_us`.
+    Invariant: while the wall clock is trusted, `_candidate_us` is None. Otherwise `_candidate_us` is the offset that
+    the wall clock has had since `_since_us`.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class ClockMachine:
         return steady_us + self.offset_us
 
     def jump_us(self) -> int:
-        """Returns how far the wall clock is ahead of the trusted time, in microseconds. Negative: it is behind."""
+        """Returns how far the wall clock is ahead of the trusted time, in microseconds.
+
+        The result is negative if the wall clock is behind the trusted time, and 0 if the wall clock is trusted.
+        """
         return 0 if self._candidate_us is None else self._candidate_us - self.offset_us
 
     def look(self, wall_us: int, steady_us: int) -> Turn | None:
-        """Takes in one reading of both clocks. Returns a Turn if the clock has jumped or the doubt has ended, else
-        None."""
+        """Processes one reading of both clocks. Returns the change that the reading shows, or None if there is none."""
         offset_us = wall_us - steady_us
         ahead_us = offset_us - self.offset_us
         # The wall clock agrees with the trusted time, or it has caught up with the newest stored message: trust it.
@@ -83,7 +87,7 @@ class ClockMachine:
             self.offset_us, self._candidate_us = offset_us, None
             return Turn.BACK if was_in_doubt else None
         turn = None
-        # A jump, or a second jump during the doubt: the new time has to last from here on.
+        # A jump, or a second jump during the doubt: the time that the new time must last begins now.
         if self._candidate_us is None or abs(offset_us - self._candidate_us) > TOLERANCE_US:
             self._since_us, turn = steady_us, Turn.JUMPED
         self._candidate_us = offset_us

@@ -1,4 +1,5 @@
-"""StreamDirectory: knows the streams of a node, starts their workers, and holds the objects that all workers share.
+"""StreamDirectory: lists the streams of a node, starts their workers, and holds the objects that all these workers
+share.
 
 It serves no requests.
 """
@@ -26,9 +27,11 @@ from stream_service.workers.tail_machine import Tails
 class StreamDirectory:
     """The list of all streams of a node. It survives crashes of the service worker.
 
-    default_retention: the retention of streams that have none of their own. making: the number of stream-partitions
-    that are being created at this moment. writers: for the beginning of a stream name, the part of the node that writes
-    these streams. Clients may only read them.
+    new_id: returns a new random text, from which stream names are generated.
+    default_retention: the retention of streams that have none of their own.
+    making: the number of stream-partitions that are being created now.
+    writers: maps the beginning of stream names to the part of the node that writes these streams. Clients may only read
+    them.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class StreamDirectory:
         return list(self._addresses)
 
     def new_name(self) -> str:
-        """Generates a stream name that is not in use."""
+        """Generates a stream name that no other stream uses."""
         while True:
             name = generated_name(self._new_id)
             if not self.node.is_registered(stream_address(name, 0)):
@@ -79,10 +82,10 @@ class StreamDirectory:
         return next((writer for prefix, writer in self._writers.items() if name.startswith(prefix)), None)
 
     def note_changed(self, record: StreamRecord) -> None:
-        """Tells the worker of a read-only stream that messages were appended or deleted. Starts the worker if there is
-        none.
+        """Notifies the worker of a read-only stream that messages were appended or deleted. Starts the worker if none
+        runs.
 
-        record: the stream's row after the change.
+        record: the row of the stream after the change.
         """
         address = stream_address(record.name, record.partition)
         worker = self.node.find_worker(address)
@@ -92,8 +95,10 @@ class StreamDirectory:
             self.open_stream(StoredStream(record, 0, None))
 
     def open_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stored stream, unless it runs. Raises AddressInUse if another stream has the same
-        address."""
+        """Starts the worker of a stored stream, unless the worker runs already.
+
+        Raises AddressInUse if another stream has the same address.
+        """
         name, partition = stream.record.name, stream.record.partition
         address = stream_address(name, partition)
         # Two names may have the same hash. Their messages must not mix, so the second stream is refused.
@@ -117,7 +122,7 @@ class StreamDirectory:
         self._addresses[address] = None
 
     def apply_retention(self, address: Address) -> None:
-        """Lets the stream at this address delete the messages that its retention does not keep."""
+        """Makes the stream at this address delete the messages that exceed its limits of age, number or size."""
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker):
             worker.admin.apply_retention(self.default_retention)
