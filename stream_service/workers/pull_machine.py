@@ -1,19 +1,19 @@
-"""PullMachine: decides in which order one stream answers its pulls, which pulls must wait, and when none is answered.
+"""PullMachine: decides in which order one stream answers its pulls, and which pulls must wait.
 
-The machine is pure: it reads no messages, sends nothing, and gets the time as a parameter. `workers.pulls` reads and
-sends.
+The machine is pure: it reads no messages, sends nothing, and gets the time as a parameter. `workers.pulls` reads the
+messages and sends the answers.
 
-The life of a pull. Each pull that was added and is not answered yet is in exactly one of these places:
+A pull that was added and is not answered yet is in exactly one of these places:
 
     waiting ──────► batch ──────► answered          The oldest pulls are taken together, as one batch.
        ▲  │         ▲   │
-       │  ▼         │   ├──► waiting, blocked       The read ended before it came to this pull.
+       │  ▼         │   ├──► waiting, blocked       The read ended before it reached this pull.
        │ blocked ───┘   │
        │                ▼
        └──────────── long poll ──────► answered     There are new messages; or the deadline has passed.
 
-A blocked pull belongs to a slow consumer: its connection has not yet taken the answers to earlier pulls. Blocked pulls
-stay with their consumer, in order, so that a consumer that does not read delays nobody else.
+A blocked pull belongs to a slow consumer: a connection that has not yet taken the answers to earlier pulls. Each slow
+consumer has its own queue of blocked pulls, so that it does not delay other consumers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,25 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 PULLS_WAITING_MAX = 10_000
-"""While this many pulls wait, the stream takes no more messages from its mailbox, and its peers have to wait."""
+"""The number of waiting pulls at which the stream takes no more messages from its mailbox, so that its peers have to
+wait."""
 PULLS_PER_BATCH_MAX = 256
-"""One batch has at most this many pulls. Only a part of it is answered when that has `pull_bytes_max` of messages."""
+"""The largest number of pulls that are taken together, as one batch. If the first pages of a batch already have
+`pull_bytes_max` bytes of data, only their pulls are answered at once."""
 LONG_POLLS_MAX = 10_000
-"""At most this many pulls of one stream wait for a new message; a further one gets an empty page at once."""
+"""The largest number of pulls of one stream that wait for a new message. A further pull gets an empty page at once."""
 
 
 class State(enum.IntEnum):
     """The state of the queue of pulls.
 
-    READY: a batch can be taken. READING: a reading thread reads the pages of a batch. YIELDING: a full page was sent,
-    and the other workers of the node have a turn. HELD: pushes that came before the waiting pulls are not on disk yet.
-    READING_HELD, YIELDING_HELD: both at the same time. CLOSED: the worker has stopped.
+    READY: a batch of pulls can be taken.
+    READING: a reading thread reads the pages of a batch.
+    YIELDING: a full page was sent, and the other workers of the node run next.
+    HELD: pushes that arrived before the waiting pulls are not on disk yet.
+    READING_HELD: both READING and HELD.
+    YIELDING_HELD: both YIELDING and HELD.
+    CLOSED: the worker has stopped.
     """
 
     READY = enum.auto()
@@ -54,9 +60,12 @@ class State(enum.IntEnum):
 class Event(enum.IntEnum):
     """An event of the queue of pulls.
 
-    HOLD: pushes were submitted to the writing thread. RELEASE: these pushes are stored or refused. READ_BEGUN,
-    READ_ENDED: a reading thread begins or ends to read the pages of a batch. TURN_YIELDED: a full page was sent, and
-    the other workers of the node have a turn. TURN_CAME: this stream has the turn again. CLOSE: the worker has stopped.
+    HOLD: pushes were submitted to the writing thread.
+    RELEASE: these pushes are stored or refused.
+    READ_BEGUN, READ_ENDED: a reading thread begins or ends to read the pages of a batch.
+    TURN_YIELDED: a full page was sent, and the other workers of the node run next.
+    TURN_CAME: the other workers have run, and this stream continues.
+    CLOSE: the worker has stopped.
     """
 
     HOLD = enum.auto()
@@ -72,9 +81,8 @@ class Event(enum.IntEnum):
 READY, READING, YIELDING, HELD, READING_HELD, YIELDING_HELD, CLOSED = State
 HOLD, RELEASE, READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = Event
 
-# The state after each event. If an event is missing for a state and happens all the same, our code has a mistake. A
-# batch is taken only in READY, so at most one read is under way, and no pull is answered before earlier pushes are
-# stored.
+# The state after each event. If an event occurs that is missing for its state, this program has a mistake. A batch is
+# taken only in READY, so at most one read is under way, and no pull is answered before earlier pushes are stored.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     READY: {
         HOLD: HELD,
@@ -124,8 +132,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class WaitingPull(Protocol):
-    """The attributes of a pull that the machine needs. deadline_s: the time until which the pull may wait for a
-    message; 0 if it must not wait. consumer: the connection that the pull came from."""
+    """The attributes of a pull that PullMachine needs.
+
+    consumer: the connection that the pull came from.
+    deadline_s: the time until which the pull may wait for a message, in seconds; 0 if it must not wait.
+    """
 
     @property
     def consumer(self) -> Hashable: ...
@@ -138,10 +149,10 @@ P = TypeVar("P", bound=WaitingPull)
 
 
 class Batch(NamedTuple, Generic[P]):
-    """A batch of pulls to be answered next.
+    """A batch: the pulls that are answered next.
 
-    blocked: pulls that became blocked while the batch was taken. unblocked: pulls of the batch that were blocked
-    before.
+    blocked: pulls that became blocked while the batch was taken, because their consumer is slow.
+    unblocked: pulls in this batch that were blocked until now.
     """
 
     pulls: list[P]
@@ -152,11 +163,11 @@ class Batch(NamedTuple, Generic[P]):
 class PullMachine(Generic[P]):
     """The queue of unanswered pulls of one stream, and its state.
 
-    is_behind: returns whether a consumer's connection has not taken the answers to earlier pulls yet.
+    is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls.
 
-    Invariant: each pull is in one place only. `_batch` is not empty exactly while it is read (or is being answered,
-    within one turn). Each consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` is also in
-    `_blocked`. Each long poll is in `_deadlines`. When closed, no pull waits. `check` checks all of this.
+    Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered. Each
+    consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` is also in `_blocked`. Each long
+    poll is in `_deadlines`. When the machine is closed, no pull waits. `check` checks all of this.
     """
 
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
@@ -172,7 +183,7 @@ class PullMachine(Generic[P]):
         self._parked_count = 0
 
     def note(self, event: Event) -> None:
-        """Moves to the next state, as the table says."""
+        """Moves to the next state according to TRANSITIONS."""
         self.state = TRANSITIONS[self.state][event]
 
     @property
@@ -182,7 +193,8 @@ class PullMachine(Generic[P]):
 
     @property
     def is_full(self) -> bool:
-        """Whether too many pulls wait. Blocked pulls do not count: otherwise a slow consumer would stop all others."""
+        """Whether too many pulls wait. Blocked pulls do not count, so that a slow consumer does not stop the other
+        consumers."""
         return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, pull: P) -> None:
@@ -190,29 +202,30 @@ class PullMachine(Generic[P]):
         self._waiting.append(pull)
 
     def take(self) -> Batch[P]:
-        """Takes the next pulls to answer: alternately the oldest waiting pull, and a blocked pull of a consumer that
-        caught up.
+        """Takes the next batch of pulls to answer: waiting pulls, alternating with blocked pulls.
 
-        A waiting pull of a slow consumer becomes blocked instead. The caller must call `finish` or `end_read`
-        afterwards.
+        A blocked pull is taken only if its consumer has taken the earlier answers. A waiting pull of a slow consumer
+        becomes blocked instead. The caller must call `finish` or `end_read` afterwards.
         """
         pulls = self._batch
         blocked: list[P] = []
         unblocked: list[P] = []
         free: Hashable = None
         while len(pulls) < PULLS_PER_BATCH_MAX:
-            # A read may end after its first pages. So waiting and unblocked pulls alternate at the front of the batch.
+            # A read may end after its first pages. So waiting and blocked pulls alternate from the beginning of the
+            # batch.
             self._prefers_unblocked = not self._prefers_unblocked
             pull = self._take_unblocked(unblocked) if self._prefers_unblocked and self._caught_up else None
             while pull is None and self._waiting:
                 pull = self._waiting.popleft()
                 consumer = pull.consumer
-                # Nothing is sent while a batch is taken, so a consumer that was not behind is still not behind.
+                # Nothing is sent while a batch is taken. So a consumer that was not slow a moment ago is still not
+                # slow.
                 if consumer is free:
                     break
                 if consumer in self._blocked or self._is_behind(consumer):
-                    # A consumer gets its answers in order, so a pull is also blocked if an earlier pull of the consumer
-                    # is.
+                    # A consumer gets its answers in order. So a pull is also blocked if an earlier pull of the consumer
+                    # is blocked.
                     self._blocked.setdefault(consumer, deque()).append(pull)
                     blocked.append(pull)
                     pull = None
@@ -226,21 +239,20 @@ class PullMachine(Generic[P]):
         return Batch(pulls, blocked, unblocked)
 
     def begin_read(self) -> None:
-        """Notes that a reading thread reads the batch. Until `end_read` is called, no other batch can be taken."""
+        """Notes that a reading thread reads the batch. No other batch can be taken until `end_read` is called."""
         assert self._batch, "nothing was taken"
         self.note(READ_BEGUN)
 
     def end_read(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends a batch whose first `count` pages have been read. Returns the same as `finish`."""
+        """Ends a batch after a read, which has read the first `count` pages. Returns the result of `finish`."""
         self.note(READ_ENDED)
         return self.finish(count)
 
     def finish(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends the batch. Its first `count` pulls are to be answered now; the others go back to the front of their
-        queues.
+        """Ends the batch. The first `count` pulls can be answered, and the others go back to the front of their queues.
 
-        Returns the pulls to answer, and those of the others that are blocked again. When closed, the others are
-        dropped.
+        Returns the pulls to answer, and those other pulls that are blocked again. When the machine is closed, the other
+        pulls are dropped.
         """
         batch, self._batch = self._batch, []
         if count >= len(batch):
@@ -261,7 +273,8 @@ class PullMachine(Generic[P]):
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Notes that a consumer has taken answers. Returns whether its blocked pulls can be taken now."""
+        """Notes that a consumer has taken answers. Returns whether the blocked pulls of that consumer can be taken
+        now."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None
@@ -273,7 +286,10 @@ class PullMachine(Generic[P]):
         return self._blocked.pop(consumer, ())
 
     def park(self, pull: P, now_s: float) -> bool:
-        """Makes a pull that found no message wait for one as a long poll. Returns False if it must be answered now."""
+        """Turns a pull that found no message into a long poll, which waits for new messages.
+
+        Returns False if the pull must be answered now.
+        """
         if pull.deadline_s <= now_s or len(self._long_polls) >= LONG_POLLS_MAX or self.state is CLOSED:
             return False
         self._parked_count += 1
@@ -283,15 +299,18 @@ class PullMachine(Generic[P]):
         return True
 
     def unpark(self, pull: P) -> bool:
-        """Ends a long poll before its deadline. The caller may answer it. Returns False if it has ended already."""
+        """Ends a long poll before its deadline. The caller may answer the pull. Returns False if the long poll has
+        ended already."""
         if pull not in self._long_polls:
             return False
         del self._long_polls[pull]
         return True
 
     def wake(self) -> list[P]:
-        """Ends all long polls because there are new messages: they wait in the queue again, oldest first. Returns
-        them."""
+        """Ends all long polls, because there are new messages. Their pulls wait in the queue again, oldest first.
+
+        Returns these pulls.
+        """
         if not self._long_polls:
             return []
         woken = list(self._long_polls)
@@ -302,12 +321,12 @@ class PullMachine(Generic[P]):
 
     @property
     def next_deadline_s(self) -> float:
-        """The time at which `end_late` should be called next. It may be too early. Infinite if there is no long
-        poll."""
+        """The time at which `end_late` should be called next, in seconds. It may be too early. Infinity if there is no
+        deadline."""
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def end_late(self, now_s: float) -> list[P]:
-        """Ends and returns the long polls whose deadline has passed. The caller answers them."""
+        """Ends and returns the long polls whose deadline has passed. The caller answers these pulls."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             pull = heapq.heappop(self._deadlines)[2]
@@ -323,7 +342,7 @@ class PullMachine(Generic[P]):
         return taken
 
     def check(self) -> None:
-        """Checks the invariant. Tests call it between turns."""
+        """Asserts the invariant of this class. Only tests call this method."""
         assert bool(self._batch) == (self.state in (READING, READING_HELD)) or self.state is CLOSED
         assert self._caught_up.keys() <= self._blocked.keys()
         assert all(self._blocked.values())
@@ -336,14 +355,17 @@ class PullMachine(Generic[P]):
             assert not any((self._waiting, self._blocked, self._long_polls))
 
     def _take_unblocked(self, unblocked: list[P]) -> P | None:
-        """Takes the oldest blocked pull of a consumer that has caught up, or returns None. Such consumers take
-        turns."""
+        """Takes the oldest blocked pull of a consumer that has taken its earlier answers. Returns None if there is no
+        such pull.
+
+        If there are several such consumers, each gives one pull in turn.
+        """
         while self._caught_up:
             consumer = next(iter(self._caught_up))
             del self._caught_up[consumer]
             if self._is_behind(consumer):
-                # The consumer was sent more answers since and is behind again. `unblock` is called when it has taken
-                # them.
+                # More answers were sent to the consumer since, so it is slow again. `unblock` is called when it has
+                # taken them.
                 continue
             blocked = self._blocked[consumer]
             pull = blocked.popleft()

@@ -1,7 +1,6 @@
 """PullPages: limits the size of the pages that answer pulls, finds pages in memory, and encodes the answers.
 
-It reads nothing from the disk: `operations.ReadPages` does. It does not decide when a pull is answered:
-`workers.pull_machine` does.
+`operations.ReadPages` reads pages from the disk, and `workers.pull_machine` decides when a pull is answered.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
     from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
-"""The room for everything in an answer except its messages: protocol name, request id, bounds, count and frame. About
-80 bytes are needed at most."""
+"""The space for everything in an answer except its messages, in bytes: protocol name, request id, bounds, count and
+frame. At most about 80 bytes are needed."""
 MESSAGE_OVERHEAD_BYTES = 30
-"""The room that a message in an answer takes in addition to its data, key and headers: index, time and sizes. At most
-24 bytes are needed."""
+"""The space that a message in an answer takes in addition to its data, key and headers, in bytes. It is for index, time
+and sizes, which need at most 24 bytes."""
 HOP_OVERHEAD_BYTES = 16
-"""The room that an address of a route takes in addition to its value, in either framing. About 6 bytes are needed."""
+"""The space for an address of a route in addition to its text, in bytes, in either framing. About 6 bytes are
+needed."""
 
 logger = structlog.get_logger(__name__)
 
@@ -40,8 +40,10 @@ logger = structlog.get_logger(__name__)
 class Pull:
     """A pull that is not answered yet.
 
-    page: the requested page, and later its messages. deadline_s: the time, on trio's clock, until which the pull may
-    wait for a message; 0 if it must not wait. payload_bytes_max: the largest payload that the answer can have.
+    page: the requested page, and later its messages.
+    deadline_s: the time, on trio's clock in seconds, until which the pull may wait for a message; 0 if it must not
+    wait.
+    payload_bytes_max: the largest payload that the answer can have, in bytes.
     """
 
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
@@ -62,9 +64,9 @@ class PullPages:
     to be sent there. So a consumer that asks faster than it reads gets shorter pages, and cannot fill the node's
     memory.
 
-    A page has at least one message, unless the first message does not fit any frame. Then a plain pull skips the
-    message, because a consumer of the plain protocol could never get beyond it. A rich pull gets an error. A pull whose
-    own return route fills the frame gets an error too.
+    A page has at least one message, unless the first message does not fit into any frame. Then a plain pull skips the
+    message, because a consumer of the plain protocol could never continue after it. A rich pull (`node/stream_pull/1`)
+    gets an error. A pull also gets an error if its own return route fills the frame.
     """
 
     def __init__(self, address: Address, bounds: StreamBounds, tail: Tail, services: StreamServices) -> None:
@@ -76,8 +78,10 @@ class PullPages:
         self._logged_index = 0
 
     def bound(self, pull: Pull) -> None:
-        """Sets the limits of the page, from the connection's frame size and the bytes that wait to be sent there
-        now."""
+        """Sets the size limits of a pull's page.
+
+        They follow from the frame size of the connection, and from the number of bytes that wait to be sent there now.
+        """
         page, origin = pull.page, pull.consumer
         page.first_bytes_max = max(0, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)
         # If the return route takes more than half of the frame, the consumer has to change its route: it gets the
@@ -87,7 +91,10 @@ class PullPages:
         page.bytes_max = min(room_bytes, page.first_bytes_max)
 
     def find(self, pull: Pull) -> list[Record] | None:
-        """Finds the messages of the page in memory. Returns None if the page must be read from the disk."""
+        """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk.
+
+        An empty list means that the page has no messages.
+        """
         if self._is_empty(pull.page):
             return []
         found = self._find_in_tail(pull)
@@ -101,7 +108,8 @@ class PullPages:
         return Message(pull.message.return_route, (self._address,), self._payload(pull))
 
     def _is_empty(self, page: Page) -> bool:
-        """Whether the page certainly has no messages. If so, sets `page.index`."""
+        """Whether the page certainly has no messages. Sets `page.index` if the start is an index or the end of the
+        stream."""
         start = page.start
         if isinstance(start, FromIndex):
             page.index = start.index
@@ -112,7 +120,10 @@ class PullPages:
         return not page.limit or page.index >= self._bounds.next_index
 
     def _find_in_tail(self, pull: Pull) -> list[Record] | None:
-        """Returns the messages that a read would find, if the tail has all of them; else None or an empty list."""
+        """Returns the messages of a page from the tail, which is the newest messages of the stream in memory.
+
+        Returns None or an empty list if the page must be read from the disk.
+        """
         page, bounds = pull.page, self._bounds
         # The tail helps only if it reaches the end of the stream. It cannot search by time.
         if self._tail.next_index != bounds.next_index or isinstance(page.start, FromTime):
@@ -157,7 +168,7 @@ class PullPages:
         )
 
     def _log_passed_over(self, pull: Pull) -> None:
-        """Counts and logs the messages that a plain pull skipped. Each message is logged once, even if it is skipped
+        """Counts and logs the messages that a plain pull skipped. A message that was logged before is not logged
         again."""
         left_out = range(max(pull.page.passed_over.start, self._logged_index), pull.page.passed_over.stop)
         if left_out:
@@ -183,7 +194,7 @@ def payload_bytes_max(message: Message) -> int:
 
 
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
-    """Removes messages from the end of a page until its answer fits into `bytes_max`. The first message always
+    """Removes messages from the end of a page until the answer fits into `bytes_max` bytes. The first message always
     stays."""
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
     size_bytes = sum(sizes)

@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
 
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""A consumer with more unsent answers than this is slow: it gets no further answers until it has taken some."""
+"""The number of unsent bytes above which a consumer is slow. A slow consumer gets no further answers until it has taken
+some."""
 PULL_MEMORY_BYTES = 1_500
-"""The memory that a waiting pull takes, in addition to the addresses of its return route."""
+"""The memory that a waiting pull takes, in bytes, in addition to the addresses of its return route."""
 
 
 class PullQueue:
     """Answers the pulls of one stream, on behalf of its worker.
 
     A read ends when it has the data of one full page, so that the answers to a thousand pulls are never in memory
-    together. Pages that are in the tail are not read from the disk. A rich pull that finds no message may wait as a
-    long poll. Blocked pulls and long polls may wait long, so their memory is counted for their connection
-    (`Origin.holdings`).
+    together. Pages in the tail (the newest messages of the stream, in memory) are not read from the disk.
 
-    Invariant: a pull is counted there exactly while it is blocked or a long poll. A connection is watched exactly while
-    pulls of it are blocked. Only the timer for `_timer_at_s` does anything.
+    A rich pull (`node/stream_pull/1`) that finds no message may wait for one, as a long poll. A pull is blocked while
+    its consumer has not taken earlier answers. Blocked pulls and long polls may wait long, so their memory is counted
+    for their connection (`Origin.holdings`).
+
+    Invariant: the memory of a pull is counted exactly while the pull is blocked or a long poll. A connection is watched
+    exactly while pulls from it are blocked. Only the timer for `_timer_at_s` has an effect.
     """
 
     def __init__(
@@ -54,7 +57,11 @@ class PullQueue:
         services: StreamServices,
         on_room: Callable[[], None],
     ) -> None:
-        """on_room: called after each batch if `is_full` is False then, so that the worker can resume its mailbox."""
+        """Creates an empty queue.
+
+        on_room: called after each batch of answers, unless `is_full` is still True. Then the worker can resume its
+        mailbox.
+        """
         self._worker = worker
         self._bounds = bounds
         self._tail = tail
@@ -64,7 +71,7 @@ class PullQueue:
         self._timer_at_s = math.inf
 
     def started(self) -> None:
-        """Completes the initialization, when the worker has its address."""
+        """Completes the initialization. Called when the worker has its address."""
         self._pages = PullPages(self._worker.context.address, self._bounds, self._tail, self._services)
 
     @property
@@ -73,12 +80,12 @@ class PullQueue:
         return self._machine.is_full
 
     def add(self, message: Message, request: PullRequest) -> None:
-        """Adds a pull. `answer` serves it later."""
+        """Adds a pull to the queue. `answer` answers the pull later."""
         limit = min(request.limit, self._services.limits.pull_messages_max)
         self._machine.add(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
 
     def add_rich(self, message: Message, request: RichPull) -> None:
-        """Adds a rich pull. `answer` serves it later."""
+        """Adds a rich pull (`node/stream_pull/1`) to the queue. `answer` answers the pull later."""
         limits = self._services.limits
         limit = min(request.limit, limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)
@@ -86,19 +93,23 @@ class PullQueue:
         self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
 
     def wake(self) -> None:
-        """Ends all long polls, because the stream has new messages. `answer` serves them later."""
+        """Ends all long polls (pulls that wait for a message), because the stream has new messages.
+
+        `answer` answers these pulls later.
+        """
         for pull in self._machine.wake():
             pull.consumer.holdings.unpark(pull)
 
     def hold(self) -> None:
-        """Stops answering pulls until `answer` is called, because pushes that came before them are not on disk yet.
+        """Stops answering pulls until `answer` is called, because earlier pushes are not on disk yet.
 
         The answers of a read that is under way are still sent.
         """
         self._machine.note(HOLD)
 
     def answer(self) -> None:
-        """Ends `hold`, because all pushes so far are stored or refused. Answers all pulls that were added so far."""
+        """Answers all pulls that were added so far, and ends `hold`. Called when all earlier pushes are stored or
+        refused."""
         self._machine.note(RELEASE)
         self._answer()
 
@@ -116,7 +127,8 @@ class PullQueue:
         self._clear()
 
     def _answer(self) -> None:
-        """Answers the pulls whose pages are in memory at once, and the others when their pages have been read."""
+        """Answers the waiting pulls: at once if their pages are in memory, otherwise when their pages have been
+        read."""
         while self._machine.can_take:
             pulls = self._take()
             known, is_full_page = self._find_known(pulls)
@@ -124,29 +136,32 @@ class PullQueue:
                 # Waiting for a read would delay these answers, so the rest of the batch goes into the next batch.
                 self._finish(self._machine.finish(known))
                 if is_full_page:
-                    # Answering from memory could go on without end, so the other workers of the node get a turn first.
+                    # Answering from memory could continue without end, so the other workers of the node run first.
                     self._machine.note(TURN_YIELDED)
                     self._worker.context.call_later(0.0, self._turn_came)
             elif pulls:
                 self._read(pulls)
 
     def _take(self) -> Sequence[Pull]:
-        """Takes the next batch, and updates the memory counts of pulls that became blocked or unblocked."""
+        """Takes the next batch of pulls. Counts the memory of pulls that became blocked, and no longer counts pulls
+        that were blocked until now."""
         pulls, blocked, unblocked = self._machine.take()
         for pull in unblocked:
             self._count(pull, -1)
             if not self._machine.has_blocked(pull.consumer):
                 pull.consumer.holdings.unwatch(self)
         if blocked:
-            # All connections are watched before the first pull is counted. Counting may pass the memory's bound, which
-            # ends the connections that hold most; one that is not watched would never have its pulls dropped.
+            # All connections are watched before the first pull is counted. Counting may exceed the memory limit, which
+            # ends the connections that use the most memory. If such a connection were not watched, its pulls would
+            # never be dropped.
             self._count_all([pull for pull in blocked if self._watch(pull.consumer)])
         return pulls
 
     def _find_known(self, pulls: Sequence[Pull]) -> tuple[int, bool]:
-        """Finds pages in memory, beginning with the oldest pull, until one must be read.
+        """Finds the pages of the first pulls in memory, up to the first page that must be read from the disk.
 
-        Returns the number of pages found, and whether they stopped because they have as much data as one full page.
+        Returns the number of pages found, and whether the search ended early because they have as much data as one full
+        page.
         """
         find, found_bytes, bytes_max = self._pages.find, 0, self._services.limits.pull_bytes_max
         for known, pull in enumerate(pulls):
@@ -169,7 +184,7 @@ class PullQueue:
         self._services.storage.submit_read(ReadPages(self._bounds.stream_id, pages, bytes_max, on_done=answered))
 
     def _answered(self, read: ReadPages) -> None:
-        """Sends the pages that were read. Pulls whose pages the read did not reach wait again."""
+        """Called when a read has ended: sends the pages that were read. The pulls of the other pages wait again."""
         count = read.read
         if read.error is not None:
             count = len(read.pages)
@@ -189,7 +204,10 @@ class PullQueue:
             self._on_room()
 
     def _finish(self, finished: tuple[Sequence[Pull], Sequence[Pull]]) -> None:
-        """Ends a batch: makes long polls of the pulls that found no message and may wait, and answers the others."""
+        """Answers the pulls of a batch. Pulls that found no message and may wait become long polls instead.
+
+        finished: the pulls of the batch that can be answered, and the pulls that are blocked again.
+        """
         pulls, blocked = finished
         if blocked:
             self._count_all(blocked)
@@ -202,13 +220,14 @@ class PullQueue:
     # Long polls
 
     def _park(self, pull: Pull) -> bool:
-        """Makes a pull a long poll. Returns False if it has to be answered now."""
+        """Turns a pull into a long poll, which waits for new messages. Returns False if the pull must be answered
+        now."""
         if not self._machine.park(pull, trio.current_time()):
             return False
         # The start of the pull is fixed now: messages that come later belong to its page.
         pull.page.start = FromIndex(pull.page.index)
         self._ensure_timer()
-        # This is the last step: counting the memory may exceed its limit and so end long polls, even this one.
+        # This is the last step: counting may exceed the memory limit and so end long polls, even this one.
         pull.consumer.holdings.park(pull, _size_in_memory(pull), partial(self._give_up, pull))
         return True
 
@@ -219,8 +238,8 @@ class PullQueue:
             self._worker.context.call_later(deadline_s - trio.current_time(), partial(self._end_late, deadline_s))
 
     def _end_late(self, timer_at_s: float) -> None:
-        """Called by a timer: answers the long polls whose deadline has passed."""
-        # A timer cannot be cancelled. An outdated one does nothing, since another one is set for an earlier time.
+        """Called by a timer: answers the long polls (pulls that wait for a message) whose deadline has passed."""
+        # A timer cannot be cancelled. An outdated timer does nothing, because another timer is set for an earlier time.
         if timer_at_s != self._timer_at_s:
             return
         self._timer_at_s = math.inf
@@ -231,8 +250,11 @@ class PullQueue:
         self._worker.context.send_run([self._pages.answer(pull) for pull in late])
 
     def _give_up(self, pull: Pull, answers: bool) -> None:
-        """Ends a long poll early: to free its memory, or because its connection has ended. answers: whether to answer
-        it."""
+        """Ends a long poll (a pull that waits for a message) early, to free its memory or because its connection has
+        ended.
+
+        answers: whether to answer the pull.
+        """
         if self._machine.unpark(pull):
             pull.consumer.holdings.unpark(pull)
             if answers:
@@ -241,8 +263,10 @@ class PullQueue:
     # Slow consumers
 
     def _watch(self, consumer: Origin) -> bool:
-        """Watches a slow consumer, to learn when it has taken answers. If its connection has ended, drops its pulls and
-        returns False."""
+        """Watches the connection of a slow consumer, so that `_told` is called when the consumer has taken answers.
+
+        If the connection has ended, drops the pulls of the consumer and returns False, otherwise True.
+        """
         if consumer.holdings.has_ended:
             self._machine.drop_blocked(consumer)
             return False
@@ -250,18 +274,20 @@ class PullQueue:
         return True
 
     def _told(self, consumer: Origin, is_gone: bool) -> None:
-        """Called by a watched connection: the slow consumer has taken answers, or its connection has ended
-        (`is_gone`)."""
+        """Called when a slow consumer has taken answers, or when its connection has ended (`is_gone`)."""
         if is_gone:
             consumer.holdings.unwatch(self)
             for pull in self._machine.drop_blocked(consumer):
                 self._count(pull, -1)
         elif self._machine.unblock(consumer):
-            # The connection calls this in the middle of a send, so pulls are answered in the next turn.
+            # The connection calls this in the middle of a send, so the pulls are answered afterwards.
             self._worker.context.call_later(0.0, self._go_on)
 
     def _count_all(self, pulls: Iterable[Pull]) -> None:
-        """Counts the memory of newly blocked pulls. Call it last: it may end connections and so drop their pulls."""
+        """Counts the memory of newly blocked pulls.
+
+        Call this method last, because it may end connections and so drop their pulls.
+        """
         for pull in pulls:
             self._count(pull, 1)
 
@@ -269,7 +295,7 @@ class PullQueue:
         pull.consumer.holdings.note_waiting(sign * _size_in_memory(pull))
 
     def _clear(self) -> list[Pull]:
-        """Removes and returns all pulls, and no longer counts their memory."""
+        """Removes and returns all pulls. Their memory is no longer counted."""
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
             pull.consumer.holdings.unpark(pull)

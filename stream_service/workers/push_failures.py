@@ -1,8 +1,8 @@
-"""Encodes the answers to pushes that are not stored, or perhaps not stored.
+"""Encodes the answers to pushes that were not stored, or whose storage is in doubt.
 
-Clients of the real services know only a confirm with ERROR, so they get that. A client whose return address begins with
-`extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The client asks for it by its
-address and not in each request, so that plain pushes stay small and fast.
+A client of the real services knows only a confirm with the status ERROR, so it gets that. A client whose return address
+begins with `extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The address and not
+each request says which answer the client wants, so plain pushes stay small and fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stream_service.protocol import PUSH, PushConfirm, Status
 
 
 class Failure:
-    """The outcome of a push that was not confirmed, and the reason."""
+    """The outcome of a push that was not confirmed, and the reason as text."""
 
     __slots__ = ("outcome", "reason")
 
@@ -46,8 +46,8 @@ def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
 def refusal_payload(message: Message, reason: str) -> bytes | None:
     """Encodes the answer to a push that is refused, for example because it is too large.
 
-    Returns None if the message is not a readable push, or is a plain push of a client that does not know
-    `node/push_failed/1`; then the caller answers with `error`.
+    Returns None if the message is not a valid push, or is a plain push of a client that does not know
+    `node/push_failed/1`. Then the caller answers with `error`.
     """
     failure = Failure(Outcome.REFUSED, reason)
     try:
@@ -61,10 +61,10 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
 
 
 def failure_payload(message: Message, failure: Failure) -> bytes:
-    """Encodes the answer to a message of any protocol that could not be handled.
+    """Encodes the answer to a message of any protocol that the worker could not handle.
 
-    A failed push never gets an `error`: a real producer would publish the `error` as a message. It gets the answer of
-    its own protocol.
+    A push gets the answer that its own protocol has for failures. It does not get an `error`, because a real producer
+    would publish the `error` as a message.
     """
     payload = message.payload
     if PUSH.is_in(payload):

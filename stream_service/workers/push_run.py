@@ -1,6 +1,6 @@
 """PushRun: collects the pushes of one append, and encodes their answers afterwards. It stores nothing.
 
-Nearly all runs have only plain pushes. Then every push is stored, and `decisions` is None. If a run has rich pushes
+Nearly all appends have only plain pushes. Then every push is stored, and `decisions` is None. If there are rich pushes
 (`node/stream_push/1`), some may be duplicates or out of order, and the lists of keys and headers are filled.
 """
 
@@ -22,10 +22,12 @@ from stream_service.workers.sequence_machine import Decision, Duplicate, New, Ou
 class PushRun:
     """The pushes of one append, in order.
 
-    data, keys, headers: the messages to be stored. answers_behind: answers to other requests, to be sent after the
-    confirms of these pushes.
+    data, keys, headers: the messages to store.
+    decisions: for each push, whether it is new, a duplicate or out of order.
+    answers_behind: the answers to other requests, which are sent after the answers to these pushes.
 
-    Invariant: without a rich push, `decisions` is None; otherwise it has one entry for each push.
+    Invariant: without a rich push (`node/stream_push/1`), `decisions` is None. Otherwise it has one entry for each
+    push.
     """
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
@@ -51,7 +53,7 @@ class PushRun:
             self.headers.append(None)
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Adds a rich push (`node/stream_push/1`). If it has a sequence number, the run must have a SequenceMachine."""
+        """Adds a rich push (`node/stream_push/1`). A push with a sequence number needs a run with a SequenceMachine."""
         # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.messages]
@@ -72,7 +74,8 @@ class PushRun:
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
     def stored(self, first_index: int, route: Route) -> list[Message]:
-        """Returns the answers to all pushes after `data` was stored. first_index: the index of the first message."""
+        """Returns the answers to all pushes, after `data` was stored. first_index: the index of the first stored
+        message."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
@@ -80,7 +83,10 @@ class PushRun:
         return [*self._rich_answers(first_index, route), *self.answers_behind]
 
     def refused(self, route: Route, failure: Failure) -> list[Message]:
-        """Returns the answers to all pushes after `data` was not stored, or perhaps not stored."""
+        """Returns the answers to all pushes, after `data` could not be stored.
+
+        failure: the reason, and whether it is certain that nothing was stored.
+        """
         if self._sequences is not None:
             self._sequences.refused()
         answers = []
@@ -88,7 +94,7 @@ class PushRun:
             if isinstance(request, PushRequest):
                 payload = plain_failure(message, request.request_id, failure)
             else:
-                # Whether a push is out of order or was stored earlier is known, although this run failed.
+                # Although this append failed, it is known whether a push is out of order or was stored earlier.
                 confirm = _confirm_known(request.request_id, self.decisions[position] if self.decisions else New())
                 if confirm is not None:
                     payload = RICH_PUSH.encode_response(confirm)
@@ -118,9 +124,11 @@ class PushRun:
 
 
 def _confirm(request_id: int, decision: Decision, index: int, first_index: int) -> RichConfirm:
-    """Returns the answer to a rich push of a stored run.
+    """Returns the answer to a rich push (`node/stream_push/1`), after the new messages of its append were stored.
 
-    index: the index of the push if it is new. first_index: the index of the first message of the run.
+    decision: whether the push is new, a duplicate or out of order.
+    index: the index of the message if it is new.
+    first_index: the index of the first message of the append.
     """
     if isinstance(decision, New):
         return RichConfirm(request_id, RichStatus.OK, index, 0)
@@ -132,9 +140,9 @@ def _confirm(request_id: int, decision: Decision, index: int, first_index: int) 
 
 
 def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
-    """Returns the answer to a rich push if it does not depend on whether the run was stored, else None.
+    """Returns the answer to a rich push if the answer does not depend on whether its append was stored, else None.
 
-    A push that is out of order, or was stored by an earlier run, has such an answer.
+    Such an answer exists for a push that is out of order, or whose message was stored by an earlier append.
     """
     match decision:
         case OutOfOrder(expected):
@@ -145,7 +153,7 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
 
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
-    """Returns the request. Raises ProtocolError if its key, its headers or its publisher id is too large."""
+    """Returns the request unchanged. Raises ProtocolError if its key, its headers or its publisher id is too large."""
     if len(request.key or b"") > limits.key_bytes_max:
         raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
     size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)

@@ -1,6 +1,6 @@
-"""ReadableStream: the part of a stream's worker that serves readers: pulls, bulk reads, descriptions, and creates.
+"""ReadableStream: the part of a stream's worker that serves readers: pulls, bulk reads, descriptions and creates.
 
-It is the base class of both stream workers: `workers.stream.StreamWorker`, which accepts pushes, and
+It is the base class of both kinds of stream workers: `workers.stream.StreamWorker`, which accepts pushes, and
 `ReadOnlyStream`.
 """
 
@@ -35,8 +35,9 @@ WRITES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
 class ReadableStream(Worker):
     """Serves the readers of one stream-partition at its address.
 
-    services: the objects that all streams of a node share. stream: the stored stream, if the caller has just read it.
-    None after a crash: then the worker reads the stream again, after all writes that it submitted before the crash.
+    services: the objects that all streams of a node share.
+    stream: the stored stream, if the caller has just read it. None after a crash: then the worker reads the stream
+    again, after all writes that it submitted before the crash.
     on_removed: called when the stream has been deleted, to free its address.
     """
 
@@ -82,9 +83,10 @@ class ReadableStream(Worker):
         return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
 
     def _serve_reader(self, message: Message) -> Message | None:
-        """Serves a request that is not a push or a copy. Returns the answer if it is known at once, else None.
+        """Serves a request that is not a push or a copy. Returns the answer if it is known at once.
 
-        Raises ProtocolError if the request cannot be decoded, or if streams do not serve its protocol.
+        Returns None if the answer is sent later. Raises ProtocolError if the request cannot be decoded, or if streams
+        do not serve its protocol.
         """
         payload = message.payload
         if PULL.is_in(payload):
@@ -141,9 +143,9 @@ class ReadableStream(Worker):
 
 
 class ReadOnlyStream(ReadableStream):
-    """The worker of a stream-partition that a part of the node writes. Clients may read it, but not change it.
+    """The worker of a stream-partition that only a part of this node writes. Clients may read it, but not change it.
 
-    writer: the name of that part of the node. The part calls `note_changed` after each change.
+    writer: the name of the part that writes. This part calls `note_changed` after each change.
     """
 
     def __init__(
@@ -172,7 +174,11 @@ class ReadOnlyStream(ReadableStream):
             self.context.pause()
 
     def note_changed(self, record: StreamRecord) -> None:
-        """Takes in the new bounds after the writer has appended or deleted messages, and answers waiting readers."""
+        """Updates the bounds of the stream after its writer has appended or deleted messages, and answers the waiting
+        pulls.
+
+        record: the row of the stream after the change.
+        """
         self._bounds.first_index, self._bounds.next_index = record.first_index, record.next_index
         self._pulls.wake()
         self._pulls.answer()

@@ -1,7 +1,8 @@
-"""RetentionWorker: lets every stream delete the messages that its retention does not keep, then shrinks the file.
+"""RetentionWorker: makes every stream delete the messages that exceed its retention, then shrinks the database file.
 
-It works in small steps with pauses between them: some streams at a time, a thousand messages per transaction, a few
-pages per transaction. `workers.admin` decides which messages one stream deletes.
+A retention is a limit of the age, number or size of messages. The work is done in small steps with pauses between them:
+some streams at a time, a thousand messages per transaction, a few pages per transaction. `workers.admin` decides which
+messages one stream deletes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from stream_service.workers.directory import StreamDirectory
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
-"""The pause between two steps of a round, in seconds."""
+"""The pause between two steps of the work, in seconds."""
 RECLAIM_PAGES = 32
-"""The number of free pages that one transaction returns to the file system: a quarter of a megabyte, in some
-milliseconds."""
+"""The number of free database pages that one transaction returns to the file system. These are a quarter of a megabyte,
+and the transaction takes some milliseconds."""
 FREE_PAGES_KEPT = 128
-"""The number of free pages that stay in the file for the next messages."""
+"""The number of free database pages that stay in the file for the next messages."""
 
 ADDRESS = local("node_retention")
 
@@ -29,7 +30,10 @@ logger = structlog.get_logger(__name__)
 
 
 class RetentionWorker(Worker):
-    """Begins a round of retention `interval_s` seconds after the end of the round before. It accepts no messages."""
+    """Applies the retention of all streams again and again. It accepts no messages.
+
+    interval_s: the pause between the end of one pass over all streams and the beginning of the next, in seconds.
+    """
 
     def __init__(self, directory: StreamDirectory, interval_s: float) -> None:
         self._directory = directory
@@ -51,7 +55,7 @@ class RetentionWorker(Worker):
             for address in now:
                 self._directory.apply_retention(address)
         except StorageClosed:
-            # The node is stopping. The rest is done after its next start.
+            # The node is stopping. The other streams follow after its next start.
             return
         if self._left:
             self.context.call_later(PAUSE_S, self._next_slice)
@@ -75,5 +79,5 @@ class RetentionWorker(Worker):
 
 
 def register_retention(directory: StreamDirectory, interval_s: float) -> None:
-    """Starts the retention worker of a node. interval_s: the pause between two rounds, in seconds."""
+    """Starts the retention worker of a node. interval_s: the pause between two passes over all streams, in seconds."""
     directory.node.register([ADDRESS], lambda: RetentionWorker(directory, interval_s))

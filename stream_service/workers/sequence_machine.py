@@ -1,8 +1,8 @@
-"""SequenceMachine: decides whether a push with a sequence number is new, a duplicate or out of order. Pure: no storage.
+"""SequenceMachine: decides whether a push with a sequence number is new, a duplicate or out of order. It does no I/O.
 
 A publisher begins with any number, and each later number is higher by 1. A known number is a duplicate. The next number
 is new. A number that skips others is out of order: a message between was lost, and storing this one would hide the
-loss. The decisions of a run are tentative until the run is on disk.
+loss. The pushes of one append are a run. The decisions of a run are tentative until its messages are on disk.
 
     number            decision        stored    the answer contains
     first ever        NEW             yes       its index
@@ -21,23 +21,24 @@ from collections.abc import Iterable
 import msgspec
 
 PUBLISHERS_MAX = 10_000
-"""A stream remembers at most this many publishers. It forgets the one that has sent nothing for the longest time."""
+"""The largest number of publishers that a stream remembers. Beyond that, the stream forgets the publisher that has sent
+nothing for the longest time."""
 LOADED_MAX = 100_000
-"""After a restart, this many of the latest messages of a stream are searched for sequence numbers."""
+"""The number of latest messages of a stream that are searched for sequence numbers after a restart."""
 RECENT_MAX = 20_000
-"""The number of stored messages whose index a stream remembers, over all publishers. Clients have fewer messages on
-their way. They take at most 5 MB for each stream that gets sequence numbers."""
+"""The number of stored messages whose indexes a stream remembers, over all publishers. Clients have fewer unconfirmed
+messages. The indexes take at most 5 MB for each stream that gets sequence numbers."""
 
 
 class New(msgspec.Struct, frozen=True):
-    """Decision: the message is new and must be stored."""
+    """The decision that a message is new and must be stored."""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """Decision: the message is a duplicate.
+    """The decision that a message is a duplicate. One of the two fields is set.
 
-    index: its index, if it is already on disk; 0 if that index is forgotten. offset: its position in the present run,
-    counted from 0, if it is in this run.
+    index: the index of the message if it is already on disk; 0 if that index is forgotten.
+    offset: the position of the message among the new messages of the present append, counted from 0, if it is there.
     """
 
     index: int | None = None
@@ -54,7 +55,7 @@ Decision = New | Duplicate | OutOfOrder
 class SequenceMachine:
     """The sequence numbers of all publishers of one stream.
 
-    Invariant: `_tentative` is empty between runs.
+    Invariant: `_tentative` is empty between runs. A run is the pushes of one append.
     """
 
     def __init__(self) -> None:
@@ -63,13 +64,16 @@ class SequenceMachine:
         self._tentative: dict[bytes, dict[int, int]] = {}
 
     def remember(self, stored: Iterable[tuple[bytes, int, int]]) -> None:
-        """Takes in stored messages: publisher id, sequence number and index of each, oldest first."""
+        """Takes over the sequence numbers of stored messages. stored: publisher id, sequence number and index, oldest
+        first."""
         for publisher_id, sequence, index in stored:
             self._learn(publisher_id, sequence, index)
 
     def decide(self, publisher_id: bytes, sequence: int, offset: int) -> Decision:
-        """Decides about one message. offset: its position among the messages of this run if it is stored, counted from
-        0."""
+        """Decides whether one message is new, a duplicate or out of order.
+
+        offset: the position that the message would get among the new messages of the present append, counted from 0.
+        """
         tentative = self._tentative.get(publisher_id)
         last = next(reversed(tentative)) if tentative else self._last.get(publisher_id)
         if last is None and (known := self._recent.get((publisher_id, sequence))) is not None:
@@ -85,16 +89,16 @@ class SequenceMachine:
         return Duplicate(index=self._recent.get((publisher_id, sequence), 0))
 
     def stored(self, first_index: int) -> None:
-        """Ends a run that was stored. first_index: the index of its first message."""
+        """Remembers the new messages of the present append, because it was stored. first_index: the index of its first
+        message."""
         tentative, self._tentative = self._tentative, {}
         for publisher_id, numbers in tentative.items():
             for sequence, offset in numbers.items():
                 self._learn(publisher_id, sequence, first_index + offset)
 
     def refused(self) -> None:
-        """Ends a run of messages that was not stored. The sequence numbers that `decide` found new in this run count as
-        unknown again.
-        """
+        """Forgets the new messages of the present append, because it was not stored. Their sequence numbers are unknown
+        again."""
         self._tentative = {}
 
     def _learn(self, publisher_id: bytes, sequence: int, index: int) -> None:

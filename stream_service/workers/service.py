@@ -1,7 +1,7 @@
 """ServiceWorker: the stream service. It creates and lists streams; it does not push or pull messages.
 
-A create is stored on disk first. Then the request is forwarded to the stream's own worker, which answers it with an
-Init. So the return route of the Init is the address of the stream.
+A new stream is stored on disk first. Then the create request is forwarded to the stream's own worker, which answers the
+client. The answer is an Init, and its return route is the address of the stream.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITION
 from stream_service.workers.directory import StreamDirectory
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
-"""The addresses of the service: the one in the specification, and two that real clients use."""
+"""The addresses of the stream service: the address in the specification, and two that real clients use."""
 
 PARTITIONS_PER_TURN = 4_096
-"""After requests for this many partitions together, the other workers of the node get a turn."""
+"""The number of requested partitions after which the service worker lets the other workers of the node run."""
 
 logger = structlog.get_logger(__name__)
 
 
 class ServiceWorker(Worker):
-    """Serves `stream_create`, the partitioned create under both of its names, and `node/stream_list/1`.
+    """Serves requests to create a stream, to create partitions (under both protocol names), and to list streams.
 
     Every other request is answered with `error`.
     """
@@ -43,12 +43,14 @@ class ServiceWorker(Worker):
         self._held: Sequence[Message] = ()
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Serves requests until they have named about PARTITIONS_PER_TURN partitions. The others are served in the next
-        turn."""
+        """Serves requests until they have named about PARTITIONS_PER_TURN partitions.
+
+        The remaining requests are served after the other workers of the node have run.
+        """
         spent = 0
         for position, message in enumerate(run):
             if spent >= PARTITIONS_PER_TURN:
-                # The mailbox is paused, so that no later request overtakes the held ones.
+                # The mailbox is paused, so that no later request overtakes the remaining ones.
                 self._held = run[position:]
                 self.context.pause()
                 self.context.call_later(0, self._next_turn)
@@ -80,8 +82,8 @@ class ServiceWorker(Worker):
 
     def _create(self, message: Message) -> int:
         payload = message.payload
-        # The name is chosen here and written into the forwarded request: with no name in it, each partition's worker
-        # could not know which stream is meant.
+        # A missing name is chosen here. The forwarded request contains the name, so that each partition's worker can
+        # check it.
         if CREATE.is_in(payload):
             name, partitions = self._name(CREATE.decode_request(payload).stream_name), 1
             forwarded = CREATE.encode_request(CreateStream(name))
@@ -91,15 +93,15 @@ class ServiceWorker(Worker):
             name, partitions = self._name(request.stream_name), request.partitions
             self._check_partitions(partitions)
             forwarded = partitioned.encode_request(CreatePartitions(name, partitions))
-        # Each partition's worker gets a copy of the request and answers it under its own address. The return route is
-        # the client's.
+        # Each partition's worker gets a copy of the request, and answers the client from its own address.
         routes = [(stream_address(name, partition),) for partition in range(partitions)]
         missing = [
             partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
         ]
         requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
         writer = self._directory.find_writer(name)
-        # A stream of the node's own is created by its writer only; a client may get the Init of an existing one.
+        # A stream that a part of the node writes is created only by this part. For an existing one, a client may get
+        # the Init.
         if missing and writer is not None:
             raise ProtocolError(f"a stream of that name is made by {writer} alone; choose another name")
         if not missing:
@@ -116,7 +118,7 @@ class ServiceWorker(Worker):
         return partitions
 
     def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
-        # The reserved places are free again: the streams that exist are counted by the directory itself.
+        # The reservation ends: the directory counts the streams that exist now.
         self._directory.making -= len(operation.partitions)
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
@@ -152,7 +154,8 @@ class ServiceWorker(Worker):
         )
 
     def _later(self, message: Message, error: StorageError) -> None:
-        """Answers a failed create after a delay, so that a client that repeats it at once does not load the node."""
+        """Answers a failed create after a delay, so that a client that repeats the request at once does not load the
+        node."""
         self.context.call_later(
             self._directory.limits.error_delay_s,
             lambda: self.reply(message, failed_payload(f"the stream cannot be made: {error}")),

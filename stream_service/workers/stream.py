@@ -1,12 +1,16 @@
-"""StreamWorker: the worker of one stream-partition. It assigns indexes, has pushes stored, confirms them, and answers
-pulls.
+"""StreamWorker: the worker of one stream-partition. It assigns indexes, submits pushes to the storage, confirms them,
+and answers pulls.
 
-The worker gets messages in runs. All pushes of a run become one append. While a large append is being committed, new
-plain pushes are decoded and staged for the next append. The worker does not know the positions of consumers.
-`workers.stream_machine` defines its states.
+The worker gets several messages at a time, and all pushes among them become one append. While a large append is being
+committed, new plain pushes are decoded and staged for the next append. The worker does not know the positions of
+consumers. `workers.stream_machine` defines its states.
 
-Guarantees to clients: a push is confirmed only when it is on disk. Pushes are confirmed in the order of their arrival.
-Pulls are answered in the order of their arrival. A pull sees every push that arrived before it.
+The worker guarantees to clients:
+
+- A push is confirmed only when it is on disk.
+- Pushes are confirmed in the order of their arrival.
+- Pulls are answered in the order of their arrival.
+- A pull sees every push that arrived before it.
 """
 
 from __future__ import annotations
@@ -38,9 +42,9 @@ logger = structlog.get_logger(__name__)
 class StreamWorker(ReadableStream):
     """Serves pushes, copies, and all requests that a `ReadableStream` serves, at the address of the stream.
 
-    Invariant: `_gathered` has the pushes that are decoded and not submitted to the writing thread yet. Between turns it
-    is empty, unless the machine is STAGING. The mailbox is paused while the machine does not accept messages, or too
-    many pulls wait.
+    Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
+    the worker does not run, `_gathered` is empty, unless the machine is STAGING: a large append is being committed. The
+    mailbox is paused while the machine does not accept messages, or too many pulls wait.
     """
 
     def __init__(
@@ -61,8 +65,10 @@ class StreamWorker(ReadableStream):
         self._machine.open(stream.last_time_us)
 
     def stopped(self) -> None:
-        """Refuses the gathered pushes and the held messages. They must not be stored any more: after a restart, a new
-        worker may already write to the stream."""
+        """Refuses all pushes and other messages that wait.
+
+        They must not be stored any more: after a restart, a new worker may already write to the stream.
+        """
         super().stopped()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_gathered().refused(self._route, failure))
@@ -77,8 +83,10 @@ class StreamWorker(ReadableStream):
     # Requests
 
     def _decode(self, run: Sequence[Message]) -> None:
-        """Decodes requests: gathers pushes and serves the others. If a request must wait, holds it and all behind
-        it."""
+        """Decodes messages: gathers the pushes for the next append, and serves the other requests.
+
+        If a request must wait, this request and all later messages wait in the machine.
+        """
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
         staged_before = len(gathered.data)
@@ -94,12 +102,13 @@ class StreamWorker(ReadableStream):
                     # committed.
                     add(message, decode_push(payload))
                 elif stages or not self._serve(message):
-                    # This request must run after all earlier pushes are stored. So it waits, and the messages behind it
-                    # too.
+                    # This request must run after all earlier pushes are stored. So this request and the later messages
+                    # wait.
                     machine.hold(run[position:])
                     break
                 elif machine.state is not SERVING:
-                    # The request has begun a copy or a load. The messages behind it wait until that has ended.
+                    # The request has begun a copy or a load of sequence numbers. The later messages wait until this has
+                    # ended.
                     machine.hold(run[position + 1 :])
                     break
             except ProtocolError as error:
@@ -109,10 +118,12 @@ class StreamWorker(ReadableStream):
             machine.stage(len(staged), sum(map(len, staged)))
 
     def _serve(self, message: Message) -> bool:
-        """Serves a request that is not a plain push. Returns False if it must wait. Raises ProtocolError if it is not
-        valid."""
+        """Serves a request that is not a plain push. Returns False if the request must wait.
+
+        Raises ProtocolError if the request is not valid.
+        """
         payload = message.payload
-        # Rich pushes come first: publishers send thousands of them in a run, and the other requests come singly.
+        # Rich pushes come first: publishers send thousands of them at a time, and the other requests come singly.
         if RICH_PUSH.is_in(payload):
             return self._gather_rich(message)
         if PULL.is_in(payload):
@@ -128,8 +139,8 @@ class StreamWorker(ReadableStream):
     def _gather_rich(self, message: Message) -> bool:
         request = check_size(RICH_PUSH.decode_request(message.payload), self._services.limits)
         if request.sequence is not None and self._sequences is None:
-            # The stored sequence numbers are read once, at the first push that has one, while nothing else is under
-            # way.
+            # The stored sequence numbers are read once, at the first push that has one, while no append or copy is
+            # under way.
             if not self._gathered.messages:
                 self._load_sequences()
             return False
@@ -137,8 +148,10 @@ class StreamWorker(ReadableStream):
         return True
 
     def _proceed(self) -> None:
-        """Starts the append of the gathered pushes, or decodes the held messages, until something is under way or none
-        is left."""
+        """Submits the gathered pushes as an append, and decodes the messages that wait in the machine.
+
+        Ends when an append, a copy or a load is under way, or when nothing waits. If nothing waits, answers the pulls.
+        """
         machine = self._machine
         while machine.state is SERVING:
             if self._gathered.messages:
@@ -152,7 +165,8 @@ class StreamWorker(ReadableStream):
                 return
 
     def _settle(self) -> None:
-        """Continues after an append, a copy or a load has ended: serves the messages that waited for it."""
+        """Continues after an append, a copy or a load of sequence numbers has ended: serves the messages that waited
+        for it."""
         if self._machine.state is SERVING:
             self._proceed()
         else:
@@ -174,8 +188,10 @@ class StreamWorker(ReadableStream):
         return gathered
 
     def _append(self, pushes: PushRun) -> None:
-        """Submits the append of these pushes. If all are duplicates, or the disk is nearly full, answers them without
-        an append."""
+        """Submits the append of these pushes.
+
+        If no push is new, or the disk is nearly full, answers the pushes without an append.
+        """
         # All pushes are duplicates or out of order.
         if not pushes.data:
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
@@ -232,7 +248,7 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
-        """Answers pushes that were not stored, after a delay: a real publisher sends a refused push again at once."""
+        """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
         answers = pushes.refused(self._route, failure)
         counters, (name, partition) = self._services.counters, self.identity
         counters.pushes_failed += len(pushes)
@@ -242,7 +258,8 @@ class StreamWorker(ReadableStream):
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _send_answers_behind(self) -> None:
-        """Sends the answers that waited for the confirms of earlier pushes. Call it when there are no such pushes."""
+        """Sends the answers that waited for the confirms of earlier pushes. Call this method when all these confirms
+        have been sent."""
         gathered = self._gathered
         if gathered.answers_behind:
             answers, gathered.answers_behind = gathered.answers_behind, []
@@ -251,14 +268,17 @@ class StreamWorker(ReadableStream):
     # Copies
 
     def _copy(self, message: Message) -> bool:
-        """Serves a copy: submits its messages with their original indexes and times. Returns False if it must wait."""
+        """Serves a copy request: submits its messages with their original indexes and times.
+
+        Returns False if the request must wait.
+        """
         copy = read_copy(message.payload, self._services.limits)
         if self._gathered.messages:
             # The pushes before the copy must get their indexes first.
             return False
         self._send_answers_behind()
         machine = self._machine
-        # The client asks again with the right index; storing elsewhere would give the messages other indexes.
+        # The client asks again with the right index. Storing at another index would change the indexes of the messages.
         if not machine.can_copy(copy.index):
             self.context.send(self._copy_answer(message, copy, stored=False))
             return True
@@ -294,7 +314,7 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _refuse_copy(self, message: Message, reason: str) -> None:
-        """Answers a copy of which nothing was stored, after the same delay as for a push."""
+        """Answers a copy request that stored nothing, after the same delay as for a failed push."""
         answer = reply_to(message, self.context.address, failed_payload(reason))
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
@@ -307,7 +327,7 @@ class StreamWorker(ReadableStream):
     # Sequence numbers
 
     def _load_sequences(self) -> None:
-        """Submits a read of the stored sequence numbers."""
+        """Submits a read of the stored sequence numbers of publishers."""
         self._send_answers_behind()
         self._machine.begin_load()
         loaded, bounds = self.context.guard(self._sequences_loaded), self._bounds
@@ -321,7 +341,7 @@ class StreamWorker(ReadableStream):
             raise operation.error
         self._sequences = SequenceMachine()
         self._sequences.remember(operation.found)
-        # The held pushes with sequence numbers are gathered into a run that knows these numbers.
+        # The waiting pushes with sequence numbers are gathered into a PushRun that knows these numbers.
         self._gathered = PushRun(self._sequences)
         self._settle()
 

@@ -1,14 +1,15 @@
 """StreamMachine: the state machine of one stream-partition. It decides the next index and time, and which messages
 wait.
 
-The machine is pure: it decodes, stores and sends nothing, and gets the time as a parameter. `workers.stream` does that.
+The machine is pure: it decodes, stores and sends nothing, and gets the time as a parameter. `workers.stream` does these
+things.
 
 At most one activity is under way at a time: opening the stream, an append, a copy, or loading the sequence numbers of
 publishers. Meanwhile, messages wait in three places and keep their order:
 
-    staged    plain pushes that are decoded already, for the next append; behind a large append only
-    held      the first message that cannot be staged, and all that came with it and behind it
-    mailbox   everything else, while `accepts` is False
+    staged    plain pushes, already decoded for the next append; only while a large append is under way
+    held      the first message that cannot be staged, and all later messages that came with it
+    mailbox   all other messages, while `accepts` is False
 """
 
 from __future__ import annotations
@@ -23,21 +24,27 @@ if TYPE_CHECKING:
     from ockam.message import Message
 
 STAGED_BEHIND_MIN = 32
-"""While a small append (fewer messages than this) is being committed, new pushes stay in the mailbox. Decoding them at
-once would produce many tiny appends, and handing each to the writing thread costs more than it saves."""
+"""The number of messages from which on an append is large. While a smaller append is being committed, new pushes stay
+in the mailbox. Decoding them at once would produce many tiny appends, and the transfer of each append to the writing
+thread costs more than it saves."""
 STAGED_MESSAGES_MAX = 10_000
-"""While this many pushes are staged, further ones stay in the mailbox. A run of the mailbox has at most as many."""
+"""The number of staged pushes (decoded for the next append) at which further pushes stay in the mailbox. The mailbox
+delivers at most this many messages at a time."""
 STAGED_BYTES_MAX = 16 * 1024 * 1024
-"""While this many bytes of data are staged, further pushes stay in the mailbox. A full mailbox has as many."""
+"""The size of the staged pushes (decoded for the next append), in bytes of data, at which further pushes stay in the
+mailbox. A full mailbox has the same size."""
 
 
 class State(enum.IntEnum):
     """The state of a stream: the activity that is under way.
 
     OPENING: the stream is being read from the database, after all writes that its worker submitted before a crash.
-    SERVING: nothing is under way. LOADING: the sequence numbers of publishers are being read. APPENDING: a small append
-    is being committed. STAGING: a large append is being committed, and plain pushes are staged meanwhile. COPYING:
-    copied messages are being committed. CLOSED: the worker has stopped.
+    SERVING: no activity is under way.
+    APPENDING: a small append is being committed.
+    STAGING: a large append is being committed. Meanwhile plain pushes are staged: decoded for the next append.
+    COPYING: copied messages are being committed.
+    LOADING: the sequence numbers of publishers are being read.
+    CLOSED: the worker has stopped.
     """
 
     OPENING = enum.auto()
@@ -50,7 +57,10 @@ class State(enum.IntEnum):
 
 
 class Event(enum.IntEnum):
-    """An event of a stream: an activity begins or ends. An append, a copy or a load also ends if it fails."""
+    """An event of a stream: an activity begins or ends. An append, a copy or a load also ends if it fails.
+
+    A load reads the sequence numbers of publishers.
+    """
 
     OPENED = enum.auto()
     SMALL_APPEND = enum.auto()
@@ -67,7 +77,7 @@ class Event(enum.IntEnum):
 OPENING, SERVING, APPENDING, STAGING, COPYING, LOADING, CLOSED = State
 OPENED, SMALL_APPEND, LARGE_APPEND, APPEND_ENDED, COPY_BEGUN, COPY_ENDED, LOAD_BEGUN, LOAD_ENDED, CLOSE = Event
 
-# The state after each event. If an event is missing for a state and happens all the same, our code has a mistake. Every
+# The state after each event. If an event occurs that is missing for its state, this program has a mistake. Every
 # activity begins in SERVING, so that two of them never assign the same index.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     OPENING: {
@@ -109,9 +119,10 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 class StreamBounds:
-    """The id and the bounds of a stream in memory. All parts of its worker share this object.
+    """The id and the bounds of a stream, in memory. All parts of the stream's worker share this object.
 
-    first_index: the index of the earliest stored message. next_index: the index that the next message will get.
+    first_index: the index of the earliest stored message.
+    next_index: the index that the next message will get.
     """
 
     __slots__ = ("first_index", "next_index", "stream_id")
@@ -123,10 +134,12 @@ class StreamBounds:
 
 
 class Place(NamedTuple):
-    """The index of the first message of an append, and the time of all its messages.
+    """The index and the time of an append.
 
-    falls_from_us: None, unless the time is lower than the time of the message before it, because a wrong clock was set
-    back; then that higher time.
+    first_index: the index of the first message.
+    time_us: the time of all messages, in microseconds since 1970.
+    falls_from_us: the time of the previous message if it is higher than `time_us`, because a wrong clock was set back;
+    otherwise None.
     """
 
     first_index: int
@@ -137,11 +150,14 @@ class Place(NamedTuple):
 class StreamMachine:
     """The state of one stream-partition, and the messages that wait for its next state.
 
-    bounds: shared with the truncation, which changes `first_index`; only this machine changes `next_index`.
-    last_time_us: the time of the latest message. Times do not decrease, except where a wrong clock was set back.
+    bounds: shared with the code that truncates the stream, which changes `first_index`. Only this machine changes
+    `next_index`.
+    last_time_us: the time of the latest message, in microseconds since 1970. Times do not decrease, except where a
+    wrong clock was set back.
 
-    Invariant: pushes are staged only in STAGING. Messages are held only while something is under way. An append under
-    way begins at the end of the stream. When closed, nothing is held. `check` checks all of this.
+    Invariant: pushes are staged (decoded for the next append) only in the state STAGING. Messages are in `held` only
+    while an activity is under way. An append that is under way begins at the next index of the stream. When the machine
+    is closed, `held` is empty. `check` checks all of this.
     """
 
     def __init__(self, bounds: StreamBounds) -> None:
@@ -163,28 +179,36 @@ class StreamMachine:
         return self.state is SERVING
 
     def open(self, last_time_us: int) -> None:
-        """Ends OPENING. The stream has been read from the database, and its bounds are set."""
+        """Ends the state OPENING. The caller has read the stream from the database and has set the bounds."""
         self.state = TRANSITIONS[self.state][OPENED]
         self.last_time_us = last_time_us
 
     def stage(self, messages: int, size_bytes: int) -> None:
-        """Counts pushes that were staged. messages: their number. size_bytes: the size of their data."""
+        """Counts pushes that were staged: decoded for the next append.
+
+        messages: the number of these pushes.
+        size_bytes: the size of their data, in bytes.
+        """
         assert self.state is STAGING, "pushes are staged behind a large append only"
         self.staged_messages += messages
         self.staged_bytes += size_bytes
 
     def hold(self, messages: Sequence[Message]) -> None:
-        """Keeps these messages until the present activity has ended. No other messages may be held."""
+        """Keeps these messages until the present activity has ended. Must not be called while messages are kept
+        already."""
         assert not self.held, "messages that are held already come before these"
         self.held = messages
 
     def take_held(self) -> Sequence[Message]:
-        """Removes and returns the held messages. The caller must handle them before all others."""
+        """Removes and returns the messages that `hold` has kept. The caller must handle them before all others."""
         held, self.held = self.held, ()
         return held
 
     def begin_append(self, messages: int, now_us: int) -> Place:
-        """Begins an append of this many messages. Returns its index and time. No push is staged any more."""
+        """Begins an append of this many messages. Returns the index and time of the append.
+
+        After this call, no push counts as staged (decoded for the next append).
+        """
         self.state = TRANSITIONS[self.state][LARGE_APPEND if messages >= STAGED_BEHIND_MIN else SMALL_APPEND]
         self.staged_messages = self.staged_bytes = 0
         before_us = self.last_time_us
@@ -209,19 +233,19 @@ class StreamMachine:
             self.last_time_us = place.falls_from_us
 
     def can_copy(self, index: int) -> bool:
-        """Whether a copy may begin at this index: it is the end of the stream, or the stream has never had a
+        """Whether a copy may begin at this index: it is the next index of the stream, or the stream has never had a
         message."""
         return index == self.bounds.next_index or self.begins_with(index)
 
     def begins_with(self, index: int) -> bool:
-        """Whether the stream has never had a message and this index is not 0, so that a copy changes its first
-        index."""
+        """Whether a copy at this index changes the first index of the stream.
+
+        This is so if the stream has never had a message, and the index is not 0.
+        """
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Notes that a copy begins: messages that keep their original indexes and times are being written to the
-        stream.
-        """
+        """Begins a copy: messages from another stream are being stored with their original indexes and times."""
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
@@ -238,17 +262,18 @@ class StreamMachine:
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]
 
     def end_load(self) -> None:
-        """Ends the load, whether it succeeded or failed."""
+        """Ends the load of the sequence numbers of publishers, whether it succeeded or failed."""
         self.state = TRANSITIONS[self.state][LOAD_ENDED]
 
     def close(self) -> Sequence[Message]:
-        """Closes the machine, because the worker has stopped. Returns the held messages, for the caller to refuse."""
+        """Closes the machine, because the worker has stopped. Returns the messages that `hold` has kept; the caller
+        must refuse them."""
         self.state = TRANSITIONS[self.state][CLOSE]
         self.staged_messages = self.staged_bytes = 0
         return self.take_held()
 
     def check(self) -> None:
-        """Checks the invariant. Tests call it between turns."""
+        """Asserts the invariant of this class. Only tests call this method."""
         assert self.state is STAGING or self.staged_messages == self.staged_bytes == 0
         assert not self.held or self.state not in (SERVING, CLOSED)
         assert (self._place is not None) == (self.state in (APPENDING, STAGING)) or self.state is CLOSED

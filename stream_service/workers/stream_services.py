@@ -1,4 +1,4 @@
-"""StreamServices: the type of the object through which the workers of streams use the shared parts of their node."""
+"""StreamServices: the interface through which the workers of streams use the shared parts of their node."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stream_service.workers.tail_machine import Tails
 
 
 class StreamServices(Protocol):
-    """The parts of a node that all its streams share. `workers.directory.StreamDirectory` provides them.
+    """The interface to the parts of a node that all its streams share. `workers.directory.StreamDirectory` implements
+    it.
 
-    now_us: returns the trusted time of `clock`, in microseconds since 1970. tails: the memory for the newest
-    messages.
+    now_us: returns the trusted time of `clock`, in microseconds since 1970.
+    tails: the newest messages of all streams, in memory.
     """
 
     @property

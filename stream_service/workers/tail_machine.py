@@ -1,6 +1,8 @@
-"""Tails: keeps the newest messages of all streams in memory, so that consumers near the end need no disk read. No I/O.
+"""Tails: keeps the newest messages of all streams in memory, so that consumers near the end of a stream need no disk
+read.
 
-A tail keeps the lists of the appends and copies no message, so it costs a push almost nothing.
+A tail is the newest messages of one stream. It keeps the lists of the appends and copies no message, so it costs a push
+almost nothing. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from typing import NamedTuple
 from storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
-"""The memory that a message takes in addition to its data: the bytes object and its place in a list."""
+"""The memory that a message takes in addition to its data, in bytes: the bytes object and its place in a list."""
 
 
 class Run(NamedTuple):
-    """The messages of one append. size_bytes: the memory that is counted for them."""
+    """The messages of one append.
+
+    time_us: the time of all these messages, in microseconds since 1970.
+    size_bytes: the memory that is counted for these messages, in bytes.
+    """
 
     first_index: int
     time_us: int
@@ -32,11 +38,12 @@ class Run(NamedTuple):
 
 
 class Tails:
-    """The memory that all tails of a node share. If it is full, the tail that has not grown for the longest time is
-    cleared.
+    """The memory that all tails of a node share. A tail is the newest messages of one stream.
 
-    Invariant: `size_bytes` is the sum over all tails and at most `bytes_max`. `_used` has the tails that are not empty,
-    the one that grew longest ago first.
+    If the memory is full, the tail that has not grown for the longest time is cleared.
+
+    Invariant: `size_bytes` is the sum over all tails and at most `bytes_max`. `_used` contains the tails that are not
+    empty, in the order of their last growth, oldest first.
     """
 
     def __init__(self, bytes_max: int, stream_bytes_max: int) -> None:
@@ -46,7 +53,10 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """Takes in that a tail has grown by this many bytes, or shrunk if negative. May clear other tails."""
+        """Counts that a tail (the newest messages of one stream) has grown by this many bytes. May clear other tails.
+
+        A negative number means that the tail has shrunk.
+        """
         self.size_bytes += grown_bytes
         if tail.size_bytes:
             self._used[tail] = None
@@ -58,7 +68,7 @@ class Tails:
 
 
 class Tail:
-    """The newest messages of one stream. It keeps or drops the messages of an append together.
+    """The newest messages of one stream, in memory. It keeps or drops the messages of an append together.
 
     Invariant: the indexes in `_runs` have no gap. `size_bytes` is the sum over `_runs` and at most
     `Tails.stream_bytes_max`.
@@ -76,8 +86,10 @@ class Tail:
         return self._runs[-1].next_index if self._runs else -1
 
     def append(self, stored: Append) -> None:
-        """Adds a stored append and drops the oldest ones beyond the limit. The append's lists must not change
-        afterwards."""
+        """Adds the messages of a stored append. If the tail exceeds its limit, drops its oldest appends.
+
+        The lists of the append must not change afterwards.
+        """
         size_bytes = sum(map(len, stored.data)) + MESSAGE_OVERHEAD_BYTES * len(stored.data)
         for beside in (stored.keys, stored.headers):
             size_bytes += sum(len(each) for each in beside or () if each is not None)
@@ -108,8 +120,10 @@ class Tail:
         self.clear()
 
     def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
-        """Returns the same page as `storage.contract.Log.read` would. Returns None if its first message is not in the
-        tail."""
+        """Returns the same page as `storage.contract.Log.read` would, from the messages in memory.
+
+        Returns None if the first message of the page is not in memory.
+        """
         if not self._runs or index < self._runs[0].first_index:
             return None
         page: list[Record] = []
@@ -128,7 +142,8 @@ class Tail:
 
 
 def _records(run: Run, start: int, end: int) -> zip[Record]:
-    """Returns the records of a run from position `start` up to position `end`, or up to the end of the run."""
+    """Returns the records of an append from position `start` up to, not including, position `end` or the end of the
+    append."""
     return zip(
         range(run.first_index + start, run.next_index),
         run.data[start:end],
