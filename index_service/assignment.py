@@ -16,7 +16,8 @@ import msgspec
 class Candidate(msgspec.Struct, frozen=True):
     """A member of a group of consumers that wants partitions.
 
-    partitions: the number of partitions that the member knows. The member can get only partitions with lower numbers.
+    partitions: the number of partitions of the stream, as the member knows it. The member can get only partitions with
+    lower numbers.
     """
 
     member_id: str
@@ -39,7 +40,7 @@ def assign(
     - A new member takes at most its own share from the other members.
     - When a member leaves, only the partitions of that member move.
     """
-    # Find the partitions of each candidate so far that the candidate also knows.
+    # For each candidate, collect its partitions so far that the candidate also knows.
     partitions = max((each.partitions for each in candidates), default=0)
     had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
     known = {each.member_id: each.partitions for each in candidates}
@@ -81,9 +82,9 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Assigns each partition to one of the candidates that know it, and returns the assignment.
+    """Assigns each partition to one of the candidates that know the partition, and returns the assignment.
 
-    The candidate with the lowest tuple (load, rank, place) gets the partition.
+    Of these candidates, the one with the lowest tuple (load, rank, place) gets the partition.
 
     partitions: the partitions in descending order.
     ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.

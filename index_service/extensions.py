@@ -150,9 +150,10 @@ class Lease(msgspec.Struct, frozen=True):
 # type LeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
 #   holding: list<Lease>  leave: bool }
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """A member's request to join the group that shares a stream, to renew its leases, or to leave the group.
+    """A member's request to join a group, to renew the member's leases, or to leave the group.
 
-    A member must renew its leases at intervals of at most a third of `ttl_ms`, the time to live in the answer.
+    A group is the consumers that share the partitions of a stream under one client id. A member must renew its leases
+    at intervals of at most a third of `ttl_ms`, the time to live in the answer.
 
     request_id: a number that rises with each request of a member. The member may use only the answer to its latest
     request. A request with a lower id changes nothing. The same request may be sent again.
@@ -177,9 +178,9 @@ class LeaseResponse(msgspec.Struct, frozen=True):
     """The answer to a LeaseRequest.
 
     leases: the leases that the member may use until `ttl_ms` after it sent the request. If a lease from `holding` of
-    the request is missing here, the member has lost it and must stop processing the partition at once.
-    release: the partitions that the member should give up soon, so that other members get them. The member keeps their
-    leases until it gives them up.
+    the request is missing here, the member has lost this lease and must stop processing the partition at once.
+    release: the partitions that the member should give up soon, so that other members get them. Until the member gives
+    them up, it keeps their leases.
     ttl_ms: the time to live of a lease, in milliseconds.
     members: the number of members of the group.
     """

@@ -1,7 +1,8 @@
-"""LeaseGroups: keeps one LeaseMachine for each group, and stores its leases in the database.
+"""LeaseGroups: keeps one LeaseMachine for each group of consumers, and stores the leases in the database.
 
-A group is the members of one client id on one stream. LeaseGroups also limits the number of leases. It survives crashes
-of the index worker, so such a crash loses no lease. It does not decode or encode messages.
+A group is the members of one client id on one stream. LeaseGroups also limits the number of groups, members and
+partitions. It survives crashes of the index worker, so such a crash loses no lease. It does not decode or encode
+messages.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class LeaseGroups:
     ) -> None:
         """Sets or deletes a position. The change is refused while a member has the lease of the partition.
 
-        After the change, members that had the lease earlier can no longer save with it.
+        After the change, members that had the lease earlier can no longer save with that lease.
         index: the new position; None deletes the position.
         """
         group_key = key.client_id, key.stream_name
@@ -126,8 +127,8 @@ class LeaseGroups:
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 
-        If the group is not in memory, `row` decides. Its lease is valid for its time to live after the start of the
-        node.
+        If the group of the position is not in memory, the lease in `row` counts. Such a lease is valid only for its
+        time to live after the start of the node.
         """
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
@@ -137,7 +138,7 @@ class LeaseGroups:
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
-        """Removes members whose time to live is over, and removes groups without members from memory.
+        """Removes members that have not renewed their leases in time, and removes groups without members from memory.
 
         spared: a group that stays in memory even without members, or None.
         """
@@ -234,7 +235,8 @@ class LeaseGroups:
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
         """Whether the limits allow this many more groups and entries. An entry is a member or a partition.
 
-        If they do not, sweeps and checks again. spared: a group that the sweep keeps in memory, or None.
+        If there is no room, removes expired members with `sweep` and checks again.
+        spared: a group that the sweep keeps in memory, or None.
         """
         # The first pass may sweep, and the second pass checks again.
         for _ in range(2):

@@ -35,7 +35,7 @@ class State(enum.Enum):
     """The state of one partition.
 
     FREE: no member has the lease.
-    WRITING: a member is to get the lease, but the fence (lease number) is not on disk yet.
+    WRITING: a member will get the lease as soon as the fence (lease number) is on disk.
     HELD: a member has the lease.
     OLD: a member had the lease before the start of the node, and has not named it since.
     """
@@ -124,7 +124,7 @@ class Slot(msgspec.Struct):
 class Member(msgspec.Struct):
     """A member of the group.
 
-    partitions: the number of partitions of the stream that the member knows.
+    partitions: the number of partitions of the stream, as the member's latest request names it.
     latest: the member's latest request; None if it has sent none since the start of the node.
     expires_s: the time, in seconds, at which the member is removed if it sends no further request.
     leases: the partitions that the member has, in any state except FREE.
@@ -262,8 +262,10 @@ class LeaseMachine:
             self._note(partition, slot)
 
     def expire(self, now_s: float) -> None:
-        """Removes the members whose time to live is over. Also ends OLD leases, from before the start of the node, that
-        have certainly expired."""
+        """Removes the members whose time to live is over.
+
+        Also ends leases from before the start of the node (state OLD) when they have certainly expired.
+        """
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
@@ -305,7 +307,7 @@ class LeaseMachine:
     def _hear(self, member: Member | None, request: LeaseRequest, now_s: float) -> None:
         """Processes a new request of a member that joins the group or renews its leases.
 
-        HELD leases that the request does not name end.
+        A lease in the state HELD ends if the request does not name it.
         """
         # A new member, or a member that knows another number of partitions, changes the shares of all members.
         joins = member is None
@@ -333,8 +335,8 @@ class LeaseMachine:
     def _leave(self, member: Member | None, request: LeaseRequest) -> None:
         """Ends the leases of a member that leaves the group.
 
-        A lease from before the start of the node (OLD) ends only if the request names it. Otherwise the request may
-        have been sent before the member got the lease.
+        A lease from before the start of the node (state OLD) ends only if the request names it. A request that does not
+        name the lease may be older than the lease.
         """
         if member is None:
             return

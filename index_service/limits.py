@@ -72,8 +72,8 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     ignored: the number of requests in the specification's protocols that were not valid or exceeded a limit. They get
     no answer.
     failed: the number of requests that failed with a storage error.
-    refused: the number of requests in our own protocols that were answered with `error` because they were not valid or
-    not allowed.
+    refused: the number of requests in our own protocols (`node/index_save/1` and others) that were answered with
+    `error`, because they were not valid or not allowed.
     fenced: the number of saves that were refused because their lease was not the newest one of the partition.
     lists: the number of pages of positions that were sent.
     sets: the number of positions that an operator set or deleted.

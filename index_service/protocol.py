@@ -94,8 +94,10 @@ Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionInd
 
 
 def decode_request(payload: bytes) -> Request:
-    """Decodes a request of either protocol name, with or without a partition. Raises ProtocolError if the payload is
-    not valid."""
+    """Decodes a request of the index protocols, under either protocol name, with or without a partition.
+
+    Raises ProtocolError if the payload is not valid.
+    """
     if INDEX_PARTITIONED.is_in(payload):
         return INDEX_PARTITIONED.decode_request(payload)
     try:

@@ -25,9 +25,10 @@ _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
 
 
 def is_extension(payload: bytes) -> bool:
-    """Whether a payload has the name of one of our own protocols, even if the service does not know that name.
+    """Whether a payload has the name of one of our own protocols, which begins with EXTENSIONS_PREFIX ("node/").
 
-    The sender of such a request expects an `error` if the request fails.
+    This includes names that the service does not know. The sender of such a request expects an `error` if the request
+    fails.
     """
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)
@@ -48,9 +49,10 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
 
 
 def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
-    """Decodes a request of our own protocols. Raises ProtocolError if the request is not valid or exceeds a limit.
+    """Decodes a request of our own protocols (`node/index_save/1` and others).
 
     lease_partitions_max: the largest number of partitions in a lease request.
+    Raises ProtocolError if the request is not valid or exceeds a limit.
     """
     for protocol in _EXTENSIONS:
         if protocol.is_in(payload):

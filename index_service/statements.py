@@ -13,5 +13,5 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 def compiled(statement: ClauseElement) -> str:
-    """Compiles a statement to SQL text with named parameters, as the `sqlite3` driver takes it."""
+    """Compiles a statement to SQL text with named parameters, as the driver of the database takes it."""
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))

@@ -63,7 +63,7 @@ SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index
 ROW_OVERHEAD_BYTES = 64
 """The space for a listed position without its texts, in bytes: the lengths of the texts, the numbers and the time."""
 HOP_OVERHEAD_BYTES = 16
-"""The space for an address of a route without its text, in bytes."""
+"""The space in a frame that an address of a route takes in addition to its text, in bytes."""
 
 logger = structlog.get_logger(__name__)
 
@@ -150,7 +150,8 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Serves one request of our own protocols. Raises ProtocolError if the request is not valid.
+        """Serves one request of our own protocols (`node/index_save/1` and others). Raises ProtocolError if it is not
+        valid.
 
         A FencedSave is only added to `asked` and `accesses`, to be submitted later.
         """
@@ -262,8 +263,11 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Counts and logs a request that is not valid or not allowed. Only a request of our own protocols gets an
-        answer: an `error`."""
+        """Counts and logs a request that is not valid or not allowed.
+
+        A request of our own protocols (`node/index_save/1` and others) is answered with `error`. Other requests get no
+        answer.
+        """
         if is_extension(message.payload):
             self._service.refused += 1
             logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))

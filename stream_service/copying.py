@@ -20,7 +20,7 @@ class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message that is copied from another stream.
 
     time_us: when the message was first published, in microseconds since 1970. Times must not decrease along a stream.
-    So the node lowers a time in the future to the present time, and raises a time that is lower than that of the
+    So the node lowers a time in the future to the present time, and raises a time that is lower than the time of the
     previous message.
     """
 

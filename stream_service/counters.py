@@ -14,8 +14,8 @@ from ockam.worker import Worker
 COPIES = 2
 """The number of times that each message is written to disk: once to the write-ahead log, and once to the database."""
 MESSAGE_BYTES = 128
-"""The disk space that each copy of a message takes in addition to its data, in bytes. It contains the row, the index
-entry, and unused space in pages."""
+"""The disk space that each copy of a message takes in addition to its data, in bytes: its row, its index entry, and
+unused space in pages."""
 APPEND_BYTES = 24 * 1024
 """The disk space for the existing database pages that one append changes and therefore writes again, in bytes."""
 

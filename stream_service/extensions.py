@@ -31,7 +31,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 class Retention(msgspec.Struct, frozen=True):
     """The limits of a stream-partition. While the stream exceeds one limit, its oldest messages are deleted.
 
-    Each field may be None: no limit.
+    None in a field means that there is no such limit.
     age_s: the greatest age of a message, in seconds.
     messages: the largest number of messages.
     size_bytes: the largest total size of the data, in bytes.
@@ -127,8 +127,8 @@ class Sequence(msgspec.Struct, frozen=True, gc=False):
 class RichPush(msgspec.Struct, frozen=True, gc=False):
     """A push with a key and headers.
 
-    sequence: the message's number from its publisher, or None. A push with this number is stored only once, even if the
-    client sends it again.
+    sequence: the number that the publisher gave the message, or None. The node stores a push with a number only once,
+    even if the client sends the push again.
     """
 
     request_id: bare.UInt
@@ -145,7 +145,7 @@ class RichStatus(enum.IntEnum):
     OK: the message is stored.
     ERROR: the message is not stored, or it is unknown whether it is stored.
     DUPLICATE: the message was stored earlier.
-    OUT_OF_ORDER: the message is not stored, because its sequence number skips others.
+    OUT_OF_ORDER: the message is not stored, because an earlier sequence number is missing.
     REFUSED: the message is not stored, because the node does not accept it. Sending it again is useless.
     """
 
@@ -160,8 +160,8 @@ class RichStatus(enum.IntEnum):
 class RichConfirm(msgspec.Struct, frozen=True, gc=False):
     """The answer to a RichPush.
 
-    index: the index of the stored message for OK and DUPLICATE; 0 for an old duplicate whose index is forgotten, and
-    for other results.
+    index: the index of the stored message, for OK and DUPLICATE. It is 0 for other results, and for an old duplicate
+    whose index is forgotten.
     expected: the sequence number that the node expects next, for OUT_OF_ORDER; otherwise 0.
     """
 
@@ -200,7 +200,7 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 TOLD = b"node/1/"
 """The beginning of the return addresses of clients that understand `node/push_failed/1`. Clients of the real services
-use other addresses, so the node never sends them this message, which they do not know."""
+use other addresses, so the node never sends this message to them."""
 
 
 # type FromIndex struct { index: uint }
@@ -309,7 +309,7 @@ class TruncateResponse(msgspec.Struct, frozen=True):
 
 # type DeleteRequest struct { request_id: uint }
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """A request to delete a stream-partition with all its messages. Its name can be used again after that."""
+    """A request to delete a stream-partition with all its messages. Afterwards the name can be used again."""
 
     request_id: bare.UInt
 

@@ -1,4 +1,4 @@
-"""The limits of the stream service, each with its reason."""
+"""The limits of the stream service."""
 
 from __future__ import annotations
 

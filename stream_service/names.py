@@ -26,12 +26,13 @@ def stream_address(name: str, partition: int) -> Address:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Returns the partition of a key in a stream of `partitions` partitions. Raises ValueError if `partitions` is less
-    than 1.
+    """Returns the partition of a key in a stream of `partitions` partitions.
 
     The partition is the first eight bytes of the key's SHA-256, read as a big-endian number, modulo the number of
     partitions. Every process, version and language computes the same partition. If the number of partitions changes,
     many keys get another partition.
+
+    Raises ValueError if `partitions` is less than 1.
     """
     if partitions < 1:
         raise ValueError(f"a stream has at least one partition, not {partitions}")
@@ -39,8 +40,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def generated_name(new_id: Callable[[], str]) -> str:
-    """Returns a name for a stream that was created without a name: `generated_` and 8 hex digits, as in the real
-    services."""
+    """Returns a name for a stream that was created without a name.
+
+    The name is `generated_` and 8 hex digits, as in the real services.
+    """
     return f"generated_{new_id()[:8]}"
 
 

@@ -30,7 +30,7 @@ class NothingFits(StorageError):
 
 
 class EnsureStreams(Operation):
-    """Creates those of the given partitions of a stream that do not exist yet.
+    """Creates the given partitions of a stream, except the partitions that exist already.
 
     created_us: the present time, in microseconds since 1970.
     streams: after the operation, all given partitions, in the same order.
@@ -69,7 +69,7 @@ class Page:
 
     These attributes are the result:
 
-    - index: the index of the position `start`.
+    - index: the index at which the page starts, computed from `start`.
     - found: the messages of the page, or the error of the read.
     - passed_over: the indexes of the skipped messages.
     """
@@ -102,7 +102,7 @@ class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
     bytes_max: reading stops when the pages together have this many bytes of data.
-    read: the number of pages read so far. The caller requests the remaining pages again.
+    read: the number of pages read so far. The caller must request the remaining pages again.
     """
 
     __slots__ = ("bytes_max", "pages", "read", "stream_id")

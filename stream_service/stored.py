@@ -63,7 +63,7 @@ def decode_extras(stored: bytes | None) -> Extras:
 
 LOST_HEADER: Final = "node/lost/1"
 """The name of the header that marks a lost message. If a message cannot be read, a repair stores an empty message with
-this header at its index, so that no other message gets that index."""
+this header at the same index. So no other message gets that index."""
 LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 
@@ -182,7 +182,7 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Returns a stream with its row, its retention and the time of its latest message, which are read from the
+    """Returns a stream with its row, its retention and the time of its latest message. Reads the last two from the
     database."""
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
@@ -276,7 +276,7 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
-    """Returns the index up to which one step of a truncation deletes messages.
+    """Returns the index before which one step of a truncation deletes messages.
 
     The step ends at `index`, after `messages_max` messages, or after about `bytes_max` bytes of data, whichever is
     first.

@@ -45,11 +45,10 @@ error that ended the truncation, or None."""
 
 
 class StreamAdmin:
-    """Serves the requests to describe, truncate and delete one stream and to set its retention, on behalf of its
-    worker.
+    """Serves the requests to describe, truncate and delete one stream, and to set its retention.
 
-    The protocols are `node/stream_info/1`, `node/stream_truncate/1`, `node/stream_delete/1` and
-    `node/stream_retention/1`. Each deletion writes one log line.
+    The stream's worker passes these requests on. The protocols are `node/stream_info/1`, `node/stream_truncate/1`,
+    `node/stream_delete/1` and `node/stream_retention/1`. Each deletion writes one log line.
 
     Invariant: at most one step of a truncation is under way. `_cuts` contains the truncations that have not ended: the
     first is under way, and the others wait.

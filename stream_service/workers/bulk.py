@@ -32,7 +32,7 @@ of the stream and the Arrow schema take about 2 KiB."""
 
 BACKLOG_RETRY_S = 0.02
 """The delay before checking again whether a slow peer has taken its pages, in seconds. A peer is slow while it has not
-taken its earlier pages. There are few slow peers."""
+taken its earlier pages."""
 
 logger = structlog.get_logger(__name__)
 

@@ -88,4 +88,5 @@ class Clock:
 
 
 NOTED_US = 1_000_000
-"""The change of the trusted offset up to which the offset is not stored again, in microseconds."""
+"""The change of the trusted offset, in microseconds, above which the offset is stored again. The offset is the wall
+clock minus the steady clock."""

@@ -1,5 +1,4 @@
-"""StreamDirectory: lists the streams of a node, starts their workers, and holds the objects that all these workers
-share.
+"""StreamDirectory: lists the streams of a node, starts their workers, and holds the objects that these workers share.
 
 It serves no requests.
 """
@@ -30,8 +29,8 @@ class StreamDirectory:
     new_id: returns a new random text, from which stream names are generated.
     default_retention: the retention of streams that have none of their own.
     making: the number of stream-partitions that are being created now.
-    writers: maps the beginning of stream names to the part of the node that writes these streams. Clients may only read
-    them.
+    writers: maps the beginning of a stream name to the part of the node that writes such streams. Clients may only read
+    such streams.
     """
 
     def __init__(
@@ -122,7 +121,8 @@ class StreamDirectory:
         self._addresses[address] = None
 
     def apply_retention(self, address: Address) -> None:
-        """Makes the stream at this address delete the messages that exceed its limits of age, number or size."""
+        """Makes the stream at this address delete the messages that exceed the stream's limits of age, number or
+        size."""
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker):
             worker.admin.apply_retention(self.default_retention)

@@ -31,7 +31,7 @@ PULLS_WAITING_MAX = 10_000
 wait."""
 PULLS_PER_BATCH_MAX = 256
 """The largest number of pulls that are taken together, as one batch. If the first pages of a batch already have
-`pull_bytes_max` bytes of data, only their pulls are answered at once."""
+`pull_bytes_max` bytes of data, the pulls of the other pages wait for a later batch."""
 LONG_POLLS_MAX = 10_000
 """The largest number of pulls of one stream that wait for a new message. A further pull gets an empty page at once."""
 
@@ -204,8 +204,9 @@ class PullMachine(Generic[P]):
     def take(self) -> Batch[P]:
         """Takes the next batch of pulls to answer: waiting pulls, alternating with blocked pulls.
 
-        A blocked pull is taken only if its consumer has taken the earlier answers. A waiting pull of a slow consumer
-        becomes blocked instead. The caller must call `finish` or `end_read` afterwards.
+        A pull is blocked while its consumer is slow: the consumer has not taken the answers to earlier pulls. A waiting
+        pull of a slow consumer becomes blocked. A blocked pull is taken only if its consumer is no longer slow. The
+        caller must call `finish` or `end_read` afterwards.
         """
         pulls = self._batch
         blocked: list[P] = []
@@ -239,20 +240,22 @@ class PullMachine(Generic[P]):
         return Batch(pulls, blocked, unblocked)
 
     def begin_read(self) -> None:
-        """Notes that a reading thread reads the batch. No other batch can be taken until `end_read` is called."""
+        """Notes that a reading thread reads the pages of the batch. No other batch can be taken until `end_read` is
+        called."""
         assert self._batch, "nothing was taken"
         self.note(READ_BEGUN)
 
     def end_read(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends a batch after a read, which has read the first `count` pages. Returns the result of `finish`."""
+        """Ends a batch of pulls after a reading thread has read its first `count` pages. Returns the result of
+        `finish`."""
         self.note(READ_ENDED)
         return self.finish(count)
 
     def finish(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends the batch. The first `count` pulls can be answered, and the others go back to the front of their queues.
+        """Ends the batch of pulls that `take` returned. Only its first `count` pulls can be answered.
 
-        Returns the pulls to answer, and those other pulls that are blocked again. When the machine is closed, the other
-        pulls are dropped.
+        Returns two lists: the pulls to answer, and those of the other pulls that are blocked again. The other pulls go
+        back to the front of their queues. When the machine is closed, the other pulls are dropped.
         """
         batch, self._batch = self._batch, []
         if count >= len(batch):
@@ -269,19 +272,21 @@ class PullMachine(Generic[P]):
         return batch[:count], blocked
 
     def has_blocked(self, consumer: Hashable) -> bool:
-        """Whether any pulls of this consumer are blocked."""
+        """Whether this consumer has blocked pulls, which wait until the consumer has taken earlier answers."""
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Notes that a consumer has taken answers. Returns whether the blocked pulls of that consumer can be taken
-        now."""
+        """Notes that a slow consumer has taken answers. Returns whether its blocked pulls can be taken now."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None
         return True
 
     def drop_blocked(self, consumer: Hashable) -> Sequence[P]:
-        """Removes and returns the blocked pulls of a consumer whose connection has ended."""
+        """Removes and returns the blocked pulls of a consumer whose connection has ended.
+
+        A blocked pull waits until its consumer has taken earlier answers.
+        """
         self._caught_up.pop(consumer, None)
         return self._blocked.pop(consumer, ())
 
@@ -321,8 +326,10 @@ class PullMachine(Generic[P]):
 
     @property
     def next_deadline_s(self) -> float:
-        """The time at which `end_late` should be called next, in seconds. It may be too early. Infinity if there is no
-        deadline."""
+        """The time at which `end_late` should be called next, in seconds; infinity if there is no deadline.
+
+        The time may be earlier than necessary, because the long poll with this deadline may have ended already.
+        """
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def end_late(self, now_s: float) -> list[P]:

@@ -80,7 +80,8 @@ class PullPages:
     def bound(self, pull: Pull) -> None:
         """Sets the size limits of a pull's page.
 
-        They follow from the frame size of the connection, and from the number of bytes that wait to be sent there now.
+        The limits depend on the frame size of the connection, and on the number of bytes that wait to be sent there
+        now.
         """
         page, origin = pull.page, pull.consumer
         page.first_bytes_max = max(0, pull.payload_bytes_max - ANSWER_OVERHEAD_BYTES - MESSAGE_OVERHEAD_BYTES)

@@ -36,7 +36,7 @@ PULL_MEMORY_BYTES = 1_500
 
 
 class PullQueue:
-    """Answers the pulls of one stream, on behalf of its worker.
+    """Answers the pulls of one stream, on behalf of the stream's worker.
 
     A read ends when it has the data of one full page, so that the answers to a thousand pulls are never in memory
     together. Pages in the tail (the newest messages of the stream, in memory) are not read from the disk.
@@ -143,8 +143,10 @@ class PullQueue:
                 self._read(pulls)
 
     def _take(self) -> Sequence[Pull]:
-        """Takes the next batch of pulls. Counts the memory of pulls that became blocked, and no longer counts pulls
-        that were blocked until now."""
+        """Takes the next batch of pulls, and updates the memory counts of blocked pulls.
+
+        A pull is blocked while its consumer has not taken earlier answers.
+        """
         pulls, blocked, unblocked = self._machine.take()
         for pull in unblocked:
             self._count(pull, -1)
@@ -160,8 +162,8 @@ class PullQueue:
     def _find_known(self, pulls: Sequence[Pull]) -> tuple[int, bool]:
         """Finds the pages of the first pulls in memory, up to the first page that must be read from the disk.
 
-        Returns the number of pages found, and whether the search ended early because they have as much data as one full
-        page.
+        Returns the number of pages found, and whether the search ended early. It ends early when these pages have as
+        much data as one full page.
         """
         find, found_bytes, bytes_max = self._pages.find, 0, self._services.limits.pull_bytes_max
         for known, pull in enumerate(pulls):
@@ -284,7 +286,7 @@ class PullQueue:
             self._worker.context.call_later(0.0, self._go_on)
 
     def _count_all(self, pulls: Iterable[Pull]) -> None:
-        """Counts the memory of newly blocked pulls.
+        """Counts the memory of newly blocked pulls, which wait until their consumer has taken earlier answers.
 
         Call this method last, because it may end connections and so drop their pulls.
         """

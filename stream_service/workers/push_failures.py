@@ -1,8 +1,8 @@
-"""Encodes the answers to pushes that were not stored, or whose storage is in doubt.
+"""Encodes the answers to pushes that were not stored, or for which this is unknown.
 
-A client of the real services knows only a confirm with the status ERROR, so it gets that. A client whose return address
-begins with `extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The address and not
-each request says which answer the client wants, so plain pushes stay small and fast.
+A client of the real services knows only a confirm with the status ERROR, so it gets this confirm. A client whose return
+address begins with `extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The client
+asks for this answer by its address and not in each request, so plain pushes stay small and fast.
 """
 
 from __future__ import annotations

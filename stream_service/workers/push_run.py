@@ -53,7 +53,10 @@ class PushRun:
             self.headers.append(None)
 
     def add_rich(self, message: Message, request: RichPush) -> None:
-        """Adds a rich push (`node/stream_push/1`). A push with a sequence number needs a run with a SequenceMachine."""
+        """Adds a rich push (`node/stream_push/1`).
+
+        If the push has a sequence number, this PushRun must have been created with a SequenceMachine.
+        """
         # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
             self.decisions = [New() for _ in self.messages]

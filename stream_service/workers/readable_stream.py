@@ -135,7 +135,7 @@ class ReadableStream(Worker):
         self.context.resume()
 
     def _open(self, stream: StoredStream) -> None:
-        """Takes the stream's id, bounds and retention from its stored row."""
+        """Copies the stream's id, bounds and retention from its stored row."""
         record, bounds = stream.record, self._bounds
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
@@ -143,7 +143,8 @@ class ReadableStream(Worker):
 
 
 class ReadOnlyStream(ReadableStream):
-    """The worker of a stream-partition that only a part of this node writes. Clients may read it, but not change it.
+    """The worker of a stream-partition that only a part of this node writes. Clients may read the stream, but not
+    change it.
 
     writer: the name of the part that writes. This part calls `note_changed` after each change.
     """

@@ -17,7 +17,7 @@ from stream_service.workers.directory import StreamDirectory
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
-"""The pause between two steps of the work, in seconds."""
+"""The pause between two steps of deleting messages or of shrinking the database file, in seconds."""
 RECLAIM_PAGES = 32
 """The number of free database pages that one transaction returns to the file system. These are a quarter of a megabyte,
 and the transaction takes some milliseconds."""
@@ -30,7 +30,8 @@ logger = structlog.get_logger(__name__)
 
 
 class RetentionWorker(Worker):
-    """Applies the retention of all streams again and again. It accepts no messages.
+    """Applies the retention (the limits of age, number and size) of all streams again and again. It accepts no
+    messages.
 
     interval_s: the pause between the end of one pass over all streams and the beginning of the next, in seconds.
     """

@@ -1,7 +1,7 @@
 """SequenceMachine: decides whether a push with a sequence number is new, a duplicate or out of order. It does no I/O.
 
 A publisher begins with any number, and each later number is higher by 1. A known number is a duplicate. The next number
-is new. A number that skips others is out of order: a message between was lost, and storing this one would hide the
+is new. A number that skips others is out of order: an earlier message was lost, and storing this one would hide the
 loss. The pushes of one append are a run. The decisions of a run are tentative until its messages are on disk.
 
     number            decision        stored    the answer contains
@@ -38,7 +38,8 @@ class Duplicate(msgspec.Struct, frozen=True):
     """The decision that a message is a duplicate. One of the two fields is set.
 
     index: the index of the message if it is already on disk; 0 if that index is forgotten.
-    offset: the position of the message among the new messages of the present append, counted from 0, if it is there.
+    offset: the position of the message among the new messages of the present append, counted from 0, if the append
+    contains the message already.
     """
 
     index: int | None = None
@@ -64,8 +65,10 @@ class SequenceMachine:
         self._tentative: dict[bytes, dict[int, int]] = {}
 
     def remember(self, stored: Iterable[tuple[bytes, int, int]]) -> None:
-        """Takes over the sequence numbers of stored messages. stored: publisher id, sequence number and index, oldest
-        first."""
+        """Remembers the sequence numbers of stored messages.
+
+        stored: publisher id, sequence number and index of each message, oldest first.
+        """
         for publisher_id, sequence, index in stored:
             self._learn(publisher_id, sequence, index)
 

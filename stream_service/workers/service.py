@@ -43,7 +43,7 @@ class ServiceWorker(Worker):
         self._held: Sequence[Message] = ()
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Serves requests until they have named about PARTITIONS_PER_TURN partitions.
+        """Serves requests until these requests have named about PARTITIONS_PER_TURN partitions.
 
         The remaining requests are served after the other workers of the node have run.
         """
@@ -68,7 +68,7 @@ class ServiceWorker(Worker):
         self.receive(held)
 
     def _serve(self, message: Message) -> int:
-        """Serves one request. Returns the number of partitions that it names, at least 1.
+        """Serves one request. Returns the number of partitions that the request names, at least 1.
 
         Raises ProtocolError if the request is not valid or not allowed.
         """

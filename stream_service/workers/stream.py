@@ -67,7 +67,7 @@ class StreamWorker(ReadableStream):
     def stopped(self) -> None:
         """Refuses all pushes and other messages that wait.
 
-        They must not be stored any more: after a restart, a new worker may already write to the stream.
+        These messages must not be stored any more: after a restart, a new worker may already write to the stream.
         """
         super().stopped()
         failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")

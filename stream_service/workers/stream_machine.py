@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ockam.message import Message
 
 STAGED_BEHIND_MIN = 32
-"""The number of messages from which on an append is large. While a smaller append is being committed, new pushes stay
-in the mailbox. Decoding them at once would produce many tiny appends, and the transfer of each append to the writing
-thread costs more than it saves."""
+"""The smallest number of messages of a large append. New pushes are decoded while a large append is being committed,
+and stay in the mailbox while a smaller one is being committed. Decoding them then would produce many tiny appends, and
+handing each append to the writing thread costs more than it saves."""
 STAGED_MESSAGES_MAX = 10_000
 """The number of staged pushes (decoded for the next append) at which further pushes stay in the mailbox. The mailbox
 delivers at most this many messages at a time."""
@@ -258,7 +258,7 @@ class StreamMachine:
             self.last_time_us = last_time_us
 
     def begin_load(self) -> None:
-        """Begins to load the sequence numbers of publishers."""
+        """Begins the load of the sequence numbers of publishers: they are being read from the database."""
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]
 
     def end_load(self) -> None:
