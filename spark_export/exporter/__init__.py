@@ -1,6 +1,5 @@
-"""The exporter: it copies all new messages of a node into a table directory, each message once. It is a process of its
-own.
+"""The exporter: a separate process that copies all new messages of a node into a table on disk, each message once.
 
-`run.py` has the steps of a run, `run_machine.py` the recovery after a crash, and `layout.py` the places of all files on
-disk.
+Each execution that copies the new messages is a run. `run.py` has the steps of a run, `run_machine.py` decides how an
+interrupted run is recovered, and `layout.py` defines the paths of all files.
 """

@@ -1,10 +1,9 @@
-"""Compaction: merges the small files of a table of plain Parquet into large ones, as a new generation of the table.
-Compaction changes no row.
+"""Compaction: merges the small files of a plain Parquet table into large ones. The rows do not change.
 
-The new generation is built beside the one that readers see. Large files are linked into it; small files of one stream
-and date are merged. Then the table's link is turned. Turning the link is atomic: a reader that opens the table sees the
-old generation or the new one. The old generation stays for readers that have opened it (`KEEP_S`); a later run or
-compaction removes it.
+A compaction builds a new generation, a folder with another version of the whole table. Large files are hard-linked into
+the new folder, and small files of one stream and date are merged. Then the table's symbolic link is changed to the new
+folder. This change is atomic: a reader that opens the table sees the old or the new generation. The old generation is
+kept for `KEEP_S` for readers that have already opened it. A later run or compaction removes the old generation.
 """
 
 from __future__ import annotations
@@ -32,14 +31,18 @@ from storage.durable_files import sync
 logger = structlog.get_logger(__name__)
 
 SMALL_BYTES = FILE_BYTES_MAX // 2
-"""Smaller files are worth merging."""
+"""The size in bytes from which a file is not merged any more; half of the size of a full file."""
 KEEP_S = 3600.0
-"""How long a generation that has been replaced is kept for readers that began in it."""
+"""How many seconds the old version of a table is kept for its readers after a compaction."""
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """The result of one compaction. generation: None if there was nothing to merge."""
+    """The result of one compaction.
+
+    generation: the number of the table's new version, or None if there was nothing to merge. files_before, files_after:
+    the number of files in the table. merged: the number of small files that were merged. rows: the number of rows in
+    the table."""
 
     generation: int | None
     files_before: int
@@ -49,7 +52,7 @@ class Compaction:
 
 
 class Compactor:
-    """Compacts the table of one export folder. The caller holds the folder's lock."""
+    """Merges the small files of the table in one export folder. The caller holds the folder's lock."""
 
     def __init__(self, layout: Layout, ledger: Ledger, *, now_us: Callable[[], int], keep_s: float = KEEP_S) -> None:
         if ledger.identity.format != "parquet":
@@ -63,8 +66,10 @@ class Compactor:
         self._keep_s = keep_s
 
     async def run(self) -> Compaction:
-        """Merges files where merging saves enough. Raises ExportError, also when a crashed run was not recovered; the
-        table is unchanged then."""
+        """Recovers from a crash, then merges the small files of each stream and date that has two or more.
+
+        Raises ExportError, also if a crash interrupted a run before the run was published. No error changes the rows of
+        the table."""
         await self.recover()
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -87,7 +92,10 @@ class Compactor:
         return Compaction(new, len(files), len(made), merged, sum(each.entry.rows for each in made))
 
     async def recover(self) -> None:
-        """Recovers from a crash: finishes a compaction whose files were written, and removes any other."""
+        """Ends a compaction that a crash interrupted: finishes the compaction if all its files were written, else
+        removes
+        its files.
+        """
         found = await self._ledger.find_open_generation()
         if found is None:
             return
@@ -100,7 +108,10 @@ class Compactor:
         logger.info("compaction abandoned", generation=generation)
 
     async def sweep(self) -> int:
-        """Removes generations that were replaced long enough ago. Returns how many."""
+        """Removes generations (versions of the table) that were replaced at least `keep_s` seconds ago.
+
+        Returns their number.
+        """
         current = await self._ledger.current_generation()
         before_s = self._now_us() / 1e6 - self._keep_s
         earlier = [path for path in self._layout.generations.iterdir() if int(path.name) < current]
@@ -110,7 +121,7 @@ class Compactor:
         return len(old)
 
     async def _turn(self, generation: int) -> None:
-        # No file is added to a generation that was replaced, so the time of its folder says when that happened.
+        # Nothing changes the old folder after this, so its modification time tells `sweep` when it was replaced.
         os.utime(self._layout.table.resolve())
         await asyncio.to_thread(point_to, self._layout.table, self._layout.generation(generation))
         failpoint("between_turn_and_ledger")
@@ -133,7 +144,9 @@ class Compactor:
         return made
 
     def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:
-        """Merges files of one stream, era and date into few large ones, in the folder of the latest run among them."""
+        """Merges the files of `group`, all of one stream and date, into few large files in the folder of the latest of
+        their runs.
+        """
         first, run_id = group[0].entry, max(file.run_id for file in group)
         place = folder / run_folder(run_id) / hive_folder(first.stream, first.date)
         place.mkdir(parents=True, exist_ok=True)
@@ -148,13 +161,15 @@ class Compactor:
             writer.abort()
         if sum(entry.rows for entry in entries) != sum(file.entry.rows for file in group):
             raise ExportError(f"merging {place} gave another number of rows; the table is as before: run verify")
-        # All rows have the date of the group's folder, so the writer puts its files there.
+        # All rows have one date, so all new files belong in this folder.
         below = place.relative_to(folder / run_folder(run_id))
         return [RunFile(run_id, replace(entry, path=str(below / entry.path))) for entry in entries]
 
 
 def plan_merges(files: Sequence[RunFile]) -> list[list[RunFile]]:
-    """Groups of small files to be merged. A group has at least two files, all of one stream, era and date."""
+    """Returns groups of small files to be merged, each of at least two files of one stream and date.
+
+    If a stream was deleted and created again, files of the old and the new stream are in different groups."""
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
         if file.entry.file_bytes < SMALL_BYTES:

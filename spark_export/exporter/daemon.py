@@ -1,5 +1,7 @@
-"""The exporter's daemon: it repeats runs until it is asked to stop. A run that fails is logged, counted and
-repeated."""
+"""The exporter's daemon: starts runs at an interval until a signal stops the daemon.
+
+A run that fails is logged and counted.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,12 @@ async def run_daemon(
     on_outcome: Callable[[Outcome], None] | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
-    """Begins a run every `every_s` seconds, until SIGTERM or SIGINT. These signals abandon the present run; its
-    messages are exported by a later run.
+    """Starts a run every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    Raises ExportError if the metrics cannot be written at the beginning. Errors that are our own mistakes are raised,
-    too.
+    After a signal, a run that is being published is finished, and any other run is abandoned; a later run exports its
+    messages. metrics_file: written at the beginning and after each run. on_outcome: called after each successful run.
+    chance: returns a random number from 0 to 1, for the delay of a start. Raises ExportError if the metrics cannot be
+    written at the beginning. Expected errors of a run are only logged; unexpected exceptions are raised.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -71,7 +74,7 @@ async def run_daemon(
 
 
 async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
-    """One run; None if it failed, or if a signal abandoned it."""
+    """Executes one run. Returns None if the run failed, or if a signal abandoned the run."""
     run = asyncio.create_task(exporter.run())
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -94,7 +97,10 @@ async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
 
 
 async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Replaces the metrics file. A failure, for example on a full disk, ends no export; the next run tries again."""
+    """Replaces the metrics file.
+
+    A failure, for example on a full disk, is only logged; the file is written again after the next run.
+    """
     try:
         await asyncio.to_thread(write_metrics, path, statistics)
     except OSError as error:
@@ -103,7 +109,7 @@ async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
 
 @contextmanager
 def _stopping(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set this event while the `with` block runs."""
+    """Makes SIGTERM and SIGINT set the event `stop` during the `with` block."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
     for each in signals:

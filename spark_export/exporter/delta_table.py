@@ -1,8 +1,8 @@
-"""A Delta table, written without Spark's connector: we write the files, and the library `deltalake` writes the
-transaction.
+"""A Delta table, written without Spark's connector: the exporter writes the data files, and the library `deltalake` the
+log.
 
-Each run is one transaction. The transaction has the run's number under the export's id, so the table's log says which
-runs the table has. Readers of Delta do not see files that no transaction names.
+Each run is one transaction in the log. The transaction contains the export's id and the run's id, so the log shows
+which runs the table has. Readers of Delta ignore files that are in no transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
 
 PARTITION_COLUMNS = ["stream", "date"]
 SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.field("date", pa.date32(), False))
-"""Of the table; the last two are in its log, not in its files."""
+"""The columns of the table. The values of the last two, `stream` and `date`, are in the log and not in the files."""
 
 
 class DeltaLogTable(FlatTable):
@@ -52,7 +52,7 @@ class DeltaLogTable(FlatTable):
             self.sync()
 
     def has_run(self, run_id: int) -> bool:
-        # Runs are published in the order of their numbers.
+        # Runs are published in the order of their ids.
         return self.latest_run() >= run_id
 
     def latest_run(self) -> int:

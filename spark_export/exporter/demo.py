@@ -1,9 +1,9 @@
-"""The last step of `stream-node demo`: exports a stream with Spark and queries the table in SQL, in one session.
+"""The last step of `stream-node demo`: exports a stream with Spark and queries the table in SQL, in one Spark session.
 
     python -m spark_export.exporter.demo FOLDER NODE STREAM
 
-Prints one JSON object: the export's figures, the query, and the columns and rows of its result. Without Spark the
-object has `skipped`, the reason why Spark cannot run here.
+Prints one JSON object: the sizes and duration of the export, the query, and the columns and rows of its result. If Java
+is missing, the object only has `skipped`, the reason why Spark cannot run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ FROM messages GROUP BY partition ORDER BY partition"""
 
 
 def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
-    """Exports the stream and queries the table. Raises ExportError, SourceError, ClientError."""
+    """Exports the stream, queries the table, and returns the JSON object that this module prints.
+
+    Raises ExportError, SourceError, ClientError."""
     try:
         find_java_home()
     except JavaMissing as error:

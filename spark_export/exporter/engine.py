@@ -1,5 +1,4 @@
-"""Engines, which carry out the tasks of a run and collect the files that the tasks wrote. An engine publishes no
-files."""
+"""Engines, which execute the tasks of a run, in threads or on Spark, and return the files that the tasks wrote."""
 
 from __future__ import annotations
 
@@ -17,25 +16,33 @@ GIVE_UP_S = 1.0
 
 
 class Engine(Protocol):
-    """The interface of an engine. It carries out each task at least once, and returns the files of exactly one attempt
-    at each task."""
+    """The interface of an engine, which executes the tasks of a run.
+
+    An engine may repeat a task that failed. It returns the files of exactly one successful execution of each task."""
 
     async def prepare(self) -> int:
-        """Starts the engine if it is not running. Returns how many tasks it can run at a time. Raises ExportError."""
+        """Starts the engine if the engine is not running.
+
+        Returns how many tasks can run at the same time. Raises ExportError.
+        """
         ...
 
     async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
-        """Carries the tasks out. Raises ExportError; TaskFailed if a task failed in all its attempts."""
+        """Executes the tasks and returns the files that they wrote.
+
+        Raises the error of a task that fails, in general an ExportError.
+        """
         ...
 
     async def close(self) -> None: ...
 
 
 class InlineEngine:
-    """Carries tasks out in threads of this process, without Spark and Java. Each task is tried once.
+    """An engine that executes tasks in threads of this process, without Spark and Java. Each task is tried once.
 
-    A run that is abandoned waits for its tasks a moment only. A task that waits for a node therefore delays neither the
-    next run nor the end of the process. Files that it still writes are in a folder that was removed.
+    When a task fails or the run is cancelled, `run` waits at most `GIVE_UP_S` seconds for the threads. A task that
+    still waits for the node therefore delays neither the next run nor the end of the process. The exporter removes the
+    folder into which such a task writes.
     """
 
     def __init__(self, parallelism: int) -> None:
@@ -69,7 +76,10 @@ class InlineEngine:
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Runs a function in a thread, and waits for its result. Cancelling the wait does not end the thread."""
+    """Starts a function in a new thread.
+
+    Returns a future that ends with the function. Cancelling the future does not end the thread.
+    """
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
@@ -83,7 +93,7 @@ def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
             work()
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The event loop is closed, so nobody waits for the result.
             loop.call_soon_threadsafe(tell, error)
 
     threading.Thread(target=main, name="export-task", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The errors of exports. The text of an error says what happened and what to do."""
+"""The errors of exports. The message of each error says what happened and what the user can do."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ class ExportInUse(ExportError):
 
 
 class ExportMismatch(ExportError):
-    """The folder holds an export of another format or of a later version, or no export."""
+    """The export folder does not fit: it has no export, another format, a later version, or a ledger and table that
+    disagree.
+    """
 
 
 class LedgerError(ExportError):
-    """The ledger cannot be read or written."""
+    """The ledger, an SQLite file that records all runs, cannot be read or written."""
 
 
 class DataLost(ExportError):
-    """Messages that were never exported are no longer on the node."""
+    """The node may lack messages that were never exported.
+
+    Retention or a deletion removed the messages, or the node was restored to an earlier state."""
 
 
 class DiskFull(ExportError):
-    """The disk has no room for the files of a run."""
+    """The disk has no space for the files of a run."""
 
 
 class TaskFailed(ExportError):
@@ -36,8 +40,8 @@ class TaskFailed(ExportError):
 
 
 class RangeIncomplete(ExportError):
-    """The messages that were read do not have exactly the indexes of the range."""
+    """A task read messages whose indexes are not exactly those of its index range, once each and in order."""
 
 
 class ExtraMissing(ExportError):
-    """A library of an optional extra is not installed."""
+    """A Python library that the chosen table format needs is not installed."""

@@ -1,8 +1,7 @@
-"""Failpoints: named places in a run where a crash test can end the process without cleanup or flush, as a power cut
-does.
+"""Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_EXPORT_FAILPOINT=written` ends the process at the place `written`. The variable is read once, at import.
-Executors pass no failpoint.
+`STREAM_NODE_EXPORT_FAILPOINT=written` kills the process at the place `written`. The variable is read once, at import.
+No failpoint is in code that Spark executors run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ SITES: Final = frozenset(
         "between_turn_and_ledger",
     }
 )
-"""A state's name is the place just behind its commit; `writing` is when the first rows of a run are in a file."""
+"""The names of all failpoints.
+
+A name of a run's state, such as `planned`, is reached right after the ledger has committed this state. `writing` is
+reached when the first rows of a run are in a file."""
 
 _armed = os.environ.get(ENVIRONMENT_VARIABLE)
 if _armed and _armed not in SITES:
@@ -35,6 +37,6 @@ if _armed and _armed not in SITES:
 
 
 def failpoint(site: str) -> None:
-    """Ends the process if a test has asked for this place. site: one of SITES."""
+    """Kills the process if the environment variable names this failpoint. site: one of SITES."""
     if _armed == site:
         os.kill(os.getpid(), signal.SIGKILL)

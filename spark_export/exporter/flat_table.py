@@ -1,5 +1,7 @@
-"""The common part of tables with a log of their own: all files lie in one folder, and an entry in the log publishes
-them."""
+"""The common part of Delta and Iceberg tables: all data files are in one folder, and an entry in the table's log
+publishes
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from storage.durable_files import sync
 
 
 class FlatTable:
-    """A `Table` whose log is written by a subclass. data: the folder of the files. log: the folder of the log.
+    """The base class of a `Table` with a log; a subclass writes the log.
 
-    Files are moved to their folder before the log names them. File names contain the run's number, so that files which
-    a crash left behind are found. The libraries that write the logs do not sync them, so this class does.
+    data: the folder of the data files. log: the folder of the log. `publish` moves the files into the data folder, and
+    then adds them to the log. File names contain the run's id, so that `discard` finds the files of a run. The
+    libraries that write the logs do not sync them, so this class does.
     """
 
     generation = FIRST_GENERATION
@@ -28,7 +31,7 @@ class FlatTable:
         self._log = log
 
     def refusal_of(self, stream: str) -> str | None:
-        """No stream is refused: a stream's name is a value in the log, not part of a path."""
+        """Returns None: every stream name is allowed, since the name is a value in the table and not part of a path."""
         return None
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -43,8 +46,9 @@ class FlatTable:
         return arranged
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """Whether all files are whole, in the table's folder or in staging: a crash between moving them leaves them in
-        both places."""
+        """Returns whether each file has its full size, in the table's data folder or in staging.
+
+        A crash in `publish` can leave some files moved to the data folder and the others in staging."""
         return all(self._find(run_id, entry) is not None for entry in entries)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
@@ -71,11 +75,14 @@ class FlatTable:
         return len(moved) + remove_tree(self._layout.run_staging(run_id))
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Writes one entry to the log, which names the files and the run."""
+        """Adds one entry with the files and the run's id to the table's log."""
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:
-        """The place of the whole file: in the table's folder, or still in staging."""
+        """Returns the path of the file with its full size, in the table's data folder or in staging, or None if there
+        is
+        none.
+        """
         for folder in (self._data, self._layout.run_staging(run_id) / TREE):
             path = folder / entry.path
             if path.is_file() and path.stat().st_size == entry.file_bytes:

@@ -1,9 +1,9 @@
-"""An Iceberg table, written without Spark's connector: we write the files, and the library `pyiceberg` writes the
-snapshot.
+"""An Iceberg table, written without Spark's connector: the exporter writes the data files, and `pyiceberg` the
+snapshots.
 
-Each run is one snapshot. The summary of the snapshot has the run's number, so the table's log says which runs the table
-has. The catalog is an SQLite file in the export's folder. Iceberg stores absolute paths, so such an export cannot be
-moved.
+Each run is one snapshot. The summary of the snapshot contains the run's id, so the snapshots show which runs the table
+has. The catalog is an SQLite file in the export's folder. Iceberg stores absolute paths, so an export folder with an
+Iceberg table cannot be moved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
 CATALOG_FILE = "catalog.sqlite"
 NAMESPACE, NAME = "export", "messages"
 RUN_PROPERTY = "stream-node.run"
-"""In a snapshot's summary: the export's id and the run's number."""
+"""The key, in a snapshot's summary, of the export's id and the run's id."""
 
 
 class IcebergTable(FlatTable):
@@ -89,7 +89,7 @@ class IcebergTable(FlatTable):
         return self._catalog.load_table((NAMESPACE, NAME))
 
     def _runs(self) -> set[int]:
-        """The numbers of this export's runs that a snapshot names."""
+        """Returns the ids of this export's runs that have a snapshot."""
         try:
             with _told("the table cannot be read"):
                 snapshots = self._open().snapshots()
@@ -105,8 +105,10 @@ class IcebergTable(FlatTable):
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turns errors of the library and its catalog within the `with` block into ours. what: the failed step, in
-    words."""
+    """Turns errors of `pyiceberg` and of the catalog in the `with` block into ExportErrors. what: the text that says
+    what
+    failed.
+    """
     try:
         yield
     except SQLAlchemyError as error:

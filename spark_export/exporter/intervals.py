@@ -1,6 +1,6 @@
-"""Sets of indexes as lists of intervals, for proofs over millions of indexes. This module is pure.
+"""Sets of indexes as lists of intervals, so that millions of indexes can be compared. This module is pure.
 
-An interval is (start, end); the end is exclusive.
+An interval is a pair (start, end); the end is exclusive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Comparison(NamedTuple):
-    """The result of a comparison: the missing, the unwanted and the repeated indexes, each as ordered intervals."""
+    """The result of comparing wanted with existing indexes. Each field is an ordered list of intervals.
+
+    missing: wanted indexes that do not exist. unexpected: existing indexes that are not wanted. repeated: indexes that
+    exist more than once."""
 
     missing: list[Interval]
     unexpected: list[Interval]
@@ -20,15 +23,16 @@ class Comparison(NamedTuple):
 
 
 def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison:
-    """Compares two collections of intervals. The intervals of `wanted` must not overlap."""
+    """Compares the wanted indexes with the existing ones, `there`. The intervals of `wanted` must not overlap."""
     merged_there, repeated = merge(there)
     merged_wanted, _ = merge(wanted)
     return Comparison(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """The union of all intervals, with touching neighbours joined, and the indexes that are in more than one
-    interval."""
+    """Returns the union of all intervals, and the indexes that are in more than one interval.
+
+    In the union, intervals that touch or overlap are joined. The repeated indexes are intervals that may overlap."""
     union: list[Interval] = []
     repeated: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):
@@ -43,7 +47,10 @@ def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]
 
 
 def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
-    """The indexes that are in `kept` and not in `taken`. Both must be merged."""
+    """Returns the indexes that are in `kept` and not in `taken`.
+
+    In both, the intervals must be ordered and not overlap.
+    """
     return [each for one in kept for each in _without(one, taken)]
 
 
@@ -62,5 +69,5 @@ def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
 
 
 def total(intervals: Iterable[Interval]) -> int:
-    """The number of indexes in these intervals."""
+    """Returns the number of indexes in these intervals, which must not overlap."""
     return sum(end - start for start, end in intervals)

@@ -1,4 +1,4 @@
-"""Opens exporters from settings. This module does not parse the command line."""
+"""Opens exporters, compactors and existing exports from settings. This module does not parse the command line."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ DEFAULT_MASTER = "local[*,4]"
 class ExportSettings:
     """The settings of an export.
 
-    folder: the export's folder; every executor must see it under this path. node: `host:port` of the node, as executors
-    reach it, too. data_dir: the node's data directory, for executors on the node's machine, which then read its file.
-    client_id: the client id under which the node keeps the export's position. format: parquet, delta or iceberg.
-    master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), or `inline` to do without Spark. remote:
-    the address of a Spark Connect server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache: see
-    `spark_export.session.open_session`. accept_lost: whether the export goes on when retention has removed messages
-    that were not exported.
+    folder: the export's folder; every executor must reach this folder under the same path. node: `host:port` of the
+    node; executors must reach the node at this address, too. data_dir: the node's data directory, or None; executors on
+    the node's machine read messages directly from its files. selection: the streams to export. client_id: the client id
+    under which the node keeps the saved indexes of the export, or None for a default. codec: the Parquet compression.
+    format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), or
+    `inline` to export without Spark. remote: the address of a Spark Connect server (`sc://…`), in place of a master.
+    conf: more settings of Spark. aot_cache: see `spark_export.session.open_session`. accept_lost: whether the export
+    goes on if messages were removed before they could be exported; if False, a run fails.
     """
 
     folder: Path
@@ -50,7 +51,7 @@ class ExportSettings:
     accept_lost: bool = False
 
     def consumer(self) -> str:
-        """The client id in use: the one given, else one made from the folder's name."""
+        """Returns `client_id`, or, if this is None, a client id made from the folder's name."""
         return self.client_id or f"export-{self.folder.absolute().name}"
 
 
@@ -65,11 +66,11 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter: locks the folder, opens the ledger, and makes the table. Raises ExportError.
+    """Opens an exporter: locks the folder, opens the ledger (the record of all runs), and creates a missing table.
 
-    engine: an engine to be used in place of the one that the settings name. Both are closed at the end. The engine
-    starts with the first run that has new messages, since starting takes seconds; errors of the folder or of the node
-    are raised before that.
+    engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
+    at the end of the `with` block. The first run with new messages starts the engine, so that errors of the folder or
+    the node are raised before the seconds that the start takes. Raises ExportError.
     """
     layout = Layout(settings.folder)
     layout.make()
@@ -112,9 +113,10 @@ async def open_exporter(
 
 @asynccontextmanager
 async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]:
-    """Opens an existing export, to verify it or to list its runs. An exporter may work in the folder at the same time.
+    """Opens an existing export, to verify the export or to list its runs. Yields its paths and its ledger.
 
-    Raises ExportMismatch.
+    The ledger is the SQLite record of all runs. An exporter may work in the folder at the same time. Raises
+    ExportMismatch, LedgerError.
     """
     layout = Layout(folder)
     async with open_ledger(layout.ledger) as ledger:
@@ -123,7 +125,7 @@ async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]
 
 @asynccontextmanager
 async def open_compactor(folder: Path) -> AsyncIterator[Compactor]:
-    """Opens and locks an existing export. Raises ExportMismatch, ExportInUse."""
+    """Opens and locks an existing export, to merge its small files. Raises ExportMismatch, ExportInUse, LedgerError."""
     layout = Layout(folder)
     async with open_ledger(layout.ledger) as ledger:
         with ExportLock(layout.folder):

@@ -1,5 +1,4 @@
-"""The places of an export's files, and the operations on them that must be atomic or durable. This module does not know
-the ledger.
+"""The paths of an export's files, and the file operations that must be atomic or durable.
 
 FOLDER/messages             the table: for plain Parquet a link to the current generation
 FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-00000.parquet
@@ -24,16 +23,19 @@ from storage.durable_files import make_folder, rename_durably, sync
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
 LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
 ATTEMPTS, TREE = "attempts", "tree"
-"""Within a run's staging folder: files as tasks write them, and the run's folder as the table will have it."""
+"""The two folders in a run's staging folder.
+
+Tasks write files into ATTEMPTS; the run arranges them in TREE as the table needs them.
+"""
 NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, and so every reader, writes for an empty value."""
+"""The value that Hive writes in a folder name for an empty value, such as an empty stream name."""
 NAME_BYTES_MAX = 255
-"""Of one part of a path, on every usual file system."""
+"""The largest size of a file or folder name, in bytes, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
 
 
 class Layout:
-    """The paths of one export. folder: on a file system that every executor sees under the same path."""
+    """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -43,14 +45,16 @@ class Layout:
         self.generations = self.folder / GENERATIONS
 
     def check_ledger(self) -> None:
-        """Raises ExportMismatch if there is a table without a ledger: a new ledger would not know the table's rows."""
+        """Raises ExportMismatch if the folder has a table but no ledger, the record of all runs.
+
+        A new ledger would not know which messages the table already has."""
         if not self.ledger.exists() and os.path.lexists(self.table):
             raise ExportMismatch(
                 f"{self.folder} holds a table, and {LEDGER} is missing: put it back, or export into another folder"
             )
 
     def make(self) -> None:
-        """Makes the folders that are missing. Raises ExportError."""
+        """Creates the missing folders of the export. Raises ExportError."""
         try:
             for folder in (self.folder, self.staging, self.generations):
                 make_folder(folder)
@@ -68,8 +72,10 @@ class Layout:
 
 
 class ExportLock:
-    """The lock of an export folder, by `flock`: at most one exporter holds it, and a killed exporter releases it. A
-    context manager. Raises ExportInUse."""
+    """The lock of an export folder (`flock`), which at most one exporter holds. A context manager.
+
+    The constructor takes the lock, and raises ExportInUse if another exporter holds the lock. The end of the `with`
+    block, or the death of the process, releases the lock."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -80,7 +86,7 @@ class ExportLock:
             owner = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise ExportInUse(f"{folder} is in use by another exporter (process {owner or 'unknown'})") from error
-        # Only a refused exporter reads this text. On a full disk the text may be missing, but the lock must still work.
+        # Only the error message of another exporter uses this text. On a full disk the text may be missing.
         with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
@@ -95,19 +101,23 @@ class ExportLock:
 
 
 def hive_folder(stream: str, date: str) -> str:
-    """The folder `stream=…/date=…`, escaped as by Hive and Spark, so that every reader can split it into its values."""
+    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark, so that readers find stream and date in the
+    path.
+    """
     return f"{stream_folder(stream)}/date={date}"
 
 
 def stream_folder(stream: str) -> str:
-    """The folder `stream=…`. Only ASCII characters are escaped: Spark takes each escaped byte for a character, and
-    would misread all others."""
+    """Returns the folder `stream=…`, with special characters escaped.
+
+    Only ASCII characters are escaped. Spark decodes each escaped byte as one character, and would misread a character
+    of several bytes."""
     escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
     return f"stream={escaped or NO_NAME}"
 
 
 def refusal_of_folder(stream: str) -> str | None:
-    """The reason why no folder can have this stream's name, or None."""
+    """Returns why the folder name of this stream is too long for file systems, or None if the name is short enough."""
     size_bytes = len(stream_folder(stream).encode())
     if size_bytes <= NAME_BYTES_MAX:
         return None
@@ -118,14 +128,17 @@ def refusal_of_folder(stream: str) -> str | None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Syncs a folder and all folders below it, so that the names in them are on disk. The contents of the files must
-    have been synced before."""
+    """Calls fsync on a folder and all its subfolders, so that all file names are on disk.
+
+    This function does not sync the contents of the files: the caller must have synced them."""
     for root, _, _ in os.walk(folder):
         sync(Path(root))
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Makes or turns a link atomically: a reader that opens it gets the old folder or the new one."""
+    """Creates a symbolic link or changes its target, atomically: a reader that opens the link gets the old or the new
+    folder.
+    """
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(os.path.relpath(target, link.parent))
@@ -133,10 +146,10 @@ def point_to(link: Path, target: Path) -> None:
 
 
 def remove_tree(folder: Path) -> int:
-    """Removes a folder with all files in it, even while a task that Spark has abandoned still writes there. Returns the
-    number of files.
+    """Removes a folder with all its files, even while an abandoned task still creates files in the folder.
 
-    Tasks never make folders, so the next step of such a task fails. Raises ExportError.
+    Returns the number of files, 0 if the folder does not exist. The abandoned task cannot create the folder again,
+    since tasks create no folders. Raises ExportError if the folder cannot be removed in REMOVE_ATTEMPTS_MAX tries.
     """
     count = sum(len(names) for _, _, names in os.walk(folder))
     for _ in range(REMOVE_ATTEMPTS_MAX):

@@ -1,8 +1,8 @@
-"""The ledger of an export: its runs, their ranges and their files, in SQLite through SQLAlchemy's async engine. The
-ledger makes no decisions.
+"""The ledger of an export: a record of runs, exported index ranges and files, in SQLite through SQLAlchemy's async
+engine.
 
-Every confirmed change is on disk (`synchronous=EXTRA`). One exporter at a time writes the ledger
-(`layout.py::ExportLock`); other processes may read it meanwhile.
+A method that changes the ledger returns when the change is on disk (`synchronous=EXTRA`). One exporter at a time writes
+the ledger (`layout.py::ExportLock`); other processes may read the ledger meanwhile.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ FIRST_GENERATION = 1
 RANGE_FIELDS = tuple(field.name for field in fields(Range))
 FILE_FIELDS = tuple(field.name for field in fields(FileEntry))
 RUN_FIELDS = tuple(field.name for field in fields(Run))[1:]
-"""The columns that have the same names; a run's id is `runs.id`."""
+"""The fields of `Run` that are columns of the same name.
+
+The first field, `run_id`, is missing here: its column is `runs.id`.
+"""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of an export folder. client_id: the client id under which the node keeps the export's position."""
+    """The identity of an export folder.
+
+    table_id: the random name of the export in the log of a Delta or Iceberg table. format: parquet, delta or iceberg.
+    client_id: the client id under which the node keeps the saved indexes of the export."""
 
     table_id: str
     format: str
@@ -52,7 +58,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a published run. `entry.path` is relative to the run's folder."""
+    """A file of a run. `entry.path` is relative to the folder in which the table keeps the run's files."""
 
     run_id: int
     entry: FileEntry
@@ -68,11 +74,11 @@ _FILES = (
 
 @dataclass(frozen=True)
 class Account:
-    """The ledger's contents at one moment, for one generation of the table.
+    """The ledger's contents at one moment, for one generation (version) of the table.
 
-    ranges: the ranges of all runs whose rows are in the table, with the runs' numbers. files: the files of these runs.
-    pending: the files of runs in state written, which may be in the table already. unfinished: the numbers of the runs
-    that have not ended.
+    ranges: the exported index ranges of all runs in state published or saved, each with the run's id. files: the files
+    of these runs. pending: the files of runs in state written; the table may already have these files. unfinished: the
+    ids of the runs that are neither saved nor abandoned.
     """
 
     ranges: list[tuple[int, Range]]
@@ -82,14 +88,14 @@ class Account:
 
 
 class Ledger:
-    """An open ledger. Made by `open_ledger`."""
+    """An open ledger: the SQLite record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity) -> None:
         self._engine = engine
         self.identity = identity
 
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
-        """Adds a run with its ranges, in state planned. Returns the run's id."""
+        """Adds a run in state planned, with the index ranges that the run will export. Returns the id of the run."""
         async with self._writing() as connection:
             result = await connection.execute(insert(runs).values(state=RunState.PLANNED, started_us=now_us))
             key = result.inserted_primary_key
@@ -102,12 +108,18 @@ class Ledger:
         return run_id
 
     async def advance(self, run_id: int, to: RunState, *, now_us: int | None = None, error: str | None = None) -> None:
-        """Moves a run to its next state. now_us: the time, if the new state ends the run. Raises IllegalTransition."""
+        """Sets the state of a run. Raises IllegalTransition if the run cannot enter the state `to`.
+
+        now_us: when the run ended, in microseconds since 1970; None if the run goes on. error: the reason of a failure,
+        or None."""
         async with self._writing() as connection:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
     async def record_written(self, run_id: int, generation: int, written: Iterable[FileEntry]) -> None:
-        """Records the run's files and sets its state to written, in one transaction. Raises IllegalTransition."""
+        """Records the files of a run and sets the run's state to written, in one transaction.
+
+        Raises IllegalTransition.
+        """
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
             "rows": sum(row["rows"] for row in rows),
@@ -121,14 +133,17 @@ class Ledger:
             await _advance(connection, run_id, RunState.WRITTEN, totals)
 
     async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:
-        """Removes the run's files and sets its state to abandoned: no row of it is in the table. Raises
-        IllegalTransition."""
+        """Removes the run's files from the ledger and sets the run's state to abandoned. Raises IllegalTransition.
+
+        error: why the run was abandoned. The caller ensures that no row of the run is in the table."""
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.run_id == run_id))
             await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
 
     async def load_exported(self) -> dict[tuple[str, int], Exported]:
-        """The end of the exported messages of each stream and partition, in its latest era."""
+        """Returns the end of the exported messages, by stream and partition.
+
+        If a stream was deleted and created again, only the exports of the latest stream count."""
         statement = (
             select(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us, func.max(ranges.c.end_index))
             .join(runs)
@@ -139,38 +154,40 @@ class Ledger:
         return {(row[0], row[1]): Exported(row[2], row[3], row[4]) for row in await self._all(statement)}
 
     async def load_ranges(self, run_id: int) -> list[Range]:
-        """The ranges of one run."""
+        """Returns the index ranges that this run exports."""
         return [each for _, each in _ranges(await self._all(_RANGES.where(ranges.c.run_id == run_id)))]
 
     async def load_runs(self, limit: int | None = None) -> list[Run]:
-        """The runs, the latest first."""
+        """Returns the runs, the latest first. limit: the largest number of runs, or None for all."""
         columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
         found = await self._all(select(*columns).order_by(runs.c.id.desc()).limit(limit))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def latest_counted(self) -> int:
-        """The number of the latest run whose rows are in the table; 0 if there is none."""
+        """Returns the id of the latest run in state published or saved; 0 if there is no such run."""
         found = await self._all(select(func.max(runs.c.id)).where(runs.c.state.in_(COUNTED)))
         return int(found[0][0] or 0)
 
     async def load_unfinished(self) -> list[Run]:
-        """The runs that are neither saved nor abandoned, the earliest first."""
+        """Returns the runs that are neither saved nor abandoned, the earliest first."""
         columns = [runs.c.id, *(runs.c[field] for field in RUN_FIELDS)]
         found = await self._all(select(*columns).where(runs.c.state.not_in(ENDED)).order_by(runs.c.id))
         return [Run(row[0], RunState(row[1]), *row[2:]) for row in found]
 
     async def load_run_files(self, run_id: int) -> list[FileEntry]:
-        """The files of a run in state written, as its tasks wrote them."""
+        """Returns the files that the ledger has for this run, in the order in which they were recorded."""
         columns = [files.c[field] for field in FILE_FIELDS]
         statement = select(*columns).where(files.c.run_id == run_id).order_by(files.c.id)
         return [FileEntry(*row) for row in await self._all(statement)]
 
     async def load_files(self, generation: int) -> list[RunFile]:
-        """The files of one generation of the table: those of all runs whose rows are in the table."""
+        """Returns the files of all runs in state published or saved, in one generation (version) of the table."""
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """The ledger's contents as of one moment, even while an exporter writes."""
+        """Returns the ledger's contents at one moment, even while an exporter writes. generation: the version of the
+        table.
+        """
         in_generation = _FILES.where(files.c.generation == generation)
         async with _mapped(self._engine) as connection:
             # The driver begins a transaction only before a write, but these reads must see one state.
@@ -187,18 +204,21 @@ class Ledger:
             )
 
     async def current_generation(self) -> int:
-        """The generation of the table that readers see, according to the ledger."""
+        """Returns the latest published generation (version) of the table, according to the ledger."""
         statement = select(func.max(generations.c.id)).where(generations.c.state == "published")
         return int((await self._all(statement))[0][0])
 
     async def find_open_generation(self) -> tuple[int, str] | None:
-        """The generation that a compaction left in state planned or written, with its state."""
+        """Returns the generation (version of the table) of an unfinished compaction, with the state planned or written,
+        or
+        None.
+        """
         statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
         found = await self._all(statement)
         return (int(found[0][0]), str(found[0][1])) if found else None
 
     async def begin_generation(self, now_us: int) -> int:
-        """Adds the next generation, in state planned."""
+        """Adds the next generation (version of the table), in state planned. Returns its number."""
         async with self._writing() as connection:
             result = await connection.execute(insert(generations).values(state="planned", created_us=now_us))
             key = result.inserted_primary_key
@@ -206,7 +226,7 @@ class Ledger:
             return int(key[0])
 
     async def record_generation(self, generation: int, written: Iterable[RunFile]) -> None:
-        """Records the generation's files and sets its state to written, in one transaction."""
+        """Records the files of a generation (version of the table) and sets its state to written, atomically."""
         rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
         async with self._writing() as connection:
             if rows:
@@ -214,7 +234,10 @@ class Ledger:
             await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
 
     async def publish_generation(self, generation: int) -> None:
-        """Notes that readers see this generation, and removes the files of earlier generations from the ledger."""
+        """Records that readers now see this generation (version of the table).
+
+        Removes the files of earlier ones from the ledger.
+        """
         async with self._writing() as connection:
             await connection.execute(
                 update(generations).where(generations.c.id == generation).values(state="published")
@@ -222,7 +245,7 @@ class Ledger:
             await connection.execute(delete(files).where(files.c.generation < generation))
 
     async def drop_generation(self, generation: int) -> None:
-        """Removes a generation that was not published from the ledger."""
+        """Removes an unpublished generation (version of the table), and its files, from the ledger."""
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.generation == generation))
             await connection.execute(delete(generations).where(generations.c.id == generation))
@@ -240,11 +263,12 @@ class Ledger:
 
 @asynccontextmanager
 async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
-    """Opens the ledger in that file. identity: the format and client id of a new export; a missing ledger is made with
-    these.
+    """Opens the ledger in this file.
 
-    Raises LedgerError. Raises ExportMismatch if the ledger is missing and `identity` is None, or if the ledger has
-    another format.
+    identity: the table format and client id of the export. A missing ledger is created with this identity; with None,
+    only an existing ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. Raises
+    LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the ledger has another format or a
+    later version, or if the file is another program's database.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
         raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")
@@ -265,7 +289,7 @@ async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, no
 
 @asynccontextmanager
 async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction. Errors of SQLAlchemy within it become LedgerErrors."""
+    """Opens a transaction for the `with` block. Database errors in the block become LedgerErrors."""
     try:
         async with engine.begin() as connection:
             yield connection
@@ -275,7 +299,10 @@ async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Whether SQLite ran out of space. When SQLite cannot write its journal, it reports a disk error instead."""
+    """Returns whether SQLite ran out of disk space.
+
+    A failed write also counts, since SQLite reports a full disk this way, too.
+    """
     name = getattr(error.orig, "sqlite_errorname", "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 
@@ -283,7 +310,7 @@ def is_full(error: DBAPIError) -> bool:
 def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     # A transaction ends when its journal is removed. FULL does not sync that removal: a power cut could undo a
-    # transaction although the table has the files that it names. EXTRA syncs the folder, too.
+    # transaction although the table already has the files of the transaction. EXTRA syncs the folder, too.
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -292,7 +319,10 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 async def _ensure_schema(
     connection: AsyncConnection, path: Path, identity: tuple[str, str] | None, now_us: int
 ) -> Identity:
-    """Makes the tables of a new ledger, or checks those of an existing one."""
+    """Creates the tables of a new ledger, or checks the version of an existing one.
+
+    Returns the identity of the export.
+    """
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
     version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
     if application not in (0, APPLICATION_ID):

@@ -1,13 +1,19 @@
-"""The tables of the ledger. `ledger.py` reads and writes them."""
+"""The SQLite tables of the ledger, the record of all runs of an export. `ledger.py` reads and writes these tables."""
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, Table, Text
 
 LEDGER_VERSION = 1
-"""Kept in the file's header as `user_version`; raised with every change that older programs cannot read."""
+"""The version of these tables, stored as `user_version` in the SQLite file.
+
+It rises with each change that older programs cannot read.
+"""
 APPLICATION_ID = 0x53744C67
-"""Kept in the file's header as `application_id` ("StLg"): another program's database is never touched."""
+"""Marks an SQLite file as a ledger: the ASCII codes of "StLg", stored as `application_id`.
+
+The exporter refuses other ids; 0 is a new file.
+"""
 
 metadata = MetaData()
 
@@ -20,7 +26,8 @@ exports = Table(
     Column("client_id", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )
-"""One row: what this folder is. table_id: names it in the transaction logs of Delta and Iceberg."""
+"""The identity of the export, in a single row. table_id: the name of the export in the log of a Delta or Iceberg table.
+"""
 
 runs = Table(
     "runs",
@@ -37,7 +44,10 @@ runs = Table(
     Column("error", Text),
     sqlite_autoincrement=True,
 )
-"""AUTOINCREMENT, since the id is the idempotence key of a publication, and must never be used twice."""
+"""The runs of the exporter, one row each.
+
+The id is AUTOINCREMENT, so that no id is used twice: a published table contains the ids of its runs, and an id in the
+table means that this run is already published."""
 
 ranges = Table(
     "ranges",
@@ -60,7 +70,10 @@ generations = Table(
     Column("state", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )
-"""Each compaction makes a new one of the whole table; the first one is 1. state: planned, written, published."""
+"""The generations (versions) of the whole exported table.
+
+The first is 1, and each compaction makes another. state: planned, written, or published.
+"""
 
 files = Table(
     "files",
@@ -78,4 +91,7 @@ files = Table(
     Column("sha256", Text, nullable=False),
     Index("files_by_run", "generation", "run_id"),
 )
-"""path: below the run's folder; of a run that is not published, below its staging folder."""
+"""The Parquet files of all runs, one row each.
+
+path: relative to the folder in which the table keeps the files of the run. Before the run is published, the path is
+relative to the folder `tree` in the run's staging folder."""

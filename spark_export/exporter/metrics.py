@@ -1,5 +1,7 @@
-"""The figures of the exporter, and their text format for Prometheus. The exporter serves no port: its daemon writes the
-figures to a file, for the textfile collector of Prometheus' node exporter.
+"""The metrics of the exporter, and their text format for Prometheus.
+
+The exporter serves no port. Its daemon writes the metrics to a file, for the textfile collector of Prometheus' node
+exporter.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from spark_export.exporter.run import Outcome
 
 @dataclass(frozen=True)
 class ExporterStatistics:
-    """The figures of an exporter since its process started. Times are in seconds since 1970; None if there was no such
-    event."""
+    """The metrics of an exporter since its process started; COUNTERS and GAUGES describe each field.
+
+    last_run_seconds: the duration of the last successful run; 0.0 before the first. last_success_s: when the last
+    successful run ended, in seconds since 1970; None before the first."""
 
     runs: int = 0
     idle_runs: int = 0
@@ -68,7 +72,7 @@ GAUGES: Mapping[str, tuple[str, str]] = {
 
 
 def to_prometheus(statistics: ExporterStatistics) -> str:
-    """The figures in Prometheus' text format, one sample for each metric."""
+    """Returns the metrics in Prometheus' text format. A metric whose value is None is left out."""
     return "".join(f"{line}\n" for line in _lines(statistics))
 
 
@@ -84,7 +88,10 @@ def _lines(statistics: ExporterStatistics) -> Iterator[str]:
 
 
 def write_metrics(path: Path, statistics: ExporterStatistics) -> None:
-    """Replaces the file in one step, so that a reader never sees half of the figures. Raises OSError."""
+    """Writes the metrics to a file, and replaces the old file atomically, so that no reader sees half of it.
+
+    Raises OSError.
+    """
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     new.write_text(to_prometheus(statistics), encoding="utf-8")
     new.replace(path)

@@ -1,7 +1,7 @@
-"""The values of the exporter: the ends of partitions, the ranges of runs, and the files of tasks.
+"""The data classes of the exporter: partitions, exported index ranges, tasks, files and runs.
 
-They are dataclasses of the standard library, since some of them are sent to executors, where this project need not be
-installed.
+They are dataclasses of the standard library, since Spark sends some of them to executors, and this project need not be
+installed there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 class PartitionEnd:
     """A partition of a stream, as the node describes it.
 
-    made_us: the time of its creation; a stream that was deleted and made anew has another time. first_index: the index
-    of the earliest stored message. next_index: the index of the next message to come. size_bytes: the size of the
-    stored data.
+    made_us: when the stream was created, in microseconds since 1970; a stream that was deleted and created again has
+    another time. first_index: the index of the earliest stored message. next_index: the index that the next new message
+    will get. size_bytes: the size of the stored data.
     """
 
     stream: str
@@ -29,7 +29,11 @@ class PartitionEnd:
 
 @dataclass(frozen=True)
 class Exported:
-    """The end of the exported messages of a partition. era: how often the stream was deleted and made anew before."""
+    """The end of the exported messages of one partition.
+
+    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
+    was created, in microseconds since 1970. end_index: the index after the last exported message.
+    """
 
     era: int
     made_us: int
@@ -38,10 +42,12 @@ class Exported:
 
 @dataclass(frozen=True)
 class Range:
-    """The indexes of one partition that a run exports; `end_index` is exclusive.
+    """The indexes of one partition that one run exports; `end_index` is exclusive.
 
-    lost: the number of messages before `start_index` that retention removed before they were exported. size_bytes: the
-    size of the data, estimated from the partition's average.
+    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
+    was created, in microseconds since 1970. size_bytes: the size of the data, estimated from the partition's average.
+    lost: the number of messages that retention removed before they could be exported; their indexes directly precede
+    `start_index`.
     """
 
     stream: str
@@ -60,8 +66,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a range, which one task reads in one pass. `end_index` is exclusive. made_us: the time of the stream's
-    creation."""
+    """A part of an index range, read by one task in one pass. `end_index` is exclusive.
+
+    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
+    was created, in microseconds since 1970.
+    """
 
     stream: str
     era: int
@@ -77,7 +86,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """The pieces that one task exports."""
+    """A unit of parallel work: the parts of index ranges that one task exports. number: the position in the run, from
+    0.
+    """
 
     number: int
     pieces: tuple[Piece, ...]
@@ -85,10 +96,12 @@ class Task:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A complete file with rows of one stream and date.
+    """A complete Parquet file with the rows of one stream and date.
 
-    date: the date on which the messages were stored, in UTC, such as 2026-11-21. path: relative to the folder that the
-    context names. sha256: the hash of the file, in hexadecimal.
+    path: the file's path, relative to a folder that the function with the entry names. era: how often the exporter has
+    found the stream deleted and created again; 0 for never. date: the UTC date on which the messages were stored, such
+    as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the file. sha256: the SHA-256 of
+    the file, in hexadecimal.
     """
 
     path: str
@@ -102,7 +115,7 @@ class FileEntry:
 
 
 class RunState(enum.StrEnum):
-    """The state of a run. `run_machine` has the allowed transitions."""
+    """The state of a run of the exporter. `run_machine` explains the states and has the allowed transitions."""
 
     PLANNED = "planned"
     WRITING = "writing"
@@ -114,7 +127,11 @@ class RunState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """One run in the ledger. Times are in microseconds since 1970. error: the reason why the run was abandoned."""
+    """One run of the exporter, as the ledger (an SQLite file) records it. Times are in microseconds since 1970.
+
+    finished_us: None if the run has not ended. data_bytes: the size of the messages' data. file_bytes: the size of the
+    files. lost: the number of messages that retention removed before they could be exported. error: the reason why the
+    run was abandoned; None for other runs."""
 
     run_id: int
     state: RunState

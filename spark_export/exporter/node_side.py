@@ -1,5 +1,4 @@
-"""The exporter's requests to a node: list streams, and load and save the export's position. Messages are read
-elsewhere."""
+"""The exporter's requests to a node: list streams, and load and save the export's indexes. Tasks read the messages."""
 
 from __future__ import annotations
 
@@ -15,7 +14,9 @@ from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 @dataclass(frozen=True)
 class Selection:
-    """A choice of streams: by name, by a pattern that matches the whole name, or all streams if neither is given."""
+    """A choice of streams: those in `streams`, and those whose whole name matches `pattern`.
+
+    If neither is given, all streams are chosen."""
 
     streams: tuple[str, ...] = ()
     pattern: str | None = None
@@ -29,14 +30,19 @@ class Selection:
 
 
 class NodeSide:
-    """One node. Every call makes a connection of its own, so that a daemon has no open connection between two runs."""
+    """A node that the exporter reads.
+
+    Every method opens its own connection, so that a daemon has no open connection between two runs.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def list_ends(self, selection: Selection) -> list[PartitionEnd]:
-        """The partitions of the chosen streams. Raises StreamNotFound if a named stream does not exist, and other
-        ClientErrors."""
+        """Returns the partitions of the chosen streams.
+
+        Raises StreamNotFound if a named stream does not exist, and other ClientErrors.
+        """
         with self._connect() as client:
             found = [
                 PartitionEnd(
@@ -56,21 +62,21 @@ class NodeSide:
         return found
 
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
-        """The saved positions of that consumer, by stream and partition. Raises ClientErrors."""
+        """Returns the consumer's saved indexes, by stream and partition. Raises ClientErrors."""
         with self._connect() as client:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Saves the end of each range as the consumer's next index. Safe to repeat. Raises ClientErrors."""
+        """Saves the end of each range as the consumer's next index. The call can be repeated. Raises ClientErrors."""
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
             for each in taken:
                 by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
                 if each.era and positions.get(each.stream, each.partition) > each.end_index:
-                    # The service keeps the highest index. This position belongs to a stream that was deleted, so it
-                    # must be set back explicitly.
+                    # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so it
+                    # must be lowered explicitly.
                     set_position(client, client_id, each.stream, each.partition, each.end_index)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)

@@ -1,8 +1,8 @@
-"""A table of plain Parquet files. Each run adds one folder, which one rename makes visible. Any reader of folders can
-read the table.
+"""A table of plain Parquet files, in folders that any Parquet reader can read.
 
-FOLDER/messages is a link to the current generation. A run adds a folder to that generation. A compaction makes another
-generation and turns the link.
+FOLDER/messages is a symbolic link to the current generation, a folder with one version of the whole table. Each run
+adds one subfolder to this generation, by one atomic rename. A compaction builds another generation and changes the link
+to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ParquetTable:
 
     @property
     def generation(self) -> int:
-        """The generation that readers see."""
+        """The number of the generation (version of the whole table) that readers see."""
         return int(self._layout.table.resolve().name)
 
     def refusal_of(self, stream: str) -> str | None:
@@ -89,10 +89,11 @@ def run_folder(run_id: int) -> str:
 
 
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:
-    """Moves a run's files from the folders of its tasks into the tree that will be published. Returns their places in
-    the tree.
+    """Moves the files in `entries` from the folder that tasks write into to `tree`, the folder that will be published.
 
-    Only files of successful tasks are moved. Files of failed, repeated or lost tasks stay behind.
+    staging: the run's staging folder, with both folders. prefix: the beginning of the new file names. Returns the
+    entries with new paths, relative to `tree`. Files that are not in `entries`, such as those of failed tasks, are not
+    moved. Raises ExportError if a file is missing.
     """
     tree = staging / TREE
     tree.mkdir()
@@ -114,12 +115,12 @@ def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> li
 
 
 def tree_is_whole(tree: Path, entries: Sequence[FileEntry]) -> bool:
-    """Whether the tree has exactly these files, each with its size."""
+    """Returns whether the folder `tree` has exactly these files, each with its recorded size."""
     there = {str(path.relative_to(tree)): path.stat().st_size for path in tree.rglob("*") if path.is_file()}
     return tree.is_dir() and there == {entry.path: entry.file_bytes for entry in entries}
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Gives a file another name: by a hard link, or by a copy where the file system has no links."""
+    """Gives a file a second path, by a hard link. Creates the missing parent folders of `target`. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.link(source, target)

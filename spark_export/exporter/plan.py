@@ -1,5 +1,7 @@
-"""The plan of a run: the ranges that it exports, and the tasks that cover them. This module is pure: it asks neither
-the node nor the ledger."""
+"""Plans a run: the index ranges that the run exports, and the tasks that export them.
+
+This module is pure, without input or output.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,16 @@ from spark_export.exporter.errors import DataLost
 from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Task
 
 TASK_ROWS_MIN = 100_000
-"""A smaller task costs more to start (about 0.15 s of a core) than to run."""
+"""A run is not split into tasks of fewer rows, since the start of a task (about 0.15 s of a core) would cost more than
+its
+work.
+"""
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
-"""Of data. A task of that size takes some seconds, and one that fails is read again, and no more than this."""
+"""The largest estimated size of a task, in bytes of data.
+
+A task that fails is repeated as a whole, which takes some seconds.
+"""
 
 
 def plan_ranges(
@@ -22,12 +30,13 @@ def plan_ranges(
     *,
     accept_lost: bool,
 ) -> list[Range]:
-    """A range for each partition with new messages, ordered by stream and partition.
+    """Returns an index range for each partition with new or lost messages, ordered by stream and partition.
 
-    A partition that was never exported begins at its earliest stored message. positions: the positions that the node
-    keeps for the export; a node that was restored from a backup may have lost them. accept_lost: whether the export
-    goes on behind messages that were removed before they were exported; the range then says how many they were. Raises
-    DataLost.
+    The range of a partition that was never exported begins at the earliest stored message. exported: the end of the
+    previous exports of each partition. positions: the saved indexes of the export, as the node has them. A saved index
+    before the end of the exports means that the node was restored from a backup, and raises DataLost. accept_lost: if
+    messages were removed before they could be exported, True skips them and counts those that retention removed; False
+    raises DataLost.
     """
     ranges = []
     for end in ends:
@@ -78,13 +87,13 @@ def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accep
 
 
 def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
-    """Tasks that cover each index of the ranges once. A task is large enough to be worth its start, and small enough to
-    be repeated.
+    """Returns tasks that together export each index of the ranges once.
 
-    parallelism: the number of tasks that can run at a time. Small neighbouring ranges share a task.
+    A task is large enough to be worth its start, and small enough to be repeated after a failure. Small neighbouring
+    ranges share a task. parallelism: the number of tasks that can run at the same time.
     """
     rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
-    # A multiple of the tasks that run at a time, so that no task runs alone at the end.
+    # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
     rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
     task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
     tasks: list[Task] = []
@@ -102,14 +111,17 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
 
 
 def _pieces(ranges: Iterable[Range], task_rows: int) -> Iterator[tuple[Piece, float]]:
-    """Cuts the ranges into pieces of at most one task, with the share of a task that each piece fills."""
+    """Cuts the ranges into pieces that fit into one task.
+
+    Yields each piece with the share of a task that it fills, from 0 to 1.
+    """
     for each in ranges:
         if not each.rows:
             continue
         average = each.size_bytes / each.rows
         rows_max = max(1, min(task_rows, int(TASK_BYTES_MAX / average) if average else task_rows))
         count = -(-each.rows // rows_max)
-        # The pieces are equal, so that no task gets a tiny rest.
+        # The pieces of a range have equal sizes, so that no piece is tiny.
         for number in range(count):
             start = each.start_index + each.rows * number // count
             end = each.start_index + each.rows * (number + 1) // count

@@ -1,4 +1,4 @@
-"""The JSON and the lines of text that describe runs, histories, proofs and compactions. This module prints nothing."""
+"""Formats the results of runs, verifications and compactions, as JSON objects and as lines of text. Prints nothing."""
 
 from __future__ import annotations
 

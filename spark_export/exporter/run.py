@@ -1,13 +1,15 @@
-"""One run of the exporter: recover, plan, write, publish, save. The order of these steps makes each message arrive in
-the table exactly once.
+"""One run of the exporter. The order of its steps makes each message arrive in the table exactly once.
 
-1. Finish or abandon every earlier run that a crash left behind (`run_machine.py::recover`). Then remove files of no
-run.
-2. Ask the node for the ends of its streams, and the ledger for the ends of the export. Plan the messages between them.
-3. Tasks write files into the run's staging folder, each checked to hold every index of its range, synced, hashed.
-4. The files get their places in the run's tree; the ledger records them with their checksums: state written.
-5. The table takes the whole tree in one step, and the ledger records that: state published.
-6. The node keeps the position: state saved.
+A run uses the ledger, an SQLite file that records all runs, and a staging folder for unpublished files.
+
+1. Finish or abandon every earlier run that a crash interrupted (`run_machine.py::recover`). Then empty the staging
+folder.
+2. Ask the node for the ends of its partitions, and the ledger for the ends of the export. Plan to export the messages
+between these ends.
+3. Tasks write files into the run's staging folder, and check that they get every index. Each file is hashed and synced.
+4. The files are moved to their final structure in staging, and the ledger records them with checksums (state written).
+5. One atomic step adds all files of the run to the table, and the ledger records this (state published).
+6. The node saves the end indexes of the export (state saved).
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run that writes: the rows and bytes in files so far, and the planned ones. Planned bytes are an
-    estimate."""
+    """The progress of a run while its tasks write files.
+
+    rows, data_bytes: the rows, and the bytes of message data, written so far. rows_planned, data_bytes_planned: the
+    totals of the run; the bytes are an estimate."""
 
     rows: int
     rows_planned: int
@@ -57,8 +61,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run. run_id: None if there were no new messages. lost: the number of messages that retention
-    removed before they were exported."""
+    """The result of one run of the exporter.
+
+    run_id: None if there were no new messages. data_bytes: the size of the messages' data. file_bytes: the size of the
+    files. lost: the number of messages that retention removed before they could be exported. recovered: descriptions of
+    the earlier runs that this run recovered. swept: the number of files of earlier runs that were removed."""
 
     run_id: int | None
     rows: int
@@ -73,9 +80,11 @@ class Outcome:
 
 
 class Exporter:
-    """Carries out the runs of one export folder, one at a time. The caller holds the folder's lock.
+    """Executes the runs of one export folder, one at a time. The caller holds the folder's lock.
 
-    now_us: wall-clock time in microseconds since 1970.
+    settings: for the tasks of all runs. accept_lost: whether to go on if messages were removed before they could be
+    exported. now_us: returns the wall-clock time in microseconds since 1970. on_progress: called about every
+    PROGRESS_INTERVAL_S while tasks write files.
     """
 
     def __init__(
@@ -104,8 +113,10 @@ class Exporter:
         self._on_progress = on_progress
 
     async def run(self) -> Outcome:
-        """Exports all new messages. Raises ExportError, ClientError; the next run exports messages that were not
-        published."""
+        """Exports all new messages.
+
+        Raises ExportError, ClientError. After an error, the next run exports the unpublished messages.
+        """
         started_s = time.monotonic()
         recovered, swept = await self.recover()
         await self._check_ledger()
@@ -135,7 +146,7 @@ class Exporter:
         try:
             await asyncio.shield(finishing)
         except asyncio.CancelledError:
-            # From here on the run reaches the table, so a request to stop waits for it and gets its outcome.
+            # The run is being published and cannot be abandoned any more, so a cancellation waits for its end.
             await finishing
         return Outcome(
             run_id,
@@ -151,8 +162,10 @@ class Exporter:
         )
 
     async def recover(self) -> tuple[list[str], int]:
-        """Ends every run that a crash left behind. Returns a description of each, and the number of removed orphan
-        files."""
+        """Finishes or abandons every interrupted run.
+
+        Returns a description of each such run, and the number of removed files.
+        """
         done: list[str] = []
         swept = 0
         for run in await self._ledger.load_unfinished():
@@ -183,14 +196,15 @@ class Exporter:
         return action, 0
 
     async def _check_ledger(self) -> None:
-        """Raises ExportMismatch if the table has a run that the ledger does not count: its messages would be exported
-        again."""
+        """Raises ExportMismatch if the table has a later run than the ledger, the record of all runs.
+
+        Without this check, the messages of this run would be exported again."""
         latest = await asyncio.to_thread(self._table.latest_run)
         if latest > await self._ledger.latest_counted():
             raise ExportMismatch(f"run {latest}: {LEDGER_PUT_BACK}")
 
     def _sweep(self) -> int:
-        """Removes all files in staging. Every run has ended, so no run needs them."""
+        """Removes all files in staging; no run needs them, since every run has ended. Returns the number of files."""
         return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())
 
     async def _write(self, run_id: int, ranges: Sequence[Range]) -> list[FileEntry]:
@@ -253,22 +267,25 @@ class Exporter:
         await asyncio.to_thread(remove_tree, self._layout.run_staging(run_id))
 
     async def _abandon(self, run_id: int, error: BaseException) -> None:
-        """Abandons the run; no row of it is in the table. If the ledger cannot record this, the next start does."""
+        """Abandons a run that failed before its files were published: removes its files, and records the error.
+
+        If the ledger cannot record the error, the next run abandons this run."""
         said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
         text = " ".join(said.split()) or type(error).__name__
         try:
             removed = await asyncio.to_thread(self._table.discard, run_id, [])
             await self._ledger.record_abandoned(run_id, self._now_us(), text)
         except ExportError as second:
-            # The caller must learn why the run failed, not that abandoning it failed, too.
+            # The caller raises the first error; the second one is only logged.
             logger.warning("run left behind", run=run_id, error=text, reason=str(second))
         else:
             logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """A step that a cancellation does not interrupt: the caller that cancels waits for the step's end. Otherwise
-    another exporter could work in the folder at the same time."""
+    """Executes `work` to its end, even if the caller is cancelled; the cancellation is raised after the end.
+
+    Otherwise `work` could go on after this exporter has released the folder's lock."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

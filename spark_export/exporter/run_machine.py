@@ -1,12 +1,13 @@
-"""The states of a run, and the recovery of a run that a crash left behind. This module is pure: it touches no file and
-no ledger.
+"""The states of a run of the exporter, and the decision how to recover a run that a crash interrupted. This module is
+pure.
 
     planned ──▶ writing ──▶ written ──▶ published ──▶ saved
        └───────────┴────────────┴──▶ abandoned
 
-planned: the ranges are in the ledger. writing: tasks may write into the run's staging folder. written: every file is
-complete, synced, and in the ledger with its checksum. published: the table has the run. saved: the node has the
-position. Only runs in state published or saved count; messages of an abandoned run are exported by a later run.
+planned: the ledger has the index ranges of the run. writing: tasks may write into the run's staging folder. written:
+every file is complete, synced, and in the ledger with its checksum. published: readers of the table see the rows of the
+run. saved: the node has the saved indexes of the export. abandoned: the run has no rows in the table, and a later run
+exports its messages. The ledger is an SQLite file that records all runs.
 """
 
 from __future__ import annotations
@@ -28,26 +29,33 @@ TRANSITIONS: Final[Mapping[RunState, frozenset[RunState]]] = {
 }
 
 COUNTED: Final = frozenset({RunState.PUBLISHED, RunState.SAVED})
-"""States of runs whose rows are in the table."""
+"""The states of a run whose rows are in the table according to the ledger."""
 ENDED: Final = frozenset({RunState.SAVED, RunState.ABANDONED})
-"""States of runs about which nothing is left to be done."""
+"""The final states of a run."""
 
 
 class IllegalTransition(Exception):
-    """A mistake of ours: the run's state does not allow this transition."""
+    """A bug in the exporter: a run cannot change from its state to the requested state."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The traces of a run on disk. in_table: the table has the run. staged_whole: all files of the run are complete in
-    staging."""
+    """The files of an interrupted run, as found on disk.
+
+    in_table: whether readers of the table see the rows of the run. staged_whole: whether all files that are needed to
+    publish the run exist with their full size."""
 
     in_table: bool
     staged_whole: bool
 
 
 class Recovery(enum.Enum):
-    """The way in which a run that a crash left behind is ended."""
+    """What to do with a run that a crash interrupted.
+
+    NOTHING: the run has ended. ABANDON: remove its files. PUBLISH: publish its files, then save its indexes at the
+    node. RECORD_PUBLISHED: record that the run is published, then save. SAVE: save its indexes at the node. REFUSE:
+    raise an error, since the ledger is older than the table.
+    """
 
     NOTHING = "nothing"
     ABANDON = "abandon"
@@ -58,20 +66,21 @@ class Recovery(enum.Enum):
 
 
 def check_transition(state: RunState, to: RunState) -> None:
-    """Raises IllegalTransition if the table has no such transition."""
+    """Raises IllegalTransition if TRANSITIONS does not allow the change from `state` to `to`."""
     if to not in TRANSITIONS[state]:
         raise IllegalTransition(f"a run that is {state} cannot become {to}")
 
 
 def recover(state: RunState, found: Found) -> Recovery:
-    """The way to end a run in this state on which no exporter works any more.
+    """Returns what to do with an interrupted run. state: the run's state in the ledger, the record of all runs.
 
-    The table decides whether a run was published, not the ledger: a crash can come between the two.
+    `found.in_table` decides whether the run was published. The ledger may lack this fact, since a crash can occur after
+    the publication and before the ledger records it.
     """
     if state in ENDED:
         return Recovery.NOTHING
     if found.in_table and state in (RunState.PLANNED, RunState.WRITING):
-        # The table gets a run only after the ledger has its files. So this ledger is older than the table.
+        # The files of a run are in the ledger before the run is published. So this ledger is older than the table.
         return Recovery.REFUSE
     if state is RunState.PUBLISHED:
         return Recovery.SAVE

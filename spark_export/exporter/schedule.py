@@ -1,4 +1,7 @@
-"""The schedule of a daemon's runs. This module is pure: time and randomness are parameters."""
+"""The schedule of the daemon, which repeats runs of the exporter.
+
+This module is pure: time and randomness are parameters.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,27 @@ import math
 from typing import NamedTuple
 
 JITTER = 0.1
-"""Of the interval: many exporters of one node do not ask it all at once."""
+"""The largest random delay of a start, as a fraction of the interval.
+
+It spreads the load of many exporters on one node.
+"""
 
 
 class Next(NamedTuple):
-    """The next start. delay_s: the time until then. skipped: the number of starts that fell into the last run."""
+    """The next start of a run. delay_s: seconds until this start. skipped: the number of start times that passed during
+    the last run.
+    """
 
     delay_s: float
     skipped: int
 
 
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
-    """The next start of a run every `every_s`, after one that began at `started_s` and is over.
+    """Returns the next start, after a run that began at `started_s` and has ended by `now_s`.
 
-    Starts stay on the grid of the first one: a slow run skips the starts that it covers, and delays no other. chance:
-    from 0 to 1, the share of the jitter that this start gets.
+    The start is a whole number of intervals (`every_s`) after `started_s`, not earlier than now, plus a random delay.
+    Start times that passed during the last run are skipped. chance: from 0 to 1, the share of the largest random delay
+    that this start gets. Times are in seconds.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s

@@ -1,5 +1,4 @@
-"""The engine that carries tasks out on Spark: embedded, on a cluster, or behind a Connect server. It keeps its session
-between runs."""
+"""The engine that executes tasks on Spark: in this process, on a cluster, or on a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -24,15 +23,18 @@ from spark_export.session import close_session, is_sparks, open_session
 logger = structlog.get_logger(__name__)
 
 OURS = re.compile(r"spark_export\.[\w.]*?(\w+): (.+)")
-"""An error of ours in the trace-back that Spark gives from a worker."""
+"""Finds an error class of this project, and its message, in the traceback of a Spark worker."""
 PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
-"""Any other error in it, such as of a full disk."""
+"""Finds any other Python error, such as that of a full disk, in the traceback of a Spark worker."""
 REMOTE_PARALLELISM = 8
-"""Of a Connect server that does not tell its own."""
+"""The assumed number of parallel tasks of a Spark Connect server that does not report a number."""
 
 
 class SparkEngine:
-    """An engine on Spark. The session starts with the first run that has new messages."""
+    """An engine that executes tasks on Spark.
+
+    The first `prepare` starts the Spark session, and later runs use the same session.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,11 @@ class SparkEngine:
         aot_cache: Path | None = None,
         session: Any = None,
     ) -> None:
-        """session: an existing session, which is used in place of a new one and is not stopped at the end."""
+        """Takes the settings of the Spark session; starts no session.
+
+        master: the Spark master. remote: the address of a Spark Connect server, in place of a master, or None. conf:
+        more settings of Spark. aot_cache: see `spark_export.session.open_session`. session: an existing session to use
+        in place of a new one; `close` does not stop this session."""
         self._master = master
         self._remote = remote
         self._conf = dict(conf)
@@ -72,7 +78,7 @@ class SparkEngine:
             return await asyncio.shield(collecting)
         except asyncio.CancelledError:
             await asyncio.to_thread(_if_it_is_there, lambda: self._interrupt(tag))
-            # The job has ended when its thread has. Nobody waits for its result any more.
+            # The Spark job has ended when this thread ends. Nobody needs its result.
             await asyncio.gather(collecting, return_exceptions=True)
             raise
 
@@ -82,8 +88,10 @@ class SparkEngine:
             await asyncio.to_thread(close_session, session)
 
     def _is_usable(self) -> bool:
-        """Whether the session still works: its JVM may have died, its cluster may be lost, or its server may be another
-        one."""
+        """Returns whether the session still works.
+
+        A session with a master has ended if its JVM died or its Spark context stopped. A Spark Connect session counts
+        as ended after a run that failed, since its server may have been restarted."""
         if self._remote is not None:
             return not self._failed
         try:
@@ -113,14 +121,17 @@ class SparkEngine:
         return int(self._session.sparkContext.defaultParallelism)
 
     def _interrupt(self, tag: str) -> None:
-        # A session with its own master would cancel jobs by the tags of the calling thread only.
+        # For a session with a master, `interruptTag` would only cancel jobs with the tags of the calling thread.
         if self._remote is None:
             self._session.sparkContext.cancelJobsWithTag(tag)
         else:
             self._session.interruptTag(tag)
 
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
-        """Collects the files that the tasks wrote. Raises TaskFailed, DataLost."""
+        """Executes the tasks on Spark and returns the files that they wrote. tag: marks the Spark job.
+
+        Raises TaskFailed, DataLost.
+        """
         session = self._session
         if self._remote is None:
             add_tag, remove_tag = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
@@ -144,7 +155,7 @@ class SparkEngine:
 
 
 def _if_it_is_there(step: Callable[[], object]) -> None:
-    """Ignores errors of a call to Spark when Spark has already ended."""
+    """Calls `step`, and ignores errors of Spark, which may have ended already."""
     try:
         step()
     except Exception as error:
@@ -154,8 +165,10 @@ def _if_it_is_there(step: Callable[[], object]) -> None:
 
 @contextmanager
 def no_output_of_java() -> Iterator[None]:
-    """Processes that are started in the `with` block have no standard output. Java writes there at its end, and
-    standard output belongs to the command."""
+    """Discards the standard output of processes that start in the `with` block.
+
+    A Java process writes to standard output when it ends, and would mix its text with the output of the command. The
+    standard output of this process is also discarded during the block."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -168,7 +181,7 @@ def no_output_of_java() -> Iterator[None]:
 
 
 def task_error(text: str) -> TaskFailed | DataLost:
-    """The error of a worker in one line, taken from Spark's description of it."""
+    """Returns a one-line error for a failed task. text: Spark's error message, with the traceback of the worker."""
     found = OURS.search(text)
     if found is None:
         python = PYTHONS.findall(text)

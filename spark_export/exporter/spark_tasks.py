@@ -1,8 +1,8 @@
-"""The tasks of a run as a data source of Spark: each partition is a task, and its rows name the files that the task
-wrote.
+"""Executes the tasks of a run as a Spark data source: reading one partition of the source executes one task.
 
-Only these rows go through the JVM, and the source works with a master and over Spark Connect. Spark repeats a task that
-failed; the rows are those of the one attempt that succeeded.
+The rows of a partition describe the files that the task wrote. Only these rows pass through the JVM. The source works
+with a Spark master and over Spark Connect. Spark repeats a task that failed, and returns the rows of the execution that
+succeeded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ OPTION = "job"
 
 
 class ExportSource(DataSource):
-    """The data source. Its option `job` has the tasks and settings as `encode_job` encodes them."""
+    """A Spark data source that executes tasks when Spark reads it.
+
+    Its option `job` is the text that `encode_job` returns.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +39,7 @@ class ExportSource(DataSource):
 
 
 class ExportReader(DataSourceReader):
-    """Reads the data source: one partition for each task."""
+    """The reader of the data source, with one partition for each task. Reading a partition executes the task."""
 
     def __init__(self, tasks: Sequence[Task], settings: TaskSettings) -> None:
         self._tasks = tasks
@@ -51,8 +54,9 @@ class ExportReader(DataSourceReader):
 
 
 def encode_job(tasks: Sequence[Task], settings: TaskSettings) -> str:
-    """Encodes tasks and settings as JSON. Options are text, and Spark's planner lacks our modules, so it cannot
-    unpickle our objects."""
+    """Returns tasks and settings as JSON text, for an option of the Spark data source.
+
+    Pickled objects would not work: Spark's planner does not have the modules of this project."""
     return json.dumps({"tasks": [asdict(task) for task in tasks], "settings": asdict(settings)})
 
 

@@ -1,4 +1,4 @@
-"""The interface of all kinds of tables, so that a run need not know which kind it writes."""
+"""The common interface of the table formats (plain Parquet, Delta, Iceberg), so that a run works with each of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from spark_export.exporter.model import FileEntry
 
 
 class Table(Protocol):
-    """A table in one export folder. The table's own log, or its folders, say which runs it has; it never asks the
-    ledger."""
+    """The exported table in one export folder.
+
+    The table finds the runs that it contains in its own log or folders, and never in the ledger, the record of all
+    runs."""
 
     @property
     def with_stream(self) -> bool:
@@ -23,55 +25,59 @@ class Table(Protocol):
 
     @property
     def generation(self) -> int:
-        """The generation of the table that readers see."""
+        """The number of the generation (version of the whole table) that readers see; a compaction makes a new
+        generation.
+        """
         ...
 
     def prepare(self) -> None:
-        """Makes the table if it is missing."""
+        """Creates the table if it does not exist."""
         ...
 
     def refusal_of(self, stream: str) -> str | None:
-        """The reason why the table cannot have rows of this stream, or None."""
+        """Returns why the table cannot store rows of this stream, or None if the table can."""
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Moves the files of a run from its `attempts`, where tasks wrote them, to their places in the run's tree, and
-        syncs them.
+        """Moves the files of a run within the staging folder, from `attempts` to `tree`, and syncs their folders.
 
-        Returns the entries with their new paths, relative to the folder in which the table keeps the run's files.
+        Tasks wrote the files into `attempts`; `tree` has the structure that the table needs. Returns the entries with
+        new paths, relative to `tree`.
         """
         ...
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """Whether all files that `publish` needs are complete in staging."""
+        """Returns whether all files that `publish` needs exist with their full size."""
         ...
 
     def has_run(self, run_id: int) -> bool:
-        """Whether readers see this run."""
+        """Returns whether this run is published, so that readers see its rows."""
         ...
 
     def latest_run(self) -> int:
-        """The highest number of a run that readers see; 0 if they see none."""
+        """Returns the highest id of a published run; 0 if no run is published."""
         ...
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Publishes the whole run in one step: readers see it from now on. The table must not have the run yet."""
+        """Makes all rows of a run visible to readers, in one step. The run must not be published yet."""
         ...
 
     def sync(self) -> None:
-        """Syncs all that readers see. This is needed because a crash can leave a run published but not synced."""
+        """Calls fsync on the log or folder that makes runs visible, since a crash can leave a run visible but not
+        synced.
+        """
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Removes the files of a run that will never be published. Returns how many they were."""
+        """Removes the files of a run that will never be published. Returns the number of removed files."""
         ...
 
     def locate(self, file: RunFile) -> Path:
-        """The place of a file of a published run."""
+        """Returns the path of a file of a published run."""
         ...
 
     def list_files(self) -> set[Path]:
-        """All files that a reader of the table would read."""
+        """Returns the paths of all files that a reader of the table reads."""
         ...
 
 
@@ -79,7 +85,10 @@ FORMATS = ("parquet", "delta", "iceberg")
 
 
 def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
-    """The table of that format. Raises ExportMismatch, ExtraMissing."""
+    """Returns the table of an export in one of the FORMATS.
+
+    table_id: the name of the export in the log of a Delta or Iceberg table. Raises ExportMismatch for an unknown
+    format, and ExtraMissing if a library of the format is not installed."""
     if table_format == "parquet":
         from spark_export.exporter.parquet_table import ParquetTable
 

@@ -1,7 +1,8 @@
-"""One task: it reads its pieces from the node and writes them as files. Tasks run on executors, or in a thread.
+"""Runs one task: reads parts of partitions from the node and writes the messages as Parquet files.
 
-A task needs the standard library, pyarrow and PySpark only; `spark_export.registration.send_by_value` sends our own
-modules along. A task writes all its files into one existing folder, under names that no other attempt uses.
+Tasks run on Spark executors, or in threads of the exporter. A task needs only the standard library, pyarrow and
+PySpark; `spark_export.registration.send_by_value` sends the modules of this project to executors. A task writes all its
+files into one existing folder. The file names contain a random id, so that a repeated task overwrites no file.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
 
 PROGRESS = ">QQ"
-"""Rows and bytes. Not a compiled `Struct`, which cannot be sent to an executor."""
+"""The `struct` format of a progress file: the numbers of written rows and of bytes of message data.
+
+It is text, since a compiled `Struct` cannot be sent to an executor."""
 PROGRESS_BYTES = struct.calcsize(PROGRESS)
 PROGRESS_SUFFIX = ".progress"
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """The settings of all tasks of a run. source: the options of the data source, such as its endpoint. folder: the
-    folder for files. with_stream: whether the files have a column `stream`. codec: the compression of Parquet.
+    """The settings that all tasks of a run share.
+
+    source: the options of the Spark data source that reads the node, such as its endpoint. folder: the folder for the
+    files of tasks. with_stream: whether the files have a column `stream`. codec: the Parquet compression.
     """
 
     source: dict[str, str]
@@ -38,11 +43,10 @@ class TaskSettings:
 
 
 def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
-    """Carries out one attempt at a task. Returns its complete and synced files, with names relative to
-    `settings.folder`.
+    """Executes a task once. Returns the complete and synced files, with paths relative to `settings.folder`.
 
-    Raises RangeIncomplete, and SourceErrors of the reader. The run removes files of failed attempts together with the
-    folder.
+    Raises RangeIncomplete, and SourceErrors of the reader. After an error, the files written so far stay in the folder
+    until the run removes the folder.
     """
     folder = Path(settings.folder)
     attempt = f"{task.number:05d}-{uuid.uuid4().hex}"
@@ -64,9 +68,9 @@ def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
 
 
 def read_progress(folder: Path) -> tuple[int, int]:
-    """The rows and bytes that the attempts in this folder have written so far.
+    """Returns how many rows, and bytes of message data, all tasks have written into this folder so far.
 
-    An abandoned attempt counts, and so does the one that replaced it: the figure only serves as a display.
+    A failed task and its repetition both count, so the numbers are only good for a progress display.
     """
     rows = data_bytes = 0
     for path in folder.glob(f"*{PROGRESS_SUFFIX}"):

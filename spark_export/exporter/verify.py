@@ -1,8 +1,8 @@
-"""Verification: proves from the ledger and the files that the table has every exported index exactly once. It asks
-neither the node nor Spark.
+"""Verification: checks that the table has every exported index exactly once. It needs neither the node nor Spark.
 
-Verification reads the ledger, all bytes of every file (for its SHA-256), its footer, and its columns partition and
-index. It repairs no damage; `run` and `compact` recover from a crash.
+Verification compares the ledger, the record of all runs, with the files. Of each file, it checks the size, the SHA-256
+over all bytes, and the columns partition and index. Verification repairs nothing; `run` and `compact` recover from a
+crash.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from spark_export.exporter.table import Table, make_table
 
 CHUNK_BYTES = 1024 * 1024
 PROBLEMS_MAX = 100
-"""More are counted, not listed."""
+"""The largest number of problems that a result describes; further problems are only counted."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a verification. problems: descriptions of at most PROBLEMS_MAX problems. problem_count: the number
-    of all problems."""
+    """The result of a verification.
+
+    file_bytes: the size of all files. lost: the number of messages that retention removed before they could be
+    exported. problems: descriptions of the first PROBLEMS_MAX problems. problem_count: the number of all problems."""
 
     runs: int
     partitions: int
@@ -56,10 +58,11 @@ async def verify(
     checksums: bool = True,
     on_file: Callable[[int, int], None] | None = None,
 ) -> Verdict:
-    """Verifies the whole export. checksums: whether every byte is read, not only footers and indexes. on_file: called
-    after each file, with the number of checked files and of all files.
+    """Verifies the whole export.
 
-    An exporter may run at the same time: verification uses one state of the ledger, and ignores unpublished runs.
+    checksums: whether to check the SHA-256 of each file, which reads all bytes. on_file: called after each file, with
+    the number of checked files and of all files. An exporter may work in the folder at the same time: verification
+    uses the state of the ledger at one moment, and ignores unpublished runs.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
     listed, staged, account = await _look(layout, table, ledger)
@@ -89,10 +92,10 @@ async def verify(
 
 
 async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path], list[Path], Account]:
-    """Lists the files that a reader of the table would read and the files in staging, then reads the ledger for the
-    generation that readers see.
+    """Returns the files that readers of the table read, the files in staging, and the contents of the ledger.
 
-    The ledger has every run and file before staging and table have them, so it must be read last.
+    The ledger is read last: each file is recorded there before the file enters the table, so the ledger knows all
+    listed files. Everything is read again if a compaction replaces the table's files meanwhile.
     """
     while True:
         generation = await asyncio.to_thread(lambda: table.generation)
@@ -104,14 +107,17 @@ async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path]
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """All files below a folder. Other processes may remove files meanwhile."""
+    """Returns all files in a folder and its subfolders. Other processes may remove files meanwhile."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
 def _check_file(
     path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> list[str]:
-    """The problems of one file. Adds the indexes in the file to `there`, by stream, era and partition."""
+    """Returns descriptions of all problems of one file.
+
+    Adds the indexes in the file to `there`. Its keys are the stream, how often the stream was created again (the era),
+    and the partition. checksums: whether to check the SHA-256."""
     return list(_problems_of(path, file, there, checksums))
 
 
@@ -140,14 +146,17 @@ def _problems_of(
 
 
 def read_intervals(path: Path) -> Iterator[tuple[int, Interval]]:
-    """The indexes in a file, as partitions and intervals, in the order of its rows."""
+    """Yields the indexes in a file, in the order of the rows, as pairs of a partition and an interval of indexes."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
             yield from _batch_intervals(batch)
 
 
 def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
-    """The intervals of one batch. An interval ends when the partition changes or the index does not rise by one."""
+    """Yields pairs of a partition and an interval.
+
+    An interval ends where the partition changes or the index does not rise by one.
+    """
     partition, index = batch.column("partition"), batch.column("index")
     if not batch.num_rows:
         return
@@ -160,8 +169,11 @@ def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
 
 
 def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]]) -> Iterator[str]:
-    """Checks that every index of every range is there once, and that each range begins where the one before it
-    ended."""
+    """Yields a description of each problem with the exported indexes.
+
+    Each index of `ranges` must be once in `there`, the indexes in the files, and no other index may be there. Each
+    range must begin where the previous range of the partition ended, except for messages that retention removed.
+    """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
         known = wanted[each.stream, each.era, each.partition]
@@ -182,8 +194,9 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
 
 
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
-    """The files that a crash left, of runs on which no exporter works. An exporter that has just recovered such a run
-    removes them meanwhile."""
+    """Yields a problem for each file that an ended run left in staging. staged: the files that were found there.
+
+    A file that an exporter has removed meanwhile is no problem."""
     for path in staged:
         if path.exists():
             yield f"{path} is an orphan; the next run removes it"

@@ -1,7 +1,7 @@
-"""Writes the rows of a task as Parquet files, one for each stream and date. This module runs on executors, without the
-rest of this project.
+"""Writes the rows of a task as Parquet files. Each file has rows of one stream and date.
 
-All files are written into one existing folder, and none is published here. A file is synced before the task reports it.
+All files are written into one existing folder, and synced before the task returns them. This module runs on Spark
+executors.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from spark_export.exporter.errors import RangeIncomplete
 from spark_export.exporter.model import FileEntry, Piece
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
-"""Of a Parquet file, about: what Spark reads with one task (`spark.sql.files.maxPartitionBytes`)."""
+"""The size in bytes at which a Parquet file is closed: as much as Spark reads in one task
+(`spark.sql.files.maxPartitionBytes`).
+"""
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
-"""Of Arrow data in a row group."""
+"""The size of Arrow data, in bytes, at which a row group is written."""
 DICTIONARIES = ["stream", "partition", "key"]
 ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
-"""Both rise by little from row to row."""
+"""The Parquet encodings of columns whose values grow by small steps from row to row."""
 STATISTICS = {"stream", "partition", "index", "timestamp", "key"}
-"""Not of data: the smallest and the largest of it say nothing, and are looked for in every byte."""
+"""The columns with minimum and maximum in the footer.
+
+For `data` these values would help no query and be slow to compute.
+"""
 OPEN_FILES_MAX = 16
-"""Dates that are written at a time; rows of more dates in turn make more files."""
+"""How many files a writer keeps open, one for each stream and date.
+
+To open another, it closes the file unused for longest.
+"""
 
 FILE_SCHEMA = pa.schema(
     [
@@ -51,14 +59,19 @@ FILE_SCHEMA = pa.schema(
         pa.field("data", pa.binary(), nullable=False),
     ]
 )
-"""Of every file; `run`, `stream` and `date` are in its path."""
+"""The columns of a file.
+
+The run, the stream and the date are not columns, since the path or the log of the table has them.
+"""
 FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), nullable=False))
-"""Of files whose table takes no values from paths."""
+"""The columns of a file in a table that needs the stream as a column (Iceberg)."""
 
 
 class TableWriter:
-    """Writes rows of any streams and dates into files in `folder`; their names begin with `prefix`. with_stream:
-    whether the files have the column `stream`, too.
+    """Writes rows into Parquet files in `folder`, with separate files for each stream and date.
+
+    prefix: the beginning of all file names. with_stream: whether the files also have the column `stream`. codec: the
+    Parquet compression.
     """
 
     def __init__(self, folder: Path, prefix: str, *, with_stream: bool = False, codec: str = "zstd") -> None:
@@ -73,7 +86,9 @@ class TableWriter:
         self.data_bytes = 0
 
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
-        """Writes rows of one stream, in order. The batch must have all columns of the files."""
+        """Writes the rows of `batch`, all of one stream, in order. The batch must have all columns of the files.
+
+        era: how often the stream was deleted and created again. Rows of different eras are in different files."""
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
         for date, part in _by_date(batch):
@@ -85,14 +100,14 @@ class TableWriter:
                 self.done.append(self._open.pop(place).close())
 
     def close(self) -> list[FileEntry]:
-        """Completes the open files. Returns all files, complete and synced."""
+        """Closes the open files. Returns all files that this writer has written, complete and synced."""
         while self._open:
             _, file = self._open.popitem()
             self.done.append(file.close())
         return self.done
 
     def abort(self) -> None:
-        """Abandons the open files. The run removes them together with the folder."""
+        """Closes the open files without completing them. The caller removes them together with their folder."""
         for file in self._open.values():
             file.abort()
         self._open.clear()
@@ -106,7 +121,7 @@ class TableWriter:
 
 
 class _OpenFile:
-    """A Parquet file that is being written, and its SHA-256 so far."""
+    """A Parquet file that is being written."""
 
     def __init__(self, folder: Path, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
         self._name = name
@@ -144,7 +159,7 @@ class _OpenFile:
             self._writer.close()
             os.fsync(self._file.fileno())
         finally:
-            # Close the file even when the disk is full: an open file keeps its room when it is removed.
+            # Close the file even when the disk is full: a removed file uses disk space until it is closed.
             self._file.close()
         stream, era, date = self._place
         return FileEntry(
@@ -167,8 +182,7 @@ class _OpenFile:
 
 
 class _HashingSink:
-    """A file object for pyarrow that computes the file's hash. It can only be appended to, which is all that writing
-    Parquet needs."""
+    """A file object for pyarrow that appends to a file and computes the SHA-256 of everything written."""
 
     closed = False
 
@@ -200,7 +214,9 @@ class _HashingSink:
 
 
 def check_complete(piece: Piece, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes the batches on. Raises RangeIncomplete if they do not have each index of the piece, once and in order."""
+    """Yields the batches unchanged, and checks that they have each index of the piece once and in order.
+
+    Raises RangeIncomplete at the first batch with a wrong index, or at the end if indexes are missing."""
     expected = piece.start_index
     for batch in batches:
         if not batch.num_rows:
@@ -233,7 +249,7 @@ def _data_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of a batch by date, in order. Nearly every batch has one date, and is passed on as it is."""
+    """Yields each UTC date with the rows of this date, in order. A batch with a single date is not copied."""
     ends = pc.min_max(batch.column("timestamp")).as_py()
     first, last = ends["min"].date(), ends["max"].date()
     if first == last:
